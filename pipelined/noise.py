@@ -1,0 +1,45 @@
+"""Random numbers that do not depend on the arrangement: every draw is keyed, never taken from a shared stream.
+
+A mask drawn for (seed, step, global microbatch, place) is the same on one process and on sixty-four, the first time
+and when it is recomputed.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+
+def keyed_generator(*key: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A fresh generator whose stream is a function of the key alone."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return torch.Generator(device=device).manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where in the run a computation stands, for everything random in it.
+
+    Args:
+        seed: the run's.
+        step: which step, from 0.
+        microbatch: the global microbatch, 0 … N·W-1.
+    """
+
+    seed: int
+    step: int
+    microbatch: int
+
+    def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+        """Zero each element with probability p and scale the rest by 1/(1-p).
+
+        The mask is drawn in float32 on the CPU's stream of the key, whatever x's dtype or device.
+
+        Args:
+            place: a name unique in the model, such as "h.3.mlp".
+        """
+        if p == 0.0:
+            return x
+        generator = keyed_generator(self.seed, self.step, self.microbatch, place)
+        keep = torch.rand(x.shape, generator=generator) >= p
+        return x * keep.to(x.device) / (1.0 - p)

@@ -1,0 +1,68 @@
+"""A block: raw bytes that remember their dtype and shape. The one rule: a block never copies what is contiguous.
+
+Knows numpy and, only when the caller has already imported it, torch; it never imports torch by itself unless asked
+for a tensor. bfloat16 has no numpy dtype, so dtypes travel as the names both libraries share.
+"""
+
+import sys
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+SIZES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One array on the wire.
+
+    Args:
+        dtype: a name out of `SIZES`.
+        shape: any rank, zeros allowed.
+        data: the bytes, C order, `prod(shape) * SIZES[dtype]` of them, as a flat memoryview of format "B".
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+    @classmethod
+    def of(cls, array: Any) -> "Block":
+        """View a numpy array, a CPU torch tensor, bytes or a block as a block; copies only what is not contiguous."""
+        if isinstance(array, Block):
+            return array
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(array, torch.Tensor):
+            flat = array.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return cls(str(array.dtype).removeprefix("torch."), tuple(array.shape), memoryview(flat))
+        if isinstance(array, (bytes, bytearray, memoryview)):
+            view = memoryview(array).cast("B")
+            return cls("uint8", (view.nbytes,), view)
+        solid = np.ascontiguousarray(array).reshape(np.shape(array))
+        return cls(solid.dtype.name, solid.shape, memoryview(solid.reshape(-1).view(np.uint8)))
+
+    @classmethod
+    def empty(cls, dtype: str, shape: tuple[int, ...]) -> "Block":
+        """A block of fresh, uninitialised memory."""
+        return cls(dtype, shape, memoryview(np.empty(prod(shape) * SIZES[dtype], np.uint8)))
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def numpy(self) -> np.ndarray:
+        """The same memory as a numpy array (not for bfloat16, which numpy does not have)."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+    def torch(self) -> Any:
+        """The same memory as a torch tensor; imports torch."""
+        import torch
+
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+        return torch.frombuffer(self.data, dtype=getattr(torch, self.dtype)).reshape(self.shape)

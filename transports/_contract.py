@@ -1,0 +1,113 @@
+"""What every transport promises. It moves frames between ranks; it never learns what a stage or a gradient is.
+
+Two roads, because two needs differ. *Addressed* messages carry a key and may be asked for in any order, before or
+after they arrive. *Bare* buffers carry nothing but bytes on a numbered channel between two ranks that both know the
+size: the collectives' inner loop.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transports._blocks import Block
+
+Key = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An addressed message as its receiver sees it.
+
+    Args:
+        source: the rank that sent it.
+        key: the address; only ints and strings, at most 16 of them.
+        blocks: the arrays, in the order they were sent.
+        note: anything small that msgpack can carry.
+    """
+
+    source: int
+    key: Key
+    blocks: tuple[Block, ...] = ()
+    note: Any = None
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Payload bytes and messages moved so far by this rank; headers are not counted."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_to: dict[int, int] = field(default_factory=dict)
+
+
+class Transport(ABC):
+    """One rank's end of the network. Every coroutine here runs on the event loop that opened the transport.
+
+    After `close`, `abort`, or the loss of the peer concerned, every pending and every later operation raises a
+    `TransportError`: nobody waits for ever.
+    """
+
+    rank: int
+    world_size: int
+    traffic: Traffic
+
+    @abstractmethod
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        """Send an addressed message; return when the arrays' memory may be reused.
+
+        The message may stay at this end until the receiver asks, so do not await this where waiting would stop the
+        program: make it a task. Two messages with one key from one rank are received in the order sent. A rank may
+        send to itself.
+
+        Raises:
+            PeerLost: the peer is gone. PeerAborted: some rank failed. Closed: this end is closed.
+        Cancelled: the message is either delivered whole or not at all.
+        """
+
+    @abstractmethod
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        """Take the message with this key from this peer (None: from anyone); wait for it if need be.
+
+        Args:
+            into: writable arrays, one a block, to be filled in place where their byte sizes match (no copy is made
+                where the transport can avoid it); the frame's blocks then view them.
+        Raises:
+            ValueError: `into` does not fit what came (the message stays available). Else as `send`.
+        Cancelled: a message not yet begun stays available; one being received is kept for the next asker.
+        """
+
+    @abstractmethod
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel)."""
+
+    @abstractmethod
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the next bare bytes from this peer on this channel; the sizes must be equal.
+
+        Raises:
+            TransportError: sizes differ (both are named). Else as `receive`.
+        """
+
+    @abstractmethod
+    async def abort(self, reason: str) -> None:
+        """Tell every peer, best effort and within a second, that this rank failed; then close without waiting."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close in order: what was sent is delivered first. Idempotent."""
+
+    def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
+        """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
+
+    def native(self, ranks: Sequence[int], channel: int) -> Any:
+        """The transport's own collectives over these ranks, or None where it has none."""
+        return None
+
+    async def __aenter__(self) -> "Transport":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
