@@ -1,0 +1,120 @@
+"""What a rank did and when, packed as it happens. The one rule: recording must not be felt by what it records.
+
+An event costs two clock readings and 52 bytes. This file must not know of files, formats or other ranks; `trace`
+lays out what was recorded.
+"""
+
+from array import array
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+COMPUTE = ("forward", "backward", "step")
+MESSAGES = ("send", "receive", "all_reduce")
+CATEGORIES = (*COMPUTE, *MESSAGES, "idle")
+NOWHERE = -1
+_NOTHING = nullcontext()
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of one rank, packed so that one message carries them: `kinds` as its note, the rest as its arrays.
+
+    Shapes: kind (E,) int32; times (E, 2) float64, start and end in seconds of the rank's own clock; places (E, 4)
+    int64, which are step, stage, microbatch and pipe, `NOWHERE` where one does not apply.
+
+    Args:
+        kinds: (category, name) pairs that `kind` points into.
+    """
+
+    kinds: list[tuple[str, str]]
+    kind: np.ndarray
+    times: np.ndarray
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+class Tracer:
+    """Records spans of one rank.
+
+    Args:
+        now: the clock, in seconds; only differences are used.
+    """
+
+    enabled = True
+
+    def __init__(self, now: Callable[[], float]):
+        self._now = now
+        self._kinds: dict[tuple[str, str], int] = {}
+        self._kind, self._times, self._places = array("i"), array("d"), array("q")
+
+    def span(
+        self,
+        category: str,
+        name: str,
+        *,
+        step: int = NOWHERE,
+        stage: int = NOWHERE,
+        microbatch: int = NOWHERE,
+        pipe: int = NOWHERE,
+    ) -> AbstractContextManager[object]:
+        """Record what happens inside the `with` block, awaits included, even where it raises."""
+        return _Span(self, category, name, (step, stage, microbatch, pipe))
+
+    def record(
+        self, category: str, name: str, start: float, end: float, place: tuple[int, int, int, int] = (NOWHERE,) * 4
+    ) -> None:
+        """Record what was timed elsewhere.
+
+        Args:
+            category: one of `CATEGORIES`.
+            place: step, stage, microbatch, pipe.
+        Raises:
+            ValueError: no such category; nothing is recorded.
+        """
+        kind = self._kinds.get((category, name))
+        self._kind.append(self._new_kind(category, name) if kind is None else kind)
+        self._times.extend((start, end))
+        self._places.extend(place)
+
+    def events(self) -> Events:
+        """A copy of all that was recorded so far."""
+        times, places = np.array(self._times, np.float64), np.array(self._places, np.int64)
+        return Events(list(self._kinds), np.array(self._kind, np.int32), times.reshape(-1, 2), places.reshape(-1, 4))
+
+    def _new_kind(self, category: str, name: str) -> int:
+        if category not in CATEGORIES:
+            raise ValueError(f"unknown trace category {category!r}; known: {', '.join(CATEGORIES)}")
+        return self._kinds.setdefault((category, name), len(self._kinds))
+
+
+class NullTracer(Tracer):
+    """Records nothing and reads no clock: what a run without a trace is given."""
+
+    enabled = False
+
+    def __init__(self) -> None:
+        super().__init__(float)
+
+    def span(self, category: str, name: str, **place: int) -> AbstractContextManager[object]:
+        return _NOTHING
+
+    def record(self, category: str, name: str, start: float, end: float, place: object = None) -> None:
+        return None
+
+
+class _Span:
+    __slots__ = ("_category", "_name", "_place", "_start", "_tracer")
+
+    def __init__(self, tracer: Tracer, category: str, name: str, place: tuple[int, int, int, int]):
+        self._tracer, self._category, self._name, self._place = tracer, category, name, place
+
+    def __enter__(self) -> None:
+        self._start = self._tracer._now()
+
+    def __exit__(self, *exc: object) -> None:
+        self._tracer.record(self._category, self._name, self._start, self._tracer._now(), self._place)
