@@ -8,7 +8,7 @@ size: the collectives' inner loop.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from transports._blocks import Block
 
@@ -41,6 +41,19 @@ class Traffic:
     messages_sent: int = 0
     messages_received: int = 0
     bytes_to: dict[int, int] = field(default_factory=dict)
+
+
+class Native(Protocol):
+    """A transport's own collectives over one group of ranks, as `Transport.native` gives them."""
+
+    async def all_reduce(self, block: Block, op: str) -> None:
+        """Reduce the block's memory in place over the ranks of the group; all ranks end with the same bits.
+
+        Args:
+            op: "sum" or "max".
+        Raises:
+            ValueError: a dtype or op that the transport cannot reduce (it is named). Else as `Transport.receive`.
+        """
 
 
 class Transport(ABC):
@@ -102,8 +115,11 @@ class Transport(ABC):
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
 
-    def native(self, ranks: Sequence[int], channel: int) -> Any:
-        """The transport's own collectives over these ranks, or None where it has none."""
+    def native(self, ranks: Sequence[int], channel: int) -> Native | None:
+        """The transport's own collectives over these ranks, or None where it has none.
+
+        Every rank of the group asks, in the same order among its groups; the answer is kept by the group.
+        """
         return None
 
     async def __aenter__(self) -> "Transport":
