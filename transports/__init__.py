@@ -1,0 +1,33 @@
+"""Frames between ranks: open a transport by its URL, then send and receive addressed messages or bare buffers."""
+
+from transports._blocks import Block
+from transports._contract import Frame, Key, Traffic, Transport
+from transports._errors import (
+    AuthenticationError,
+    Closed,
+    PeerAborted,
+    PeerLost,
+    RendezvousError,
+    TransportError,
+    WireError,
+)
+from transports._loop import new_event_loop
+from transports._open import open_transport, schemes
+
+__all__ = [
+    "AuthenticationError",
+    "Block",
+    "Closed",
+    "Frame",
+    "Key",
+    "PeerAborted",
+    "PeerLost",
+    "RendezvousError",
+    "Traffic",
+    "Transport",
+    "TransportError",
+    "WireError",
+    "new_event_loop",
+    "open_transport",
+    "schemes",
+]

@@ -1,0 +1,240 @@
+"""How a frame lies on the wire. Bytes in, values out; the one rule: nothing a stranger wrote is believed unchecked.
+
+    preamble, 20 bytes, big-endian                    header                      body
+    magic 4 | version 1 | kind 1 | channel 2 |        msgpack array               the blocks' raw bytes,
+    header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
+                                                      shape], ...]]
+
+Every number is checked against `Limits` before memory is taken for it, at the sender (who learns of his own mistake)
+and at the receiver (who need not trust him). Arrays are never copied: `encode` returns views of them, and a reader
+asks `transports._landing` for memory only once the header is known. No sockets, no awaiting, no clock in here.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Any
+
+import msgpack
+
+from transports._blocks import SIZES, Block
+from transports._contract import Key
+from transports._errors import WireError
+
+MAGIC = b"\x93pip"
+VERSION = 1
+_PREAMBLE = struct.Struct("!4sBBHIQ")
+PREAMBLE_BYTES = _PREAMBLE.size
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    MESSAGE = 1  # an addressed message, its body right behind the header
+    OFFER = 2  # an addressed message whose body stays at the sender until asked for; `channel` names it there
+    BUFFER = 3  # bare bytes on `channel`, without a header
+    ABORT = 4  # the sender failed; `note` is the reason
+    GOODBYE = 5  # the sender closed in order and sends nothing more
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a reader accepts and a writer emits.
+
+    Args:
+        header: bytes of the msgpack header.
+        body: bytes of all blocks together.
+        blocks: arrays in a message.
+        dims: dimensions of an array.
+        key: items in a key.
+    """
+
+    header: int = 64 << 10
+    body: int = 64 << 30
+    blocks: int = 64
+    dims: int = 16
+    key: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """The fixed front of a frame: what it is, and how many bytes of header and body follow."""
+
+    kind: Kind
+    channel: int
+    header_bytes: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One array to come: a dtype out of `transports._blocks.SIZES` and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * SIZES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a message says of itself before its bytes come."""
+
+    key: Key
+    note: Any
+    layouts: tuple[Layout, ...]
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def encode(
+    kind: Kind,
+    key: Key = (),
+    blocks: Sequence[Block] = (),
+    note: Any = None,
+    channel: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+) -> list[bytes | memoryview]:
+    """Lay a frame out as buffers to be written one after the other: the head, then each block that has bytes.
+
+    Raises:
+        WireError: the message is beyond a limit, or holds what the wire cannot carry.
+    """
+    head = encode_head(kind, key, blocks, note, channel, limits)
+    return [head, *(block.data for block in blocks if block.nbytes)]
+
+
+def encode_head(
+    kind: Kind,
+    key: Key = (),
+    blocks: Sequence[Block] = (),
+    note: Any = None,
+    channel: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+) -> bytes:
+    """Preamble and header alone, for a body that travels by itself."""
+    _check_key(key, limits)
+    _within("blocks", len(blocks), limits.blocks)
+    body_bytes = 0
+    for block in blocks:
+        _check_layout(block.dtype, block.shape, limits)
+        body_bytes += block.nbytes
+    packed = _pack(key, note, blocks)
+    _within("header bytes", len(packed), limits.header)
+    _within("body bytes", body_bytes, limits.body)
+    return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, len(packed), body_bytes) + packed
+
+
+def encode_buffer(channel: int, nbytes: int) -> bytes:
+    """The head of `nbytes` bare bytes on a channel (0 <= channel < 65536)."""
+    return _PREAMBLE.pack(MAGIC, VERSION, Kind.BUFFER, channel, 0, nbytes)
+
+
+def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Preamble:
+    """Read the first `PREAMBLE_BYTES` of a frame; longer data is welcome, the rest is left alone.
+
+    Raises:
+        WireError: too short, not ours, another version, an unknown kind, or sizes beyond the limits.
+    """
+    if len(data) < PREAMBLE_BYTES:
+        raise WireError(f"preamble cut short (bytes: {len(data)}, needed: {PREAMBLE_BYTES})")
+    magic, version, kind, channel, header_bytes, body_bytes = _PREAMBLE.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError(f"not a frame (magic: {magic!r}, expected: {MAGIC!r}); is another program on this port?")
+    if version != VERSION:
+        raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
+    if not Kind.MESSAGE <= kind <= Kind.GOODBYE:
+        raise WireError(f"unknown kind of frame (kind: {kind}, known: {Kind.MESSAGE:d} to {Kind.GOODBYE:d})")
+    _within("header bytes", header_bytes, limits.header)
+    _within("body bytes", body_bytes, limits.body)
+    return Preamble(Kind(kind), channel, header_bytes, body_bytes)
+
+
+def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Header:
+    """Read the header, which is exactly `preamble.header_bytes` long.
+
+    Raises:
+        WireError: it is not one, breaks a limit, or its blocks do not add up to the announced body.
+    """
+    if len(data) != preamble.header_bytes:
+        raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
+    if preamble.kind is Kind.BUFFER:
+        return _bare(preamble)
+    key, note, blocks = _fields(data)
+    if type(key) is not list or type(blocks) is not list:
+        raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
+    _check_key(key, limits)
+    _within("blocks", len(blocks), limits.blocks)
+    layouts = tuple([_layout(block, limits) for block in blocks])
+    body_bytes = sum([layout.nbytes for layout in layouts])
+    if body_bytes != preamble.body_bytes:
+        raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
+    return Header(tuple(key), note, layouts)
+
+
+def split_body(layouts: Iterable[Layout], body: memoryview) -> tuple[Block, ...]:
+    """View a body that lies in one piece as its blocks."""
+    blocks, start = [], 0
+    for layout in layouts:
+        blocks.append(Block(layout.dtype, layout.shape, body[start : start + layout.nbytes]))
+        start += layout.nbytes
+    return tuple(blocks)
+
+
+def _bare(preamble: Preamble) -> Header:
+    _within("header bytes of a bare buffer", preamble.header_bytes, 0)
+    return Header((), None, ())
+
+
+def _pack(key: Key, note: Any, blocks: Sequence[Block]) -> bytes:
+    try:
+        return msgpack.packb((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"key or note cannot be packed (key: {key!r}): {error}") from error
+
+
+def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
+    try:
+        fields = msgpack.unpackb(data, strict_map_key=False)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(f"header is not msgpack (bytes: {len(data)}): {error}") from error
+    if type(fields) is not list or len(fields) != 3:
+        raise WireError(f"header is not [key, note, blocks] (got: {type(fields).__name__}, items expected: 3)")
+    return fields
+
+
+def _layout(block: Any, limits: Limits) -> Layout:
+    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
+        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
+    dtype, shape = block
+    _check_layout(dtype, shape, limits)
+    return Layout(dtype, tuple(shape))
+
+
+def _check_key(key: Sequence[Any], limits: Limits) -> None:
+    _within("key items", len(key), limits.key)
+    for item in key:
+        if not isinstance(item, (int, str)) or item is True or item is False:
+            raise WireError(f"a key may hold only ints and strings (key: {key!r})")
+
+
+def _check_layout(dtype: Any, shape: Sequence[Any], limits: Limits) -> None:
+    if type(dtype) is not str or dtype not in SIZES:
+        raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
+    _within("dimensions", len(shape), limits.dims)
+    nbytes = SIZES[dtype]
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
+        nbytes *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
+    _within("bytes of a block", nbytes, limits.body)
+
+
+def _within(what: str, value: int, most: int) -> None:
+    if value > most:
+        raise WireError(f"too many {what} (got: {value}, limit: {most})")
