@@ -1,0 +1,131 @@
+"""What a checkpoint says of itself. The one rule: a manifest is plain JSON, and all of it is checked when it is read.
+
+Knows no tensors and imports no torch, so that a wrong checkpoint is refused before torch is loaded. It must not know
+where in a directory of checkpoints it lies.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used or written; the message says which, what is wrong and what would do."""
+
+
+class TensorRecord(TypedDict):
+    """One tensor of a shard; sha256 is of its bytes in C order."""
+
+    shape: list[int]
+    dtype: str
+    sha256: str
+
+
+class ShardRecord(TypedDict):
+    """One shard file, as plain data for the wire and JSON: its name, its size, its tensors by name and field."""
+
+    file: str
+    bytes: int
+    tensors: dict[str, dict[str, TensorRecord]]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a checkpoint is of.
+
+    Args:
+        step: how many training steps were done.
+        identity: what must agree for the state to fit a model.
+        config: the resolved configuration of the run that saved it.
+        scalars: small numbers and strings the run wants back, such as the seed and the optimizer's step.
+    """
+
+    step: int
+    identity: Mapping[str, Any]
+    config: Mapping[str, Any]
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_manifest(directory: Path, meta: Meta, shards: list[ShardRecord]) -> None:
+    """Write the manifest of the shards that lie in a directory, and force both to disk.
+
+    Raises:
+        CheckpointError: two shards hold one parameter, or one of them is not there as it was written.
+    """
+    _refuse_two_owners(shards)
+    _refuse_cut_short(directory, shards, "every rank must write to one directory that all of them share")
+    (directory / MANIFEST).write_text(json.dumps({"format": FORMAT, **asdict(meta), "shards": shards}, indent=1))
+    force(directory / MANIFEST)
+    force(directory)
+
+
+def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
+    """Read a checkpoint's manifest and see that its shards are there whole.
+
+    Raises:
+        CheckpointError: no manifest, damaged, of a newer format, or a shard missing or of another size.
+    """
+    try:
+        document = json.loads((directory / MANIFEST).read_bytes())
+        if document["format"] > FORMAT:
+            fact = f"{directory} was saved by a newer version (format: {document['format']}, known up to: {FORMAT})"
+            raise CheckpointError(f"{fact}; update this program")
+        meta = Meta(*(document[key] for key in ("step", "identity", "config", "scalars")))
+        shards = [ShardRecord(file=s["file"], bytes=s["bytes"], tensors=s["tensors"]) for s in document["shards"]]
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory} has no readable {MANIFEST} ({error.strerror}); name a checkpoint"
+        ) from error
+    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        fact = f"{directory / MANIFEST} is damaged ({error!r})"
+        raise CheckpointError(f"{fact}; resume from another checkpoint") from error
+    _refuse_cut_short(directory, shards, "resume from another checkpoint")
+    return meta, shards
+
+
+def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another model.
+
+    Raises:
+        CheckpointError: names every field that differs, with both values.
+    """
+    wanted = json.loads(json.dumps(dict(identity)))
+    fields = [key for key in {**wanted, **meta.identity} if wanted.get(key) != meta.identity.get(key)]
+    if fields:
+        both = "; ".join(f"{key}: {meta.identity.get(key)!r} saved, {wanted.get(key)!r} asked" for key in fields)
+        raise CheckpointError(f"{where} is of another model ({both}); ask for the saved model or start anew")
+
+
+def force(path: Path) -> None:
+    """Force to disk the bytes of a file, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_two_owners(shards: list[ShardRecord]) -> None:
+    owner: dict[str, str] = {}
+    for shard in shards:
+        for name in shard["tensors"]:
+            if name in owner:
+                fact = f"parameter {name} was written twice ({owner[name]} and {shard['file']})"
+                raise CheckpointError(f"{fact}; give each parameter one owner")
+            owner[name] = shard["file"]
+
+
+def _refuse_cut_short(directory: Path, shards: list[ShardRecord], remedy: str) -> None:
+    for shard in shards:
+        path = directory / shard["file"]
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise CheckpointError(f"{path} is missing (bytes written: {shard['bytes']}); {remedy}")
+        if size != shard["bytes"]:
+            raise CheckpointError(f"{path} is cut short (bytes: {size}, written: {shard['bytes']}); {remedy}")
