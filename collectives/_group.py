@@ -1,0 +1,92 @@
+"""A group: some ranks of a transport, numbered anew from 0, with a channel of their own for bare bytes.
+
+The one rule: both ends of a message know its size beforehand, and an empty one is never sent. Knows no algorithm.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from collectives._links import Links
+from collectives._pieces import PIECE_BYTES
+from collectives._together import together
+from collectives._turn import Turn
+from collectives._vector import Vector
+from transports._contract import Native, Transport
+
+
+class Group:
+    """The ranks that take part in a collective, as one of them sees them.
+
+    Every rank of the group makes it with equal arguments, and all call its collectives in one order. Groups that may
+    be busy at the same time need channels of their own.
+
+    Args:
+        transport: this rank's end of the network.
+        ranks: the transport's ranks that take part; the position of each is its rank in the group.
+        channel: the number under which the group's bytes travel, 0 <= channel < 16384.
+        links: what messages cost between these ranks; `auto` chooses by it.
+    Raises:
+        ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
+    """
+
+    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, links: Links | None = None):
+        self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
+        self.links = links or Links()
+        self._check()
+        self.size = len(self.ranks)
+        self.rank = self.ranks.index(transport.rank)
+        self.turn = Turn(repr(self))
+        self._memory: dict[int, np.ndarray] = {}
+
+    def _check(self) -> None:
+        if self.transport.rank not in self.ranks:
+            raise ValueError(
+                f"rank {self.transport.rank} is not in the group (ranks: {self.ranks}); leave it out there"
+            )
+        if len(set(self.ranks)) < len(self.ranks):
+            raise ValueError(f"a rank is named twice in a group (ranks: {self.ranks}); name each once")
+        if min(self.ranks) < 0 or max(self.ranks) >= self.transport.world_size:
+            raise ValueError(
+                f"no such rank (ranks: {self.ranks}, world size: {self.transport.world_size}); name others"
+            )
+
+    def __repr__(self) -> str:
+        return f"Group(ranks={self.ranks}, channel={self.channel})"
+
+    async def send(self, to: int, view: memoryview) -> None:
+        """Send bytes to a rank of the group, in order; return when their memory may be reused.
+
+        Raises: as `Transport.send_buffer`.
+        """
+        if view.nbytes:
+            await self.transport.send_buffer(self.ranks[to], self.channel, view)
+
+    async def receive(self, source: int, view: memoryview) -> None:
+        """Fill `view` with the next bytes of a rank of the group.
+
+        Raises: as `Transport.receive_buffer`.
+        """
+        if view.nbytes:
+            await self.transport.receive_buffer(self.ranks[source], self.channel, view)
+
+    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
+        """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
+        await together(self.send(to, outgoing), self.receive(source, incoming))
+
+    def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
+        """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
+
+        It is kept by the group, one for each lane, and its contents last until the next call with the same lane.
+        """
+        needed = min(length, PIECE_BYTES // vector.itemsize) * vector.itemsize
+        memory = self._memory.get(lane)
+        if memory is None or memory.nbytes < needed:
+            memory = self._memory[lane] = np.empty(needed, np.uint8)
+        return vector.over(memory[:needed])
+
+    @cached_property
+    def native(self) -> Native | None:
+        """The transport's own collectives over these ranks, or None where it has none."""
+        return self.transport.native(self.ranks, self.channel)

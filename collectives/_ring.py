@@ -1,0 +1,99 @@
+"""The walk round a ring that reduces, gathers, or does both, in pieces that go on as soon as they are reduced.
+
+With n ranks in positions p = 0 .. n-1, the rank at p meets the segments v(t) = p - 1 - t (mod n) one after another: it
+sends v(t) to the next rank while it receives v(t + 1) from the previous one.
+
+    t            0     1    ...   n-2  |  n-1    n    ...   2n-3
+    sends       p-1   p-2   ...   p+1  |   p    p-1   ...   p+2
+    receives    p-2   p-3   ...    p   |  p-1   p-2   ...   p+1
+                reduce into it         |  keep as it is
+
+After t = n-2 segment p is whole at p: the left half is a reduce-scatter, the right one an all-gather, both are an
+all-reduce. What is received at t is what is sent at t + 1, so the pieces of all steps form one stream in which a
+piece may be sent as soon as the piece at the same place of the step before has been taken in.
+
+The one rule: a segment is reduced by one rank alone at each step, so all ranks end with the same bits.
+
+Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", sections 3 and 4.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collectives._group import Group
+from collectives._pieces import Range, pieces, segment
+from collectives._reduction import Reduction
+from collectives._together import together
+from collectives._vector import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One rank's part in one ring.
+
+    Args:
+        group: whose ranks form the ring.
+        vector: what is walked over; every rank holds one of the same length.
+        reduction: how segments are reduced in the left half; None where the left half is not walked.
+        stride: the next rank is so many ranks on; it has no common divisor with the size of the group.
+    """
+
+    group: Group
+    vector: Vector
+    reduction: Reduction | None
+    stride: int = 1
+
+    @property
+    def position(self) -> int:
+        return self.group.rank * pow(self.stride, -1, self.group.size) % self.group.size
+
+    async def reduce_scatter(self) -> None:
+        """Walk the left half: segment `position` ends whole here, the others hold parts of sums."""
+        await self._walk(0, self.group.size - 1)
+
+    async def all_gather(self) -> None:
+        """Walk the right half: segment `position` of every rank ends on all of them."""
+        await self._walk(self.group.size - 1, 2 * (self.group.size - 1))
+
+    async def all_reduce(self) -> None:
+        """Walk both halves, the second one beginning before the first has ended."""
+        await self._walk(0, 2 * (self.group.size - 1))
+
+    async def _walk(self, start: int, stop: int) -> None:
+        if start == stop:
+            return
+        ready = asyncio.Semaphore(sum(1 for _ in self._met(start, start + 1)))
+        await together(self._send(start, stop, ready), self._receive(start, stop, ready))
+
+    def _met(self, start: int, stop: int) -> Iterator[Range]:
+        """The pieces of the segments v(start) .. v(stop - 1)."""
+        size, position = self.group.size, self.position
+        for step in range(start, stop):
+            yield from pieces(*segment(len(self.vector), size, (position - 1 - step) % size), self.vector.itemsize)
+
+    async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
+        following = (self.group.rank + self.stride) % self.group.size
+        for low, high in self._met(start, stop):
+            await ready.acquire()
+            await self.group.send(following, self.vector.bytes(low, high))
+
+    async def _receive(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
+        previous, turn = (self.group.rank - self.stride) % self.group.size, self.group.size - 1
+        for step in range(start, min(stop, turn)):
+            await self._reduce(previous, step + 1, ready)
+        for low, high in self._met(max(start, turn) + 1, stop + 1):
+            await self.group.receive(previous, self.vector.bytes(low, high))
+            ready.release()
+
+    async def _reduce(self, previous: int, step: int, ready: asyncio.Semaphore) -> None:
+        """Reduce v(step) into this rank's; the last of them, once whole, is finished piece by piece."""
+        group, vector, whole = self.group, self.vector, step == self.group.size - 1
+        scratch = group.scratch(vector, -(-len(vector) // group.size), self.stride)
+        for low, high in self._met(step, step + 1):
+            await group.receive(previous, scratch.bytes(0, high - low))
+            mine = vector.elements[low:high]
+            self.reduction.combine(mine, scratch.elements[: high - low], mine)
+            if whole:
+                self.reduction.finish(mine, group.size)
+            ready.release()

@@ -1,0 +1,81 @@
+"""A contiguous array as the collectives see it: flat typed elements to compute with, and their bytes to send.
+
+The one rule: nothing is copied; what is not contiguous or not in the CPU's memory is refused. numpy computes for
+every dtype it has; torch computes for the half-width floats of torch tensors, which numpy lacks or is slow at. torch
+is never imported here: who passes a tensor has imported it.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+
+class Vector:
+    """A flat view of an array's memory.
+
+    Args:
+        elements: the one-dimensional numpy array or torch tensor that computes.
+        data: the same memory as a memoryview of format "B".
+        dtype: the name that numpy and torch share.
+        itemsize: bytes an element takes.
+    """
+
+    __slots__ = ("data", "dtype", "elements", "itemsize")
+
+    def __init__(self, elements: Any, data: memoryview, dtype: str, itemsize: int):
+        self.elements, self.data, self.dtype, self.itemsize = elements, data, dtype, itemsize
+
+    @classmethod
+    def of(cls, array: Any) -> "Vector":
+        """View a numpy array or a torch tensor.
+
+        Raises:
+            TypeError: neither of them. ValueError: not contiguous, read-only, or on another device.
+        """
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(array, torch.Tensor):
+            return cls._of_tensor(torch, array.detach())
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"not an array (type: {type(array).__name__}); pass a numpy array or a CPU torch tensor")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"the array is not contiguous (shape: {array.shape}, strides: {array.strides}); copy it")
+        if not array.flags.writeable:
+            raise ValueError(f"the array is read-only (shape: {array.shape}); a collective writes in place: copy it")
+        flat = array.reshape(-1)
+        return cls(flat, memoryview(flat.view(np.uint8)), flat.dtype.name, flat.itemsize)
+
+    @classmethod
+    def _of_tensor(cls, torch: Any, tensor: Any) -> "Vector":
+        if tensor.device.type != "cpu":
+            raise ValueError(f"the tensor is not in the CPU's memory (device: {tensor.device}); move it with .cpu()")
+        if not tensor.is_contiguous():
+            raise ValueError(f"the tensor is not contiguous (shape: {tuple(tensor.shape)}); call .contiguous() first")
+        if tensor.dtype not in (torch.bfloat16, torch.float16):
+            return cls.of(tensor.numpy())
+        flat = tensor.reshape(-1)
+        data = memoryview(flat.view(torch.uint8).numpy())
+        return cls(flat, data, str(flat.dtype).removeprefix("torch."), flat.element_size())
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self.itemsize
+
+    def bytes(self, low: int, high: int) -> memoryview:
+        """The memory of elements [low, high)."""
+        return self.data[low * self.itemsize : high * self.itemsize]
+
+    def slice(self, low: int, high: int) -> "Vector":
+        """Elements [low, high) as a vector over the same memory."""
+        return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize)
+
+    def over(self, memory: np.ndarray) -> "Vector":
+        """View other memory (flat uint8, a whole number of elements) with this vector's dtype."""
+        if isinstance(self.elements, np.ndarray):
+            elements = memory.view(self.elements.dtype)
+        else:
+            elements = sys.modules["torch"].from_numpy(memory).view(self.elements.dtype)
+        return Vector(elements, memoryview(memory), self.dtype, self.itemsize)

@@ -1,0 +1,25 @@
+"""All-gather: every rank brings one segment and ends with all of them."""
+
+from typing import Any
+
+from collectives._group import Group
+from collectives._ring import Walk
+from collectives._vector import Vector
+
+
+async def all_gather(group: Group, array: Any) -> None:
+    """Fill the array, in place, with the segments of all ranks.
+
+    Shapes: the same on every rank; taken flat, rank r brings elements `segment(length, size, r)`.
+
+    Args:
+        array: a contiguous numpy array or CPU torch tensor; only this rank's segment of it is read.
+    Raises:
+        ValueError: the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a rank or link
+        failed; the other ranks' segments are filled in part.
+    Cost: n - 1 steps; a rank sends the array less the segment of the rank after it: (n - 1) (alpha + m/n beta).
+    Source: Patarasuk, Yuan (see `_ring`), the second phase.
+    """
+    vector = Vector.of(array)
+    async with group.turn:
+        await Walk(group, vector, None).all_gather()

@@ -1,0 +1,6 @@
+"""All-reduce, one algorithm a file: the file's name is the algorithm's name everywhere."""
+
+from collectives.all_reduce._call import all_reduce
+from collectives.all_reduce._known import algorithms, known
+
+__all__ = ["algorithms", "all_reduce", "known"]

@@ -1,0 +1,72 @@
+"""How an algorithm for 2^k ranks serves any number of them: the remainder folds in first and out last.
+
+With core = 2^k <= n and r = n - core, the ranks 0, 2, .. 2r-2 lend their array to the rank after them and wait:
+
+    n = 6, core = 4, r = 2     0 -> 1    2 -> 3    4    5       fold in
+                                    1         3    4    5       members 0, 1, 2, 3 of the core
+                               0 <- 1    2 <- 3    4    5       fold out
+
+Source: Thakur, Rabenseifner, Gropp, section 4.5 (number of processes not a power of two).
+"""
+
+from collections.abc import Awaitable, Callable
+
+from collectives._group import Group
+from collectives._reduction import Reduction
+from collectives._streams import receive_pieces, reduce_pieces, send_pieces
+from collectives._vector import Vector
+
+
+def core_of(size: int) -> tuple[int, int]:
+    """The largest power of two within `size`, and the remainder that is folded in."""
+    core = 1 << (size.bit_length() - 1)
+    return core, size - core
+
+
+def rank_of(member: int, size: int) -> int:
+    """The rank that is this member of the core."""
+    remainder = core_of(size)[1]
+    return 2 * member + 1 if member < remainder else member + remainder
+
+
+def member_of(rank: int, size: int) -> int | None:
+    """The member of the core that this rank is; None if it lends its array and waits."""
+    remainder = core_of(size)[1]
+    if rank >= 2 * remainder:
+        return rank - remainder
+    return rank // 2 if rank % 2 else None
+
+
+async def folded(group: Group, vector: Vector, reduction: Reduction, work: Callable[[int], Awaitable[None]]) -> None:
+    """Fold in, let the members of the core do the work, fold out.
+
+    Args:
+        work: reduces over the core and finishes; takes this rank's member.
+    Cost: where n is no power of two, 2 steps more, of the whole array: 2 alpha + 2 m beta + m gamma.
+    """
+    whole, member = (0, len(vector)), member_of(group.rank, group.size)
+    if member is None:
+        await send_pieces(group, group.rank + 1, vector, whole)
+        await receive_pieces(group, group.rank + 1, vector, whole)
+        return
+    borrowed = member < core_of(group.size)[1]
+    if borrowed:
+        await reduce_pieces(group, group.rank - 1, vector, whole, reduction)
+    await work(member)
+    if borrowed:
+        await send_pieces(group, group.rank - 1, vector, whole)
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds that folding in and out takes."""
+    return 2 * alpha + nbytes * (2 * beta + gamma) if core_of(size)[1] else 0.0
+
+
+def steps(size: int) -> int:
+    """Messages one after another for folding in and out."""
+    return 2 if core_of(size)[1] else 0
+
+
+def bytes_sent(size: int, rank: int, nbytes: int) -> int:
+    """What this rank sends to fold in, or out: the array once, if it is one of a pair."""
+    return nbytes if rank < 2 * core_of(size)[1] else 0

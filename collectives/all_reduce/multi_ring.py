@@ -1,0 +1,66 @@
+"""Parallel rings over disjoint slices of the array, each with neighbours of its own. For networks with many links.
+
+Ring g goes from rank r to r + g (mod n), for each g that has no divisor in common with n:
+
+    n = 5, g = 1:  0 1 2 3 4        n = 5, g = 2:  0 2 4 1 3        and g = 4, 3: the same, backwards
+
+No two rings share a directed link, which is why one channel carries them all and their bytes never meet.
+
+Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks hold).
+"""
+
+import asyncio
+from math import gcd
+
+from collectives._group import Group
+from collectives._pieces import segment, segments
+from collectives._reduction import Reduction
+from collectives._ring import Walk
+from collectives._vector import Vector
+from collectives.all_reduce import ring
+
+MOST_RINGS = 4  # more of them only cut the messages smaller
+
+
+async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Cut the array into a slice for each ring and walk all rings at once: extra memory is one piece a ring.
+
+    Cost: 2(n-1) steps of k messages; of each slice a rank sends 2(n-1)/n, so of the whole as much as one ring.
+    """
+    rings = strides(group.size)
+    slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
+    walks = (Walk(group, part, reduction, stride) for part, stride in zip(slices, rings, strict=True))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for walk in walks:
+                tasks.create_task(walk.all_reduce())
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+
+
+def strides(size: int) -> list[int]:
+    """How far the next rank is in each ring: at most `MOST_RINGS`, a ring and its reverse side by side."""
+    forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
+    both = dict.fromkeys(turn for stride in forward for turn in (stride, size - stride))
+    return list(both)[:MOST_RINGS] or [1]
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds where all rings of a rank share one port: as one ring, but k alpha a step."""
+    return ring.cost(size, nbytes, len(strides(size)) * alpha, beta, gamma)
+
+
+def steps(size: int) -> int:
+    """Messages one after another: 2(n-1), in every ring."""
+    return ring.steps(size)
+
+
+def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
+    """What `ring` sends of each slice, from the rank's position in that ring."""
+    rings, length = strides(size), nbytes // itemsize
+    total = 0
+    for index, stride in enumerate(rings):
+        low, high = segment(length, len(rings), index)
+        position = rank * pow(stride, -1, size) % size
+        total += ring.bytes_sent(size, position, (high - low) * itemsize, itemsize)
+    return total

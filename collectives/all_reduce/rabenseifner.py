@@ -1,0 +1,74 @@
+"""Rabenseifner's algorithm: recursive halving, then recursive doubling. For long arrays and many ranks.
+
+Each member of the core (see `_fold`) halves its range with partners 1, 2, 4 .. away, giving one half and reducing the
+other, then gathers the halves with the same partners in the opposite order. The nearest partner gets the largest
+message.
+"""
+
+from collectives._group import Group
+from collectives._pieces import Range
+from collectives._reduction import Reduction
+from collectives._streams import receive_pieces, reduce_pieces, send_pieces
+from collectives._together import together
+from collectives._vector import Vector
+from collectives.all_reduce import _fold
+
+
+async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Halve and double among the members of the core; extra memory is one piece.
+
+    Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. Where n is no power of two, the
+        same with the next lower one, and the fold's two steps of the whole array.
+    Source: Rabenseifner, "Optimization of Collective Reduction Operations", section 3; Thakur, Rabenseifner, Gropp,
+        section 4.5.
+    """
+
+    async def halve_and_double(member: int) -> None:
+        levels = halvings(member, _fold.core_of(group.size)[0], len(vector))
+        for distance, kept, given in levels:
+            partner = _fold.rank_of(member ^ distance, group.size)
+            sending = send_pieces(group, partner, vector, given)
+            await together(sending, reduce_pieces(group, partner, vector, kept, reduction))
+        low, high = levels[-1][1] if levels else (0, len(vector))
+        reduction.finish(vector.elements[low:high], group.size)
+        for distance, kept, given in reversed(levels):
+            partner = _fold.rank_of(member ^ distance, group.size)
+            await together(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
+
+    await _fold.folded(group, vector, reduction, halve_and_double)
+
+
+def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
+    """For each partner in turn: its distance, the half that this member keeps, and the one it gives.
+
+    A member and its partner hold the same range, as they agree in all lower bits; an odd element goes to the upper.
+    """
+    levels, low, high = [], 0, length
+    for bit in range(core.bit_length() - 1):
+        middle = (low + high) // 2
+        kept, given = (low, middle), (middle, high)
+        if member >> bit & 1:
+            kept, given = given, kept
+        levels.append((1 << bit, kept, given))
+        low, high = kept
+    return levels
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma) with c the power of two, and the fold's."""
+    core = _fold.core_of(size)[0]
+    doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
+    return doubled + _fold.cost(size, nbytes, alpha, beta, gamma)
+
+
+def steps(size: int) -> int:
+    """Messages one after another: 2 log2 c, and the fold's."""
+    return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
+
+
+def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
+    """Each half once, given on the way down or kept on the way up: 2(c-1)/c m where c divides m; and the fold's."""
+    member = _fold.member_of(rank, size)
+    levels = [] if member is None else halvings(member, _fold.core_of(size)[0], nbytes // itemsize)
+    halves = sum(kept[1] - kept[0] + given[1] - given[0] for _, kept, given in levels)
+    return halves * itemsize + _fold.bytes_sent(size, rank, nbytes)

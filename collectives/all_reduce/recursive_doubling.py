@@ -1,0 +1,53 @@
+"""Recursive doubling: the whole array to a partner 1, 2, 4 .. away. For short arrays, where only steps count."""
+
+from collectives._group import Group
+from collectives._pieces import pieces
+from collectives._reduction import Reduction
+from collectives._vector import Vector
+from collectives.all_reduce import _fold
+
+
+async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Exchange and reduce among the members of the core; extra memory is one piece.
+
+    Two partners reduce the same elements, each for itself; both put the lower member's first, so that the bits agree.
+
+    Cost: log2 n steps; a rank sends and reduces log2 n times the array. Where n is no power of two, the same with the
+        next lower one, and the fold's two steps.
+    Source: Thakur, Rabenseifner, Gropp, section 4.5.
+    """
+
+    async def double(member: int) -> None:
+        scratch, distance = group.scratch(vector, len(vector)), 1
+        while distance < _fold.core_of(group.size)[0]:
+            await _swap(group, vector, reduction, scratch, member, member ^ distance)
+            distance *= 2
+        reduction.finish(vector.elements, group.size)
+
+    await _fold.folded(group, vector, reduction, double)
+
+
+async def _swap(group: Group, vector: Vector, reduction: Reduction, scratch: Vector, member: int, partner: int) -> None:
+    rank = _fold.rank_of(partner, group.size)
+    for low, high in pieces(0, len(vector), vector.itemsize):
+        await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
+        mine, theirs = vector.elements[low:high], scratch.elements[: high - low]
+        first, second = (mine, theirs) if member < partner else (theirs, mine)
+        reduction.combine(first, second, mine)
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds: log2 c (alpha + m beta + m gamma) with c the power of two, and the fold's."""
+    doublings = _fold.core_of(size)[0].bit_length() - 1
+    return doublings * (alpha + nbytes * (beta + gamma)) + _fold.cost(size, nbytes, alpha, beta, gamma)
+
+
+def steps(size: int) -> int:
+    """Messages one after another: log2 c, and the fold's."""
+    return _fold.core_of(size)[0].bit_length() - 1 + _fold.steps(size)
+
+
+def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
+    """The array for each doubling, and the fold's."""
+    doublings = 0 if _fold.member_of(rank, size) is None else _fold.core_of(size)[0].bit_length() - 1
+    return doublings * nbytes + _fold.bytes_sent(size, rank, nbytes)

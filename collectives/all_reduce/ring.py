@@ -1,0 +1,35 @@
+"""Ring: reduce-scatter, then all-gather, with nothing but neighbours. For long arrays and few ranks.
+
+See `collectives._ring` for the walk.
+"""
+
+from collectives._group import Group
+from collectives._pieces import segment
+from collectives._reduction import Reduction
+from collectives._ring import Walk
+from collectives._vector import Vector
+
+
+async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Walk the ring twice less two links, in pieces: extra memory is one piece.
+
+    Cost: 2(n-1) steps; a rank sends 2(n-1)/n of the array, the least that any all-reduce can, and reduces (n-1)/n.
+    Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 4.
+    """
+    await Walk(group, vector, reduction).all_reduce()
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma."""
+    return steps(size) * alpha + (size - 1) / size * nbytes * (2 * beta + gamma)
+
+
+def steps(size: int) -> int:
+    """Messages one after another: 2(n-1)."""
+    return 2 * (size - 1)
+
+
+def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
+    """All segments twice, less once the rank's own and that of the next rank: 2(n-1)/n m where n divides m."""
+    spared = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
+    return 2 * nbytes - sum(high - low for low, high in spared) * itemsize

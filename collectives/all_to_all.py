@@ -1,0 +1,37 @@
+"""All-to-all: every rank has something for every rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from collectives._group import Group
+from collectives._vector import Vector
+from transports._blocks import Block
+
+
+async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[Any]) -> None:
+    """Send `outgoing[r]` to each rank r, and receive into `incoming[r]` what it sends here.
+
+    Shapes: any, 0 elements allowed; `incoming[r]` here takes the bytes of `outgoing[rank]` there.
+
+    Args:
+        outgoing: one array a rank, read only.
+        incoming: one contiguous, writable array a rank, apart from all of `outgoing`.
+    Raises:
+        ValueError: not one array a rank, or one is refused; nothing was sent. BrokenGroup: see `Group`.
+        TransportError: sizes differ between two ranks, or a rank or link failed; `incoming` is filled in part.
+    Cost: n - 1 steps of pairwise exchange; a rank sends what it has for others, once: (n - 1) (alpha + m/n beta).
+    Source: Thakur, Rabenseifner, Gropp, section 4.2 (long messages).
+    """
+    if not len(outgoing) == len(incoming) == group.size:
+        counts = f"outgoing: {len(outgoing)}, incoming: {len(incoming)}, ranks: {group.size}"
+        raise ValueError(f"all_to_all needs one array a rank both ways ({counts}); pass empty ones where there is none")
+    sent = [Block.of(array).data for array in outgoing]
+    taken = [Vector.of(array).data for array in incoming]
+    if sent[group.rank].nbytes != taken[group.rank].nbytes:
+        sizes = f"outgoing: {sent[group.rank].nbytes}, incoming: {taken[group.rank].nbytes}"
+        raise ValueError(f"a rank's array for itself does not fit (bytes: {sizes}); make both of one size")
+    async with group.turn:
+        taken[group.rank][:] = sent[group.rank]
+        for step in range(1, group.size):
+            to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
+            await group.exchange(to, sent[to], source, taken[source])

@@ -1,0 +1,45 @@
+"""Broadcast: one rank's array on all of them."""
+
+from typing import Any
+
+from collectives._group import Group
+from collectives._pieces import pieces
+from collectives._vector import Vector
+
+
+async def broadcast(group: Group, array: Any, root: int = 0) -> None:
+    """Fill the array on every rank, in place, with that of rank `root` of the group.
+
+    Shapes: the same on every rank.
+
+    Args:
+        array: a contiguous numpy array or CPU torch tensor.
+        root: a rank of the group.
+    Raises:
+        ValueError: no such root, or the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a
+        rank or link failed; the array is filled in part.
+    Cost: a binomial tree, ceil(log2 n) steps; the root sends ceil(log2 n) times the array, all ranks together n - 1
+        times: ceil(log2 n) (alpha + m beta), less where pieces overlap, as each is passed on once it has come.
+    Source: Thakur, Rabenseifner, Gropp, section 4.4 (short messages).
+    """
+    if not 0 <= root < group.size:
+        raise ValueError(f"no such root (root: {root}, ranks in the group: {group.size}); name one of its ranks")
+    vector = Vector.of(array)
+    parent, children = branches((group.rank - root) % group.size, group.size)
+    async with group.turn:
+        for low, high in pieces(0, len(vector), vector.itemsize):
+            piece = vector.bytes(low, high)
+            if parent is not None:
+                await group.receive((parent + root) % group.size, piece)
+            for child in children:
+                await group.send((child + root) % group.size, piece)
+
+
+def branches(node: int, size: int) -> tuple[int | None, list[int]]:
+    """The parent (None: the root, node 0) and the children, largest subtree first, in a binomial tree of `size` nodes.
+
+    A node's parent is the node without its lowest set bit; its children set one bit below that.
+    """
+    lowest = node & -node if node else 1 << (size - 1).bit_length()
+    below = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return (node - lowest if node else None), [node + bit for bit in below if node + bit < size]

@@ -1,0 +1,34 @@
+"""Reduce-scatter: each rank ends with one reduced segment of the array."""
+
+from typing import Any
+
+from collectives._group import Group
+from collectives._pieces import segment
+from collectives._reduction import Reduction
+from collectives._ring import Walk
+from collectives._vector import Vector
+
+
+async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
+    """Reduce the arrays of all ranks and keep this rank's segment of the result.
+
+    Shapes: the same on every rank; taken flat, rank r keeps elements `segment(length, size, r)`.
+
+    Args:
+        array: a contiguous numpy array or CPU torch tensor; reduced in place, and outside the kept segment it is left
+            holding partial sums.
+        op: "sum", "mean" or "max".
+    Returns:
+        The kept segment, a flat view of `array`'s memory; `all_gather` of the array makes it whole on all ranks.
+    Raises:
+        ValueError: the op or the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a rank
+        or link failed; the array holds partial sums.
+    Cost: n - 1 steps; a rank sends the array less its own segment: (n - 1) (alpha + m/n beta + m/n gamma).
+    Source: Patarasuk, Yuan (see `_ring`), the first phase.
+    """
+    vector = Vector.of(array)
+    reduction = Reduction(op, vector)
+    async with group.turn:
+        await Walk(group, vector, reduction).reduce_scatter()
+    low, high = segment(len(vector), group.size, group.rank)
+    return array.reshape(-1)[low:high]
