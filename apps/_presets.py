@@ -1,0 +1,145 @@
+"""The sizes of GPT-2: what a model is made of, known presets, and every parameter's name and shape in closed form.
+
+Nothing is computed here that needs torch, so that a plan or an error can be printed before it is imported. This file
+must not know how a layer computes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from pipelined.errors import UsageError
+
+Shapes = dict[str, tuple[int, ...]]
+"""Parameter names (Hugging Face's) and their shapes."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a GPT-2 is made of.
+
+    Raises:
+        UsageError: a size is not positive, the heads do not divide the width, or dropout is not a probability.
+    """
+
+    layers: int
+    """Transformer blocks, L."""
+    d_model: int
+    """Width of the residual stream, C."""
+    heads: int
+    """Attention heads a block, H; divides d_model."""
+    vocab: int
+    """Symbols, V."""
+    positions: int = 1024
+    """The longest sequence, P, in tokens."""
+    dropout: float = 0.1
+    """Probability used after the embedding, in the attention and at the end of both halves of a block."""
+    tied: bool = True
+    """Whether the head's matrix is the token embedding."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "d_model", "heads", "vocab", "positions"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"a model's {name} must be at least 1 (got: {getattr(self, name)}); raise it")
+        if self.d_model % self.heads:
+            near = max(h for h in range(1, self.heads + 1) if self.d_model % h == 0)
+            raise UsageError(
+                f"the heads do not divide the width (d_model: {self.d_model}, heads: {self.heads}); "
+                f"take {near} heads or another --d-model"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise UsageError(f"dropout must lie in [0, 1) (got: {self.dropout}); 0.1 is usual, 0 turns it off")
+
+    def check_sequence(self, sequence: int) -> None:
+        """Raise UsageError unless the model has a position for every token of a sequence."""
+        if not 1 <= sequence <= self.positions:
+            raise UsageError(
+                f"a sequence does not fit the model's positions (sequence: {sequence}, positions: {self.positions}); "
+                f"take --seq between 1 and {self.positions}"
+            )
+
+    def check_vocabulary(self, symbols: int) -> None:
+        """Raise UsageError unless the model has an embedding for every symbol of a tokenizer."""
+        if symbols > self.vocab:
+            raise UsageError(
+                f"the tokenizer has more symbols than the model (tokenizer: {symbols}, model: {self.vocab}); "
+                f"take --vocab {symbols} or another --tokenizer"
+            )
+
+
+_GPT2 = ModelConfig(layers=12, d_model=768, heads=12, vocab=50257)
+
+PRESETS: Mapping[str, ModelConfig] = {
+    "tiny": ModelConfig(layers=4, d_model=128, heads=4, vocab=256, positions=256, dropout=0.0),
+    "gpt2": _GPT2,
+    "gpt2-medium": replace(_GPT2, layers=24, d_model=1024, heads=16),
+    "gpt2-large": replace(_GPT2, layers=36, d_model=1280, heads=20),
+    "gpt2-xl": replace(_GPT2, layers=48, d_model=1600, heads=25),
+    "chimera": replace(_GPT2, layers=64, d_model=1280, heads=20, tied=False),
+}
+"""Known models: `tiny` learns on a laptop in minutes, `gpt2…` are the published ones, and `chimera` is the one of the
+paper (Chimera, Table 4: 64 layers and 1,389,327,360 parameters)."""
+
+
+def find_preset(name: str) -> ModelConfig:
+    """Look a preset up by name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in PRESETS:
+        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def layer_shapes(config: ModelConfig) -> list[Shapes]:
+    """Every parameter of each layer: the embedding, the blocks, then the final norm with the head.
+
+    A tied head lists the embedding's matrix again, as it needs it too.
+    """
+    blocks = [_block_shapes(f"transformer.h.{i}.", config.d_model) for i in range(config.layers)]
+    return [_embedding_shapes(config), *blocks, _head_shapes(config)]
+
+
+def shapes(config: ModelConfig) -> Shapes:
+    """Every parameter of the model once, in the order of its layers."""
+    return {name: shape for layer in layer_shapes(config) for name, shape in layer.items()}
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many numbers the model learns; a tied embedding counts once."""
+    return sum(map(prod, shapes(config).values()))
+
+
+def layer_parameters(config: ModelConfig) -> list[int]:
+    """How many numbers each layer must hold; a tied embedding counts for both layers that hold it."""
+    return [sum(map(prod, layer.values())) for layer in layer_shapes(config)]
+
+
+def _embedding_shapes(config: ModelConfig) -> Shapes:
+    return {
+        "transformer.wte.weight": (config.vocab, config.d_model),
+        "transformer.wpe.weight": (config.positions, config.d_model),
+    }
+
+
+def _head_shapes(config: ModelConfig) -> Shapes:
+    matrix = "transformer.wte.weight" if config.tied else "lm_head.weight"
+    return _affine("transformer.ln_f.", config.d_model) | {matrix: (config.vocab, config.d_model)}
+
+
+def _block_shapes(prefix: str, width: int) -> Shapes:
+    """A block's parameters: 12 C² + 13 C numbers."""
+    return {
+        **_affine(f"{prefix}ln_1.", width),
+        **_affine(f"{prefix}attn.c_attn.", width, 3 * width),
+        **_affine(f"{prefix}attn.c_proj.", width, width),
+        **_affine(f"{prefix}ln_2.", width),
+        **_affine(f"{prefix}mlp.c_fc.", width, 4 * width),
+        **_affine(f"{prefix}mlp.c_proj.", 4 * width, width),
+    }
+
+
+def _affine(prefix: str, *sizes: int) -> Shapes:
+    """A weight of these sizes (input first) and a bias of the last."""
+    return {f"{prefix}weight": sizes, f"{prefix}bias": sizes[-1:]}
