@@ -42,6 +42,17 @@ class Traffic:
     messages_received: int = 0
     bytes_to: dict[int, int] = field(default_factory=dict)
 
+    def count_sent(self, peer: int, nbytes: int) -> None:
+        """One more message or buffer went to this peer."""
+        self.messages_sent += 1
+        self.bytes_sent += nbytes
+        self.bytes_to[peer] = self.bytes_to.get(peer, 0) + nbytes
+
+    def count_received(self, nbytes: int) -> None:
+        """One more message or buffer came."""
+        self.messages_received += 1
+        self.bytes_received += nbytes
+
 
 class Native(Protocol):
     """A transport's own collectives over one group of ranks, as `Transport.native` gives them."""
@@ -77,7 +88,9 @@ class Transport(ABC):
 
         Raises:
             PeerLost: the peer is gone. PeerAborted: some rank failed. Closed: this end is closed.
-        Cancelled: the message is either delivered whole or not at all.
+            ValueError: no such rank. WireError: a key, note or array that the wire cannot carry.
+        Cancelled: the message is either delivered whole or not at all; the arrays may still be read until then, so
+            drop them rather than write to them.
         """
 
     @abstractmethod

@@ -1,0 +1,190 @@
+"""All ranks in one process, on one event loop, with real frames between them.
+
+The one rule: a message stays in its sender's memory until the receiver takes it, and is then copied exactly once, into
+the receiver's arrays. So a program that would deadlock on a network deadlocks here too. Headers go through the wire
+module's bytes like anybody's. Knows nothing of threads: devices may compute in them, but only the loop calls in here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import SplitResult
+
+from transports._addresses import check_channel, check_peer
+from transports._blocks import Block
+from transports._contract import Frame, Key, Traffic, Transport
+from transports._errors import Closed, PeerAborted, PeerLost, TransportError
+from transports._landing import copied, fill, landing
+from transports._matching import Mailbox
+from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+
+
+def world(world_size: int) -> list["Local"]:
+    """The ranks of a world in this process, in order; to be used on one event loop."""
+    ranks: list[Local] = []
+    ranks.extend(Local(rank, world_size, ranks) for rank in range(world_size))
+    return ranks
+
+
+async def open_url(parts: SplitResult) -> "Local":
+    """`local://` is a world of one rank; larger ones come from `world`."""
+    if parts.netloc or parts.path or parts.query:
+        raise ValueError(f"local:// takes no host, path or options (url: {parts.geturl()!r})")
+    return world(1)[0]
+
+
+class _Held:
+    """A frame that waits at its sender: its head, views of its arrays, and whom to wake when it is taken."""
+
+    def __init__(self, peer: int, head: bytes, blocks: tuple[Block, ...]):
+        self.peer, self.head, self.blocks = peer, head, blocks
+        self.taken = asyncio.get_running_loop().create_future()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
+
+    def header(self) -> Header:
+        return parse_header(parse_preamble(self.head), memoryview(self.head)[PREAMBLE_BYTES:])
+
+    def land(self, blocks: Sequence[Block]) -> None:
+        fill(blocks, self.blocks)
+        self.release()
+
+    def detach(self) -> None:
+        """Move into memory of its own, so that the sender may go."""
+        self.blocks = copied(self.blocks)
+        self.release()
+
+    def release(self, error: Exception | None = None) -> None:
+        if self.taken.done():
+            return
+        if error is None:
+            self.taken.set_result(None)
+        else:
+            self.taken.set_exception(error)
+
+
+class Local(Transport):
+    """One rank of a world made by `world`.
+
+    `send` and `send_buffer` return when the receiver has the bytes. A cancelled send leaves a copy to be received.
+    """
+
+    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"]):
+        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self._ranks = ranks
+        self._messages: Mailbox[_Held] = Mailbox(world_size)
+        self._buffers: Mailbox[_Held] = Mailbox(world_size)
+        self._outgoing: set[_Held] = set()
+        self._gone: dict[int, PeerLost] = {}
+        self._end: TransportError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Local rank {self.rank} of {self.world_size}>"
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._check_sendable(peer)
+        blocks = tuple(Block.of(array) for array in arrays)
+        held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
+        self._ranks[peer]._messages.arrived(self.rank, key, held)
+        await self._handed_over(held)
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._check(peer)
+        arrival = await self._messages.take(peer, key)
+        header = arrival.item.header()
+        try:
+            blocks = landing(header.layouts, into)
+        except ValueError:
+            self._messages.put_back(arrival)
+            raise
+        arrival.item.land(blocks)
+        self.traffic.count_received(arrival.item.nbytes)
+        return Frame(arrival.peer, header.key, blocks, header.note)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        self._check_sendable(peer, channel)
+        block = Block.of(buffer)
+        held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
+        self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
+        await self._handed_over(held)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        self._check(peer, channel)
+        block = Block.of(buffer)
+        held = (await self._buffers.take(peer, (channel,))).item
+        if held.nbytes != block.nbytes:
+            held.release()
+            raise TransportError(
+                f"buffer of another size from rank {peer} on channel {channel} "
+                f"(expected: {block.nbytes} bytes, came: {held.nbytes} bytes)"
+            )
+        held.land((block,))
+        self.traffic.count_received(held.nbytes)
+
+    async def abort(self, reason: str) -> None:
+        for other in self._others():
+            other._finish(PeerAborted(self.rank, reason))
+        self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
+
+    async def close(self) -> None:
+        if self._end is not None:
+            return
+        for held in self._outgoing:
+            held.detach()
+        self._finish(Closed(f"rank {self.rank} is closed"))
+        for other in self._others():
+            other._lose(PeerLost(self.rank, "it closed"))
+
+    def kill(self, reason: str = "it was killed") -> None:
+        """Die as a process does: the peers lose what this rank still holds, and learn that it is gone."""
+        self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
+        for other in self._others():
+            other._messages.drop(self.rank)
+            other._buffers.drop(self.rank)
+            other._lose(PeerLost(self.rank, reason))
+
+    async def _handed_over(self, held: _Held) -> None:
+        self._outgoing.add(held)
+        try:
+            await held.taken
+        except asyncio.CancelledError:
+            if held.taken.cancelled():
+                held.detach()
+            raise
+        finally:
+            self._outgoing.discard(held)
+        self.traffic.count_sent(held.peer, held.nbytes)
+
+    def _check(self, peer: int | None, channel: int = 0) -> None:
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+        check_channel(channel)
+        if peer is not None:
+            check_peer(peer, self.world_size)
+
+    def _check_sendable(self, peer: int, channel: int = 0) -> None:
+        self._check(peer, channel)
+        if peer in self._gone:
+            raise self._gone[peer].with_traceback(None)
+
+    def _others(self) -> list["Local"]:
+        return [other for other in self._ranks if other is not self]
+
+    def _lose(self, error: PeerLost) -> None:
+        """Nothing passes between this rank and the lost one any more; what came before stays."""
+        self._gone[error.rank] = error
+        self._messages.fail_peer(error.rank, error)
+        self._buffers.fail_peer(error.rank, error)
+        for held in self._outgoing:
+            if held.peer == error.rank:
+                held.release(error)
+
+    def _finish(self, error: TransportError) -> None:
+        if self._end is None:
+            self._end = error
+            self._messages.fail_all(error)
+            self._buffers.fail_all(error)
+            for held in self._outgoing:
+                held.release(error)
