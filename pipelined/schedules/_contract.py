@@ -42,12 +42,15 @@ class Layout:
         workers: ranks of one pipeline group.
         placement: (pipe, stage) to the workers that hold it (one, until tensors are sharded).
         microbatches: for each pipe its microbatches in the order they enter; each of 0 … N-1 once over all pipes.
+        parts: pieces into which each microbatch of the shape is cut, and which are the microbatches here (2 where
+            backwards are halved); a piece has 1/parts of the sequences and of the cost.
     """
 
     depth: int
     workers: int
     placement: dict[tuple[int, int], tuple[int, ...]]
     microbatches: tuple[tuple[int, ...], ...]
+    parts: int = 1
 
     @property
     def pipes(self) -> int:
@@ -96,8 +99,14 @@ class Worker(ABC):
 
     def _next(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> tuple[int, int]:
         if stage is None:
-            stage = next(s for p, s in self.layout.held_by(self.index) if p == pipe)
+            stage = next((s for p, s in self.layout.held_by(self.index) if p == pipe), None)
+            if stage is None:
+                raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; ask for a pipe it holds")
         if microbatch is None:
-            microbatch = self.layout.microbatches[pipe][self._taken[op, pipe, stage]]
+            entering, taken = self.layout.microbatches[pipe], self._taken[op, pipe, stage]
+            if taken == len(entering):
+                fact = f"worker {self.index} asks for one {op} more than there are (pipe: {pipe}, stage: {stage}"
+                raise ScheduleError(f"{fact}, microbatches: {taken}); let the schedule stop there")
+            microbatch = entering[taken]
         self._taken[op, pipe, stage] += 1
         return stage, microbatch

@@ -1,0 +1,144 @@
+"""Chimera: 1F1B pipes run down and up the same workers at once, each filling the other's bubbles.
+
+A *unit* is the schedule of D microbatches (or fewer) over 2f pipes; units follow one another without a gap in the
+order. Inside a unit everything has a slot, and no two instructions of a worker ever share one, because D is even.
+Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more microbatches), 3.6 (more pipes).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipelined.schedules._checks import check_chunks, check_positive
+from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
+
+SCALES = ("direct", "forward-doubling", "backward-halving")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of the step that is scheduled as one.
+
+    Args:
+        shares: microbatches in each pipe.
+        pair: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
+    """
+
+    shares: tuple[int, ...]
+    pair: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChimeraLayout(Layout):
+    """A layout that remembers its units, in their order."""
+
+    units: tuple[Unit, ...]
+
+
+def layout(shape: Shape) -> ChimeraLayout:
+    """Down pipe i puts stage s on worker (i·D/f + s) mod D, up pipe i on D-1 minus that.
+
+    Takes any number of microbatches: K units of D and one of the remainder. With forwards doubled a unit has 2D, and
+    an odd K ends in a plain unit; backward halving is the same over 2N halves.
+
+    Raises:
+        ScheduleError: an odd depth, pipes that are not 2f with f a divisor of D/2, more than one chunk, or a scale
+            that does not take this shape.
+    """
+    check_positive(shape)
+    check_chunks("chimera", shape)
+    each_way = _each_way(shape)
+    parts = 2 if shape.scale == "backward-halving" else 1
+    units = tuple(_units(shape, 2 * each_way, parts))
+    placement = dict(_placement(shape.depth, each_way))
+    return ChimeraLayout(shape.depth, shape.depth, placement, _numbered(units), parts=parts, units=units)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker."""
+    doubled = worker.layout.units[0].pair == 2
+    for op, pipe in _phases(worker) if doubled else _slots(worker):
+        await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
+
+
+def _slots(worker: Worker) -> Iterator[tuple[str, int]]:
+    """(op, pipe) in the order of their slots: microbatch j of a unit goes down the stages from slot 2j, and back up."""
+    depth, order = worker.layout.depth, []
+    for number, unit in enumerate(worker.layout.units):
+        for pipe, stage in worker.layout.held_by(worker.index):
+            for j in range(unit.shares[pipe]):
+                first = 2 * depth * number + 2 * j
+                order += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
+    return ((op, pipe) for _, op, pipe in sorted(order))
+
+
+def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
+    """(op, pipe) with forwards doubled, for two pipes (section 3.5, Figure 7d).
+
+    `own` is the pipe in which the worker holds its smaller stage. A unit's last backwards of it run between the first
+    forwards of the next unit.
+    """
+    half = worker.layout.depth // 2
+    own, other = (0, 1) if worker.index < half else (1, 0)
+    near = min(worker.index, worker.layout.depth - 1 - worker.index)
+    far = half - near
+    for number, unit in enumerate(worker.layout.units):
+        forward_own, forward_other = [("F", own)] * unit.pair, [("F", other)] * unit.pair
+        yield from ([("B", own)] * (number > 0) + forward_own) * far
+        yield from (forward_other + forward_own) * near
+        yield from ([*forward_other, ("B", other)]) * far
+        yield from [("B", own), ("B", other)] * (near + (unit.pair - 1) * half)
+    yield from [("B", own)] * far
+
+
+def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], tuple[int]]]:
+    for pipe in range(each_way):
+        for stage in range(depth):
+            worker = (pipe * depth // each_way + stage) % depth
+            yield (pipe, stage), (worker,)
+            yield (each_way + pipe, stage), (depth - 1 - worker,)
+
+
+def _units(shape: Shape, pipes: int, parts: int) -> Iterator[Unit]:
+    depth, left = shape.depth, shape.microbatches * parts
+    if shape.scale != "direct":
+        _check_doubling(shape, pipes)
+        for _ in range(left // (2 * depth)):
+            yield Unit((depth, depth), 2)
+        left %= 2 * depth
+    for size in [depth] * (left // depth) + [left % depth] * (left % depth > 0):
+        yield Unit(tuple((size + pipes - 1 - pipe) // pipes for pipe in range(pipes)))
+
+
+def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each pipe its microbatches, numbered unit by unit and inside a unit pipe by pipe."""
+    pipes: list[list[int]] = [[] for _ in units[0].shares]
+    number = 0
+    for unit in units:
+        for pipe, share in enumerate(unit.shares):
+            pipes[pipe] += range(number, number + share)
+            number += share
+    return tuple(map(tuple, pipes))
+
+
+def _each_way(shape: Shape) -> int:
+    """f, the pipes in each direction."""
+    if shape.depth % 2:
+        neighbours = " or ".join(str(depth) for depth in (shape.depth - 1, shape.depth + 1) if depth)
+        remedy = f"use --depth {neighbours}, or a schedule that takes any depth: one_f_one_b, gpipe"
+        raise ScheduleError(f"chimera needs an even depth (depth: {shape.depth}); {remedy}")
+    pipes, half = shape.pipes or 2, shape.depth // 2
+    possible = [2 * f for f in range(1, half + 1) if half % f == 0]
+    if pipes not in possible:
+        fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"
+        raise ScheduleError(f"{fact}; --pipes can be {', '.join(map(str, possible))}")
+    return pipes // 2
+
+
+def _check_doubling(shape: Shape, pipes: int) -> None:
+    if shape.scale not in SCALES:
+        raise ScheduleError(f"unknown scale {shape.scale!r}; known: {', '.join(SCALES)}")
+    if pipes != 2:
+        raise ScheduleError(f"{shape.scale} takes two pipes (pipes: {pipes}); use --pipes 2 or --scale direct")
+    if shape.microbatches % shape.depth:
+        fact = f"{shape.scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
+        raise ScheduleError(f"{fact}; use a multiple of the depth, or --scale direct")

@@ -1,0 +1,21 @@
+"""GPipe: all forwards, then all backwards.
+
+T = (N+D-1)(F+B); every worker holds N live microbatches. Source: Huang et al., GPipe (2019).
+"""
+
+from pipelined.schedules._checks import one_pipe
+from pipelined.schedules._contract import Layout, Shape, Worker
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s. Takes any depth and any number of microbatches."""
+    return one_pipe("gpipe", shape)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker."""
+    microbatches = len(worker.layout.microbatches[0])
+    for _ in range(microbatches):
+        await worker.forward(0)
+    for _ in range(microbatches):
+        await worker.backward(0)

@@ -1,0 +1,25 @@
+"""1F1B with a flush (DAPPLE): as soon as a backward can run it does, so fewer microbatches are alive.
+
+T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
+"""
+
+from pipelined.schedules._checks import one_pipe
+from pipelined.schedules._contract import Layout, Shape, Worker
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s. Takes any depth and any number of microbatches."""
+    return one_pipe("one_f_one_b", shape)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker: warm-up, steady state, cool-down."""
+    microbatches = len(worker.layout.microbatches[0])
+    warm_up = min(microbatches, worker.layout.depth - 1 - worker.index)
+    for _ in range(warm_up):
+        await worker.forward(0)
+    for _ in range(microbatches - warm_up):
+        await worker.forward(0)
+        await worker.backward(0)
+    for _ in range(warm_up):
+        await worker.backward(0)
