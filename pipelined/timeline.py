@@ -1,0 +1,58 @@
+"""A timeline: what every worker of a pipeline group does when, and what can be read off it.
+
+The rule: it is only read. Whoever made it, by pricing or otherwise, is not known here.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelined.program import Instruction
+from pipelined.schedules import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An instruction with its start and end, in seconds from the step's."""
+
+    instruction: Instruction
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What every worker does when."""
+
+    layout: Layout
+    workers: tuple[tuple[Timed, ...], ...]
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end."""
+        return max((timed.end for worker in self.workers for timed in worker), default=0.0)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The idle share of all workers' time."""
+        busy = sum(timed.end - timed.start for worker in self.workers for timed in worker)
+        return 1.0 - busy / (self.makespan * len(self.workers)) if busy else 0.0
+
+    @property
+    def peak_activations(self) -> list[float]:
+        """For each worker the most microbatches alive at once: forward begun, last backward (half) not ended."""
+        return [_peak(worker) / self.layout.parts for worker in self.workers]
+
+    @property
+    def weight_copies(self) -> list[int]:
+        """For each worker the stages whose weights it holds."""
+        return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]
+
+
+def _peak(worker: Sequence[Timed]) -> int:
+    change = Counter({"F": 1, "B": -1, "W": -1})
+    alive = peak = 0
+    for timed in worker:
+        alive += change[timed.instruction.op]
+        peak = max(peak, alive)
+    return peak
