@@ -1,0 +1,103 @@
+"""Where a stage's work is done. A device runs one piece of work at a time and never blocks the event loop.
+
+Two devices answer the same call: `TorchDevice` computes for real in a thread of its own; `TimedDevice` only lets the
+time pass that the work would take, on the clock it was given: emulated on the real clock, virtual on the virtual one.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pipelined.clock import Clock
+
+T = TypeVar("T")
+
+
+class Device(ABC):
+    """One worker's compute.
+
+    Attributes:
+        busy: seconds spent computing since the device was opened.
+    """
+
+    def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
+        self.clock, self.busy = clock, 0.0
+        self._on_busy, self._turn = on_busy, asyncio.Lock()
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        """Do one piece of work after those asked for before it.
+
+        Args:
+            op: "forward", "backward", … (what a timed device looks its duration up by).
+            work: computes and returns; on a timed device it must be cheap.
+        Returns: what `work` returned, and when it started and ended, in the clock's seconds.
+        Cancelled: work that has begun is finished before the cancellation is passed on.
+        """
+        async with self._turn:
+            self._on_busy(True)
+            start = self.clock.now()
+            try:
+                result = await self._compute(op, work)
+            finally:
+                self._on_busy(False)
+                end = self.clock.now()
+                self.busy += end - start
+        return result, start, end
+
+    @abstractmethod
+    async def _compute(self, op: str, work: Callable[[], T]) -> T: ...
+
+    def close(self) -> None:  # noqa: B027 (most devices hold nothing)
+        """Let go of the device."""
+
+
+class TorchDevice(Device):
+    """Computes on a CPU or a GPU, in one thread, so that messages move meanwhile.
+
+    Args:
+        name: "cpu" or "cuda:0".
+        on_busy: told True when work begins and False when it ends (a transport's `computing`).
+    """
+
+    def __init__(self, name: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
+        super().__init__(clock, on_busy)
+        self.name = name
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {name}")
+
+    async def _compute(self, op: str, work: Callable[[], T]) -> T:
+        running = asyncio.get_running_loop().run_in_executor(self._thread, self._finish, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+    def _finish(self, work: Callable[[], T]) -> T:
+        """Run the work to its end: a GPU's kernels are waited for here, in the thread, not on the loop."""
+        result = work()
+        if self.name != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.name)
+        return result
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+class TimedDevice(Device):
+    """Lets the time pass that each kind of work takes: 64 "GPUs" fit two cores, and 2,048 a virtual clock.
+
+    Args:
+        seconds: duration of each op; an op it does not know takes none.
+    """
+
+    def __init__(self, seconds: Mapping[str, float], clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
+        super().__init__(clock, on_busy)
+        self.seconds = seconds
+
+    async def _compute(self, op: str, work: Callable[[], Any]) -> Any:
+        await self.clock.sleep(self.seconds.get(op, 0.0))
+        return work()

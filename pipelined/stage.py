@@ -1,0 +1,106 @@
+"""One stage of the model on one rank: its layers, the microbatches alive in it, and how to go forward and back.
+
+The one rule: what a stage computes depends on its input, its parameters and the noise's key alone, so it gives the same
+numbers in any schedule, and the same ones again when activations are recomputed. It knows nothing of peers or time.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from pipelined.model import Model
+from pipelined.noise import Noise
+from transports import Frame
+
+Alive = tuple[int, int]
+"""(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
+
+
+@dataclass
+class Stage:
+    """A range of layers with the activations it keeps between forward and backward.
+
+    Args:
+        model: for the loss.
+        module: the built layers.
+        index: which stage, 0 … depth-1.
+        depth: D.
+        device: where its tensors live.
+        autocast: bfloat16 for matrix products inside the forward, parameters and sums as they are.
+        recompute: keep only the input of a microbatch and run the forward again before its backward.
+    """
+
+    model: Model
+    module: nn.Module
+    index: int
+    depth: int
+    device: torch.device
+    autocast: bool = False
+    recompute: bool = False
+    alive: dict[Alive, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.depth - 1
+
+    def forward(
+        self, which: Alive, x: torch.Tensor | Frame, noise: Noise, targets: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Forward one microbatch and keep what its backward needs.
+
+        Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
+        Returns: the activation for the next stage, or on the last stage the mean loss: detached, on the host.
+        """
+        x = self._here(x)
+        if not self.first:
+            x.requires_grad_()
+        with torch.set_grad_enabled(not self.recompute):
+            output = self._apply(x, noise, targets)
+        self.alive[which] = (x, output)
+        return output.detach().cpu()
+
+    def backward(
+        self,
+        which: Alive,
+        gradient: torch.Tensor | Frame | None,
+        scale: float,
+        noise: Noise,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Backward one microbatch: parameters' gradients are added up, the input's is returned.
+
+        Args:
+            gradient: of this stage's output; None on the last stage.
+            scale: what the loss is multiplied by (one over the step's microbatches), used on the last stage.
+        Returns: the input's gradient, on the host, or None on the first stage.
+        """
+        x, output = self.alive.pop(which)
+        if self.recompute:
+            output = self._apply(x, noise, targets)
+        torch.autograd.backward(output, torch.full_like(output, scale) if gradient is None else self._here(gradient))
+        return None if self.first else x.grad.cpu()
+
+    @torch.no_grad()
+    def evaluate(self, x: torch.Tensor | Frame) -> torch.Tensor:
+        """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out."""
+        with self._precision():
+            return self.module(self._here(x), None)
+
+    def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
+        with self._precision():
+            output = self.module(x, noise)
+        return self.model.loss(output, self._here(targets)) if self.last else output
+
+    def _here(self, arrived: torch.Tensor | Frame) -> torch.Tensor:
+        """What arrived, as a tensor on this stage's device."""
+        tensor = arrived.blocks[0].torch() if isinstance(arrived, Frame) else arrived
+        return tensor.to(self.device)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
