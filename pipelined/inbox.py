@@ -1,0 +1,44 @@
+"""The messages a program is about to need, asked for a little before it needs them.
+
+A big message stays at its sender until it is asked for, so asking only when the verb is reached would put every
+transfer on the critical path; asking for all of them at once would hold a whole step's activations. This asks for the
+next few.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from pipelined.actor import Actor
+from transports import Frame
+
+Address = tuple[int, tuple[int | str, ...]]
+"""Whom a message comes from, and its key."""
+
+
+class Inbox:
+    """What comes next in one worker's step.
+
+    Args:
+        actor: whose mailbox it is.
+        expected: addresses in the order the program needs them; empty where that is not known beforehand.
+        ahead: how many to ask for before their turn: peak extra memory is this many messages.
+    """
+
+    def __init__(self, actor: Actor, expected: Iterable[Address] = (), ahead: int = 2):
+        self._actor, self._expected, self._ahead = actor, deque(expected), ahead
+        self._asked: dict[Address, asyncio.Task[Frame]] = {}
+        self._ask()
+
+    async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
+        """The message with this address; waits for it if need be."""
+        if (peer, key) not in self._asked:
+            return await self._actor.receive(peer, key)
+        frame = await self._asked.pop((peer, key))
+        self._ask()
+        return frame
+
+    def _ask(self) -> None:
+        while self._expected and len(self._asked) < self._ahead:
+            peer, key = self._expected.popleft()
+            self._asked[peer, key] = self._actor.start(self._actor.receive(peer, key))

@@ -1,0 +1,39 @@
+"""What neighbours tell each other. A message is its address: the fields say what it is, so nothing depends on order."""
+
+from typing import NamedTuple
+
+
+class Activation(NamedTuple):
+    """The input of `stage`, sent by the stage before it."""
+
+    step: int
+    pipe: int
+    stage: int
+    microbatch: int
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        return ("activation", *self)
+
+
+class Gradient(NamedTuple):
+    """The gradient of the output of `stage`, sent by the stage after it."""
+
+    step: int
+    pipe: int
+    stage: int
+    microbatch: int
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        return ("gradient", *self)
+
+
+def describe(key: tuple[int | str, ...] | None) -> str:
+    """An address in words, for error messages."""
+    if key is None:
+        return "nothing"
+    if key[0] not in ("activation", "gradient"):
+        return "/".join(map(str, key))
+    kind, step, pipe, stage, microbatch = key
+    return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
