@@ -1,0 +1,70 @@
+"""Gradients laid out for their all-reduce: one flat buffer for all parameters that the same stages hold.
+
+A parameter belongs to every stage that has its name: most to one, a tied embedding to the first and the last. So a
+bucket is named by its stages; it is complete on a rank when the last backward of each of them is done there, and it is
+summed over every rank that holds any of them, each of which adds its own sum in once. All ranks derive the same
+buckets, in the same order, from the plan and the names alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pipelined.plan import Plan
+
+Stages = tuple[int, ...]
+
+
+@dataclass
+class Bucket:
+    """Parameters that are summed together.
+
+    Args:
+        stages: those that hold every parameter in here, ascending.
+        holders: the ranks that hold any of these stages, ascending; the first of them owns the parameters.
+        parameters: by global name, in the model's order.
+        gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
+    """
+
+    stages: Stages
+    holders: tuple[int, ...]
+    parameters: dict[str, nn.Parameter]
+    gradient: torch.Tensor
+
+    @property
+    def owner(self) -> int:
+        return self.holders[0]
+
+
+def name_buckets(names_of: Mapping[int, Sequence[str]]) -> dict[Stages, list[str]]:
+    """Sort parameter names by the set of stages that hold them, buckets by their first stage.
+
+    Args:
+        names_of: the parameter names of every stage of the model.
+    """
+    stages_of: dict[str, list[int]] = {}
+    for stage in sorted(names_of):
+        for name in names_of[stage]:
+            stages_of.setdefault(name, []).append(stage)
+    buckets: dict[Stages, list[str]] = {}
+    for name, stages in stages_of.items():
+        buckets.setdefault(tuple(stages), []).append(name)
+    return dict(sorted(buckets.items()))
+
+
+def holders_of(plan: Plan, stages: Stages) -> tuple[int, ...]:
+    """Every rank that holds one of these stages, ascending."""
+    return tuple(sorted({rank for stage in stages for rank in plan.holders(stage)}))
+
+
+def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
+    """Give these parameters one flat gradient, zero at first."""
+    first = next(iter(parameters.values()))
+    gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+    start = 0
+    for parameter in parameters.values():
+        parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    return Bucket(stages, holders_of(plan, stages), parameters, gradient)

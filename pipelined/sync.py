@@ -1,0 +1,66 @@
+"""Summing gradients over the replicas of a stage, each sum a task of its own, started as early as pays.
+
+A stage's sum starts right after its last backward where an idle gap follows on this rank (Chimera, section 3.2), and
+after the flush otherwise: started in a busy stretch it would only slow the computation down.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from collectives import Group, all_reduce
+from pipelined.actor import Actor
+from pipelined.buckets import Bucket, Stages
+
+
+class GradientSync:
+    """The gradient sums of one rank in one step.
+
+    Args:
+        actor: the parent of the sums.
+        buckets: those this rank holds.
+        sum_bucket: sums one bucket over its holders, in place.
+        eager: stages whose sum starts at once.
+        held: every stage this rank holds.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        buckets: Sequence[Bucket],
+        sum_bucket: Callable[[Bucket], Awaitable[None]],
+        eager: Collection[int],
+        held: Collection[int],
+    ):
+        self._actor, self._sum, self._eager, self._held = actor, sum_bucket, frozenset(eager), frozenset(held)
+        self._done: set[int] = set()
+        self._waiting = list(buckets)
+        self._running: list[asyncio.Task[None]] = []
+
+    def stage_done(self, stage: int) -> None:
+        """Say that the last backward of a stage is done on this rank."""
+        self._done.add(stage)
+        if stage in self._eager:
+            self._start([b for b in self._waiting if self._complete(b)])
+
+    async def finish(self) -> None:
+        """Sum whatever is left (a stage without a microbatch adds zeros) and wait for all."""
+        self._start(list(self._waiting))
+        await asyncio.gather(*self._running)
+
+    def _complete(self, bucket: Bucket) -> bool:
+        return self._held.intersection(bucket.stages) <= self._done
+
+    def _start(self, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            self._waiting.remove(bucket)
+            self._running.append(self._actor.start(self._sum(bucket)))
+
+
+async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucket: Bucket) -> None:
+    """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
+    if len(bucket.holders) == 1:
+        return
+    host = bucket.gradient.cpu()
+    await all_reduce(groups[bucket.stages], host, "sum", algorithm)
+    if host is not bucket.gradient:
+        bucket.gradient.copy_(host)

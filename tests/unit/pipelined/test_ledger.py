@@ -1,0 +1,28 @@
+"""Every rank derives the same norm, loss and decision from one exact sum."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.ledger import Ledger
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.integers(1, 5))
+def test_norm_and_loss_do_not_depend_on_who_wrote_which_entry(values, ranks):
+    names = [f"p{i}" for i in range(len(values))]
+    ledger = Ledger(names, len(values), ranks)
+    squares, losses = dict(zip(names, values, strict=True)), dict(enumerate(values))
+    alone = ledger.entry(0, squares, losses, 1.0, False)
+    shared = np.zeros(len(ledger))
+    for rank in range(ranks):
+        mine = [i for i in range(len(values)) if i % ranks == rank]
+        shared += ledger.entry(rank, {names[i]: values[i] for i in mine}, {i: values[i] for i in mine}, 1.0, False)
+    assert ledger.norm(shared) == ledger.norm(alone)
+    assert ledger.loss(shared) == ledger.loss(alone)
+
+
+def test_one_rank_asked_to_stop_stops_all():
+    ledger = Ledger(["p"], 1, 3)
+    total = sum(ledger.entry(r, {}, {}, busy=float(r), stop=r == 2) for r in range(3))
+    assert ledger.stop(total)
+    assert ledger.busy(total) == 1.0
