@@ -1,0 +1,82 @@
+"""AdamW over the parameters a rank holds, with a learning rate and a clip that are functions of the whole job.
+
+Every holder of a parameter makes the same update from the same bits, so replicas never need to be compared. The global
+norm is summed parameter by parameter in the order of their names, whatever the arrangement.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How parameters are updated.
+
+    Args:
+        lr: the highest learning rate.
+        warmup: steps in which it rises linearly to that.
+        steps: by then it has fallen along half a cosine to `floor` times the highest.
+        clip: largest global gradient norm; 0 does not clip.
+        weight_decay: of matrices; vectors (biases, norms) do not decay.
+    """
+
+    lr: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.1
+    clip: float = 1.0
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        return self.lr * (self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+    def shrink(self, norm: float) -> float:
+        """What gradients are multiplied by at this global norm (as torch's clip_grad_norm_ has it)."""
+        return min(1.0, self.clip / (norm + 1e-6)) if self.clip else 1.0
+
+    def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
+        """AdamW in two groups, decaying and not, in the order of names."""
+        names = sorted(parameters)
+        decay = [parameters[n] for n in names if parameters[n].dim() >= 2]
+        plain = [parameters[n] for n in names if parameters[n].dim() < 2]
+        groups = [{"params": decay, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.lr, betas=self.betas, eps=self.eps)
+
+
+def update(optimizer: torch.optim.Optimizer, rate: float, shrink: float) -> None:
+    """One update at this rate, with gradients shrunk in place."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        if shrink < 1.0:
+            torch._foreach_mul_([p.grad for p in group["params"]], shrink)
+    optimizer.step()
+
+
+STATE = ("exp_avg", "exp_avg_sq")
+"""The optimizer's tensors, each of its parameter's shape; the step count is a scalar beside them."""
+
+
+def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """A parameter's value and optimizer state, by name; zeros before the first update."""
+    state = optimizer.state.get(parameter, {})
+    return {"value": parameter.detach(), **{k: state.get(k, torch.zeros_like(parameter)) for k in STATE}}
+
+
+def restore(
+    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int
+) -> None:
+    """Put back what `state_of` gave, after `steps` updates."""
+    with torch.no_grad():
+        parameter.copy_(saved["value"])
+    state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
+    optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **state}

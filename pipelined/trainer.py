@@ -1,0 +1,158 @@
+"""One rank's training, from built stages to finished steps. It knows every part; no part knows it.
+
+A step is: walk the schedule, finish the gradient sums, agree on norm and loss, update. All of it is the same code on
+one rank and on sixty-four.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from collectives import Group, all_reduce
+from pipelined.actor import Actor
+from pipelined.buckets import Bucket, Stages
+from pipelined.device import Device
+from pipelined.ledger import Ledger
+from pipelined.model import Model
+from pipelined.optimizer import Recipe, update
+from pipelined.plan import Plan
+from pipelined.replica import Replica, build_replica
+from pipelined.stage import Stage
+from pipelined.sync import GradientSync, sum_over_holders
+from pipelined.trace import Tracer
+from pipelined.train_worker import Feed, Seat, TrainWorker
+from pipelined.walk import Walk, plan_walk
+
+WORLD_CHANNEL = 0
+"""The bare-buffer channel of what all ranks sum together; buckets come after it."""
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How numbers are kept.
+
+    Args:
+        dtype: of parameters, activations and sums.
+        autocast: bfloat16 inside the forward.
+        recompute: keep inputs alone and run each forward again before its backward.
+        all_reduce: a name `collectives.all_reduce` knows, or auto.
+    """
+
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    recompute: bool = False
+    all_reduce: str = "auto"
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step came to; the same on every rank but for the seconds."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    step_s: float
+    idle_fraction: float
+    stop: bool
+
+
+class Trainer:
+    """One rank of a training job.
+
+    Args:
+        actor: the rank's mailbox, open.
+        model: the whole model's description; only this rank's layers are built.
+        plan: the job's arrangement; its world size must be the transport's.
+        recipe: how parameters are updated.
+        device: where to compute.
+        place: the torch device that means.
+        feed: the data.
+        sequence: tokens a sequence.
+        seed: of initial values and dropout.
+        fresh: set initial values; False leaves them to be loaded.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        model: Model,
+        plan: Plan,
+        recipe: Recipe,
+        numerics: Numerics,
+        device: Device,
+        place: torch.device,
+        feed: Feed,
+        tracer: Tracer,
+        sequence: int,
+        seed: int,
+        fresh: bool = True,
+    ):
+        self.model, self.plan, self.recipe, self.numerics = model, plan, recipe, numerics
+        self.replica: Replica = build_replica(
+            model, plan, actor.rank, sequence, numerics.dtype, place, seed if fresh else None
+        )
+        stages = {
+            index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)
+            for index, module in self.replica.modules.items()
+        }
+        self.seat = Seat(actor, plan, stages, device, feed, tracer, seed)
+        self.optimizer = recipe.build(self.replica.parameters)
+        self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
+        self._groups = self._bucket_groups()
+        self._walk: Walk | None = None
+
+    async def step(self, step: int, stop: bool = False) -> StepReport:
+        """Train one step.
+
+        Args:
+            step: which, from 0; it keys the data, the noise and the learning rate.
+            stop: whether this rank was asked to stop (all ranks learn of it in the report).
+        """
+        clock, device = self.seat.device.clock, self.seat.device
+        start, busy = clock.now(), device.busy
+        losses = await self._gradients(step)
+        squares, _, _ = await device.run("norm", self.replica.squares)
+        entry = self._ledger.entry(self.seat.actor.rank, squares, losses, device.busy - busy, stop)
+        with self.seat.tracer.span("all_reduce", "ledger", step=step):
+            await all_reduce(self.world, entry)
+        norm, rate = self._ledger.norm(entry), self.recipe.rate(step)
+        await self._update(step, rate, self.recipe.shrink(norm))
+        seconds = clock.now() - start
+        idle = max(0.0, 1.0 - self._ledger.busy(entry) / seconds)
+        return StepReport(step, self._ledger.loss(entry), norm, rate, seconds, idle, self._ledger.stop(entry))
+
+    async def _gradients(self, step: int) -> dict[int, float]:
+        """Walk the schedule; afterwards every bucket holds its sum over all holders."""
+        seat = self.seat
+        if self._walk is None:
+            self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
+        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
+        worker = TrainWorker(seat, step, sync, self._walk.instructions)
+        await self._walk.schedule.schedule(worker)
+        await sync.finish()
+        return worker.losses
+
+    async def _update(self, step: int, rate: float, shrink: float) -> None:
+        def work() -> None:
+            update(self.optimizer, rate, shrink)
+            self.replica.clear_gradients()
+
+        _, start, end = await self.seat.device.run("step", work)
+        self.seat.tracer.record("step", "step", start, end, (step, -1, -1, -1))
+
+    async def _sum(self, bucket: Bucket) -> None:
+        with self.seat.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            await sum_over_holders(self._groups, self.numerics.all_reduce, bucket)
+
+    def _bucket_groups(self) -> dict[Stages, Group]:
+        transport, channels = self.seat.actor.transport, self.replica.channels
+        return {
+            b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.replica.buckets
+        }
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.replica.names, self.plan.total_microbatches, self.plan.world_size)

@@ -1,0 +1,138 @@
+"""The plain single-process loop that every arrangement is held against, and the comparison.
+
+It uses none of the runtime: one module, one loop over microbatches, torch's own AdamW and clipping.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.noise import Noise
+from pipelined.optimizer import Recipe
+from pipelined.plan import Plan
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from transports import Transport
+
+SEQUENCE = 6
+RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One arrangement to be compared with the plain loop."""
+
+    schedule: str
+    depth: int
+    width: int
+    microbatches: int
+    pipes: int = 0
+    dropout: float = 0.0
+    recompute: bool = False
+    tied: bool = True
+    layers: int = 6
+    scale: str = "direct"
+
+    @property
+    def parts(self) -> int:
+        """Backward halving cuts microbatches in two, so that the halves have the feed's size."""
+        return 2 if self.scale == "backward-halving" else 1
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            self.schedule, self.depth, self.width, 2 * self.parts, self.microbatches, pipes=self.pipes, scale=self.scale
+        )
+
+    @property
+    def model(self) -> GPT2:
+        return GPT2(
+            ModelConfig(
+                layers=self.layers,
+                d_model=8,
+                heads=2,
+                vocab=13,
+                positions=SEQUENCE,
+                dropout=self.dropout,
+                tied=self.tied,
+            )
+        )
+
+
+class Feed:
+    """Random tokens by (step, global microbatch)."""
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        return self._rows(step, microbatch)[:, :-1]
+
+    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+        return self._rows(step, microbatch)[:, 1:]
+
+    def _rows(self, step: int, microbatch: int) -> torch.Tensor:
+        return torch.from_numpy(np.random.default_rng((step, microbatch)).integers(0, 13, (2, SEQUENCE + 1)))
+
+
+@dataclass
+class Outcome:
+    losses: list[float]
+    norms: list[float]
+    parameters: dict[str, torch.Tensor]
+
+
+def plain(case: Case, steps: int = 5) -> Outcome:
+    """Train on one process with nothing but torch."""
+    model, feed, total = case.model, Feed(), case.plan.total_microbatches
+    module = model.build(range(model.layers), torch.float64, "cpu", seed=3)
+    parameters = dict(module.named_parameters())
+    matrices = [p for p in parameters.values() if p.dim() >= 2]
+    vectors = [p for p in parameters.values() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    losses, norms = [], []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = torch.zeros((), dtype=torch.float64)
+        for microbatch in range(total):
+            logits = module(feed.inputs(step, microbatch), Noise(3, step, microbatch))
+            loss = loss + model.loss(logits, feed.targets(step, microbatch)) / total
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), RECIPE.clip)))
+        for group in optimizer.param_groups:
+            group["lr"] = RECIPE.rate(step)
+        optimizer.step()
+        losses.append(loss.item())
+    return Outcome(losses, norms, {name: p.detach() for name, p in parameters.items()})
+
+
+async def pipelined(case: Case, transport: Transport, steps: int = 5) -> Outcome:
+    """Train one rank of an arrangement; what it holds at the end."""
+    clock = RealClock()
+    device = TorchDevice("cpu", clock, transport.computing)
+    numerics = Numerics(torch.float64, recompute=case.recompute)
+    try:
+        async with Actor(transport) as actor:
+            trainer = Trainer(
+                actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(), NullTracer(),
+                SEQUENCE, seed=3,
+            )  # fmt: skip
+            reports = [await trainer.step(step) for step in range(steps)]
+    finally:
+        device.close()
+    parameters = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+    return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
+
+
+def assert_same(expected: Outcome, got: Outcome, tolerance: float = 1e-10) -> None:
+    """Losses, norms and every parameter held agree, relative to each tensor's largest element."""
+    np.testing.assert_allclose(got.losses, expected.losses, rtol=tolerance)
+    np.testing.assert_allclose(got.norms, expected.norms, rtol=tolerance)
+    for name, value in got.parameters.items():
+        largest = float(expected.parameters[name].abs().max())
+        error = float((value - expected.parameters[name]).abs().max())
+        assert error <= tolerance * largest, f"{name}: {error:.2e} beside {largest:.2e}"
