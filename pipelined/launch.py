@@ -1,0 +1,88 @@
+"""How this process came to be one rank among many, read from what its launcher left in the environment.
+
+Nothing here imports torch or MPI, so a wrong flag is answered before either is loaded. torchrun's variables win over
+mpirun's and srun's, because torchrun may itself have been started by those.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelined.errors import UsageError
+
+MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process's place in the job.
+
+    Args:
+        url: the transport to open.
+        rank: this process's, 0 where it is alone.
+        world_size: ranks in the job; None where the plan decides it (all of them in this process).
+        by: the launcher, for people.
+    """
+
+    url: str
+    rank: int
+    world_size: int | None
+    by: str
+
+
+def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
+    """Find out who started this process.
+
+    Args:
+        environ: usually `os.environ`.
+        transport: auto, or a transport's URL or bare name, which overrules the launcher.
+    Raises:
+        UsageError: the transport asked for needs a launcher that did not start this process.
+    """
+    if transport == "auto":
+        return _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or _alone()
+    scheme = transport.partition(":")[0]
+    if scheme == "local":
+        return _alone()
+    if scheme == "mpi":
+        return _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
+    found = _from_torchrun(environ)
+    if found is None:
+        missing = ", ".join(name for name in TORCHRUN if name not in environ)
+        fact = f"--transport {transport} needs torchrun's variables (not set: {missing})"
+        raise UsageError(f"{fact}; start with torchrun")
+    return found if "://" not in transport else Launch(transport, found.rank, found.world_size, found.by)
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
+    if any(name not in environ for name in TORCHRUN):
+        return None
+    url = f"tcp://{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    return Launch(url, *_numbers(environ, "RANK", "WORLD_SIZE"), "torchrun")
+
+
+def _from_mpi(environ: Mapping[str, str]) -> Launch | None:
+    for rank, size in MPI:
+        if rank in environ and size in environ:
+            return Launch("mpi://", *_numbers(environ, rank, size), "mpirun")
+    return None
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
+    """A step that srun started; a batch script's own shell is a step of one task and counts as alone."""
+    if any(name not in environ for name in SLURM) or environ["SLURM_STEP_NUM_TASKS"] == "1":
+        return None
+    return Launch("mpi://", *_numbers(environ, *SLURM), "srun")
+
+
+def _alone() -> Launch:
+    return Launch("local://", 0, None, "no launcher")
+
+
+def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:
+    try:
+        return int(environ[rank]), int(environ[size])
+    except ValueError:
+        given = f"{rank}={environ[rank]!r}, {size}={environ[size]!r}"
+        raise UsageError(f"the launcher's variables are not numbers ({given}); unset them or start afresh") from None

@@ -1,0 +1,43 @@
+"""What a launcher leaves in the environment decides the transport."""
+
+import pytest
+
+from pipelined.errors import UsageError
+from pipelined.launch import Launch, detect
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "2950"}
+
+
+def test_no_launcher_means_all_ranks_in_this_process():
+    assert detect({}) == Launch("local://", 0, None, "no launcher")
+
+
+@pytest.mark.parametrize(
+    ("environ", "by"),
+    [
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpirun"),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, "srun"),
+    ],
+)
+def test_mpirun_and_srun_mean_mpi(environ, by):
+    assert detect(environ) == Launch("mpi://", 3, 4, by)
+
+
+def test_torchrun_wins_over_the_mpirun_that_started_it():
+    launch = detect({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "1"})
+    assert launch == Launch("tcp://127.0.0.1:2950", 1, 4, "torchrun")
+
+
+def test_a_batch_script_s_own_shell_is_no_step():
+    assert detect({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}).url == "local://"
+
+
+def test_tcp_without_torchrun_names_what_is_missing():
+    with pytest.raises(UsageError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"):
+        detect({}, "tcp")
+
+
+def test_a_variable_that_is_no_number_is_named():
+    with pytest.raises(UsageError, match="PMI_SIZE='many'"):
+        detect({"PMI_RANK": "0", "PMI_SIZE": "many"})
