@@ -1,0 +1,56 @@
+"""Continuing a prompt token by token. Each draw is keyed by (seed, number), so a sample can be drawn again anywhere."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pipelined.noise import keyed_generator
+
+
+@dataclass(frozen=True)
+class Picker:
+    """Chooses the next token from logits.
+
+    Args:
+        seed: the run's.
+        temperature: divides the logits; 0 always takes the likeliest.
+        top_k: how many of the likeliest tokens may be chosen; 0 allows all.
+    """
+
+    seed: int
+    temperature: float = 0.8
+    top_k: int = 40
+
+    def __call__(self, logits: torch.Tensor, number: int) -> int:
+        """Choose a token.
+
+        Args:
+            logits: of one position, (V,).
+            number: how many were chosen before.
+        """
+        if self.temperature == 0.0:
+            return int(logits.argmax())
+        values, tokens = logits.double().cpu().topk(min(self.top_k or len(logits), len(logits)))
+        chances = (values / self.temperature).softmax(0)
+        drawn = torch.multinomial(chances, 1, generator=keyed_generator(self.seed, "sample", number))
+        return int(tokens[drawn])
+
+
+@torch.no_grad()
+def sample(
+    logits: Callable[[torch.Tensor], torch.Tensor], prompt: Sequence[int], count: int, context: int, pick: Picker
+) -> list[int]:
+    """Continue a prompt.
+
+    Args:
+        logits: a whole model, (1, T) ids to (1, T, V).
+        prompt: at least one id.
+        count: how many tokens to add.
+        context: the most tokens the model can look back on.
+    Returns: prompt and continuation.
+    """
+    tokens = list(prompt)
+    for number in range(count):
+        tokens.append(pick(logits(torch.tensor([tokens[-context:]]))[0, -1], number))
+    return tokens
