@@ -43,8 +43,11 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
 
 
 def steps(size: int) -> int:
-    """Messages one after another: log2 c, and the fold's."""
-    return _fold.core_of(size)[0].bit_length() - 1 + _fold.steps(size)
+    """Messages one after another: log2 c, one to fold in, and one to fold out; where at most half of the core has
+    borrowed, its borrowers end a step before the others, and folding out takes no step of its own.
+    """
+    core, remainder = _fold.core_of(size)
+    return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
 
 
 def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:

@@ -1,0 +1,31 @@
+import asyncio
+
+import pytest
+from rounds import Rounds
+
+from collectives import Group, barrier
+from transports.local import world
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_nobody_leaves_before_everybody_came(size):
+    order = []
+
+    async def rank(end):
+        for _ in range(7 * end.rank % 5):
+            await asyncio.sleep(0)
+        order.append("came")
+        await barrier(Group(end, range(size), 0))
+        order.append("left")
+
+    async def main():
+        await asyncio.gather(*map(rank, world(size)))
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert order == ["came"] * size + ["left"] * size
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_it_takes_log_rounds(size):
+    network = Rounds(size)
+    assert network.run(*(barrier(Group(end, range(size), 0)) for end in network.ends)) == (size - 1).bit_length()

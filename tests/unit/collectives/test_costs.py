@@ -1,0 +1,106 @@
+"""The closed forms: against the rounds a network really takes, and against the formulas of the papers."""
+
+from math import log2
+
+import numpy as np
+import pytest
+from rounds import Rounds
+
+from collectives import Group, Links, all_reduce
+from collectives.all_reduce import algorithms, auto, known
+
+CLOSED = [name for name in algorithms() if hasattr(known(name), "steps")]
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CLOSED)
+def test_steps_are_the_rounds_it_takes(name, size):
+    network = Rounds(size)
+    groups = [Group(end, range(size), 0) for end in network.ends]
+    rounds = network.run(*(all_reduce(group, np.ones(400), "sum", name) for group in groups))
+    assert rounds == known(name).steps(size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["ring", "multi_ring"])
+def test_rings_send_the_least_that_any_all_reduce_can(name, size):
+    nbytes = 720720 * 4
+    assert {known(name).bytes_sent(size, rank, nbytes) for rank in range(size)} == {2 * (size - 1) * nbytes // size}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("length", [0, 1, 7, 1001])
+def test_a_ring_of_uneven_segments_sends_as_much_in_all(size, length):
+    total = sum(known("ring").bytes_sent(size, rank, length * 4, 4) for rank in range(size))
+    assert total == 2 * (size - 1) * length * 4
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_rabenseifner_sends_the_least_at_powers_of_two(size):
+    sent = {known("rabenseifner").bytes_sent(size, rank, 1 << 20) for rank in range(size)}
+    assert sent == {2 * (size - 1) * (1 << 20) // size}
+
+
+def test_rabenseifner_at_seven_folds_three_pairs():
+    sent = [known("rabenseifner").bytes_sent(7, rank, 400) for rank in range(7)]
+    assert sent == [400, 600 + 400, 400, 600 + 400, 400, 600 + 400, 600]
+
+
+def test_recursive_doubling_at_six_folds_two_pairs():
+    sent = [known("recursive_doubling").bytes_sent(6, rank, 100) for rank in range(6)]
+    assert sent == [100, 300, 100, 300, 200, 200]
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_more_bytes_or_dearer_links_never_cost_less(name):
+    cost = known(name).cost
+    for size in SIZES:
+        base = cost(size, 1000, 1e-5, 1e-9, 1e-10)
+        assert cost(size, 2000, 1e-5, 1e-9, 1e-10) >= base
+        assert cost(size, 1000, 2e-5, 2e-9, 2e-10) >= base
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_prices_are_those_of_the_papers(size):
+    alpha, beta, gamma, nbytes = 3e-5, 2e-9, 5e-10, 1 << 20
+    share = (size - 1) / size * nbytes * (2 * beta + gamma)
+    assert known("ring").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(2 * (size - 1) * alpha + share)
+    assert known("rabenseifner").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(2 * log2(size) * alpha + share)
+    doubling = log2(size) * (alpha + nbytes * (beta + gamma))
+    assert known("recursive_doubling").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(doubling)
+
+
+@pytest.mark.parametrize("size", [3, 5, 6, 7, 9])
+def test_folding_costs_two_steps_of_the_whole_array(size):
+    core = 1 << (size.bit_length() - 1)
+    for name in ("rabenseifner", "recursive_doubling"):
+        cost = known(name).cost
+        assert cost(size, 1000, 1, 1, 1) - cost(core, 1000, 1, 1, 1) == pytest.approx(2 + 3000)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_auto_takes_the_cheapest_at_every_length(size):
+    links = Links(1e-5, 1e-9, 1e-10)
+    prices = [name for name in algorithms() if name != "auto"]
+    for nbytes in (0, 4, 1 << 10, 1 << 16, 1 << 20, 1 << 28):
+        least = min(known(name).cost(size, nbytes, 1e-5, 1e-9, 1e-10) for name in prices)
+        assert known(auto.choose(size, nbytes, links)).cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
+        assert auto.cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
+
+
+def test_auto_counts_steps_when_short_and_bytes_when_long():
+    links = Links(alpha=1e-5, beta=1e-9, gamma=1e-10)
+    assert auto.choose(8, 8, links) == "recursive_doubling"
+    assert auto.choose(8, 1 << 26, links) == "rabenseifner"
+    assert auto.choose(7, 1 << 26, links) == "ring"
+
+
+def test_an_unknown_algorithm_lists_the_known():
+    with pytest.raises(ValueError, match="unknown all-reduce algorithm 'rings'; known: auto, multi_ring, native, rab"):
+        known("rings")
+
+
+def test_links_below_nothing_are_refused():
+    with pytest.raises(ValueError, match="less than nothing"):
+        Links(beta=-1e-9)

@@ -1,0 +1,100 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from collectives import BrokenGroup, Group, all_reduce, barrier
+from collectives._vector import Vector
+from transports import Closed, TransportError
+from transports.local import world
+
+
+def test_ranks_are_numbered_by_their_place_in_the_group():
+    ends = world(5)
+    assert [Group(ends[rank], (4, 1, 2), 0).rank for rank in (4, 1, 2)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"), [((1, 2), "rank 0 is not in"), ((0, 1, 1), "named twice"), ((0, 3), "no such"), ((), "not in")]
+)
+def test_a_group_that_cannot_be_is_refused(ranks, says):
+    with pytest.raises(ValueError, match=says):
+        Group(world(3)[0], ranks, 0)
+
+
+def test_exchange_goes_both_ways_at_once():
+    ends, taken = world(2), [bytearray(3), bytearray(3)]
+
+    async def main():
+        groups = [Group(end, (0, 1), 7) for end in ends]
+        sides = zip(groups, (b"abc", b"xyz"), taken, strict=True)
+        await asyncio.gather(
+            *(
+                group.exchange(1 - group.rank, memoryview(out), 1 - group.rank, memoryview(into))
+                for group, out, into in sides
+            )
+        )
+
+    asyncio.run(main())
+    assert taken == [b"xyz", b"abc"]
+
+
+def test_an_exchange_whose_one_half_fails_ends_with_its_error():
+    async def main():
+        ends = world(3)
+        group = Group(ends[0], (0, 1, 2), 0)
+        call = asyncio.ensure_future(group.exchange(1, memoryview(b"abc"), 2, memoryview(bytearray(3))))
+        await asyncio.sleep(0)
+        ends[1].kill()
+        with pytest.raises(TransportError, match="lost rank 1"):
+            await asyncio.wait_for(call, 5)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_what_is_empty_is_never_sent():
+    async def main():
+        group = Group(world(2)[0], (0, 1), 0)
+        await group.exchange(1, memoryview(b""), 1, memoryview(b""))
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_scratch_is_made_once_and_bounded():
+    group, vector = Group(world(1)[0], (0,), 0), Vector.of(np.empty(1 << 20, "float32"))
+    first = group.scratch(vector, len(vector))
+    again = group.scratch(Vector.of(np.empty(9, "int64")), 9)
+    assert first.nbytes == 1 << 19 and again.nbytes == 72 and again.elements.dtype == "int64"
+    assert np.shares_memory(first.elements, again.elements)
+    assert not np.shares_memory(first.elements, group.scratch(vector, 9, lane=1).elements)
+
+
+def test_a_failure_breaks_the_group_and_is_named():
+    async def main():
+        ends = world(2)
+        group = Group(ends[0], (0, 1), 4)
+        await ends[0].close()
+        with pytest.raises(Closed):
+            await barrier(group)
+        with pytest.raises(BrokenGroup, match=r"ranks=\(0, 1\), channel=4.*Closed"):
+            await barrier(group)
+
+    asyncio.run(main())
+
+
+def test_a_call_cancelled_before_its_turn_breaks_the_group():
+    """The other ranks will run it all the same, and must not pair it with this rank's next call."""
+
+    async def main():
+        group = Group(world(2)[0], (0, 1), 0)
+        calls = [asyncio.ensure_future(all_reduce(group, np.ones(3))) for _ in range(3)]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        await asyncio.wait([calls[1]])
+        calls[0].cancel()
+        with pytest.raises(BrokenGroup):
+            await asyncio.wait_for(calls[2], 5)
+        await asyncio.wait([calls[0]])
+
+    asyncio.run(main())

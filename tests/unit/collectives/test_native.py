@@ -1,0 +1,38 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from collectives import Group, all_reduce
+from transports.local import Local, world
+
+
+class Doubling:
+    """A transport's own collective over two ranks that hold the same."""
+
+    async def all_reduce(self, block, op):
+        assert op in ("sum", "max")
+        if op == "sum":
+            block.numpy()[:] *= 2
+
+
+class WithNative(Local):
+    asked = 0
+
+    def native(self, ranks, channel):
+        self.asked += 1
+        return Doubling()
+
+
+@pytest.mark.parametrize(("op", "expected"), [("sum", 6), ("mean", 3), ("max", 3)])
+def test_the_transports_own_is_used_and_asked_for_once(op, expected):
+    end, array = WithNative(0, 2, []), np.full((2, 2), 3.0)
+    group = Group(end, (0, 1), 0)
+    asyncio.run(all_reduce(group, array, op, "native"))
+    asyncio.run(all_reduce(group, np.ones(3), op, "native"))
+    assert (array == expected).all() and end.asked == 1
+
+
+def test_a_transport_without_one_is_named():
+    with pytest.raises(ValueError, match=r"no all-reduce of its own \(transport: Local\)"):
+        asyncio.run(all_reduce(Group(world(2)[0], (0, 1), 0), np.ones(3), "sum", "native"))
