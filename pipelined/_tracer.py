@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,18 @@ class Events:
     def __len__(self) -> int:
         return len(self.kind)
 
+    def pack(self) -> list[Any]:
+        """All of it as lists and bytes, as msgpack can carry it."""
+        return [list(map(list, self.kinds)), self.kind.tobytes(), self.times.tobytes(), self.places.tobytes()]
+
+    @classmethod
+    def unpack(cls, packed: list[Any]) -> "Events":
+        """What `pack` gave."""
+        kinds, kind, times, places = packed
+        times, places = np.frombuffer(times, np.float64), np.frombuffer(places, np.int64)
+        kinds = [(str(category), str(name)) for category, name in kinds]
+        return cls(kinds, np.frombuffer(kind, np.int32), times.reshape(-1, 2), places.reshape(-1, 4))
+
 
 class Tracer:
     """Records spans of one rank.
@@ -48,7 +61,7 @@ class Tracer:
     enabled = True
 
     def __init__(self, now: Callable[[], float]):
-        self._now = now
+        self.now = now
         self._kinds: dict[tuple[str, str], int] = {}
         self._kind, self._times, self._places = array("i"), array("d"), array("q")
 
@@ -114,7 +127,7 @@ class _Span:
         self._tracer, self._category, self._name, self._place = tracer, category, name, place
 
     def __enter__(self) -> None:
-        self._start = self._tracer._now()
+        self._start = self._tracer.now()
 
     def __exit__(self, *exc: object) -> None:
-        self._tracer.record(self._category, self._name, self._start, self._tracer._now(), self._place)
+        self._tracer.record(self._category, self._name, self._start, self._tracer.now(), self._place)

@@ -6,10 +6,6 @@ import msgpack
 
 from transports import Transport
 
-LIMIT = 256 << 20
-"""The largest packed object that is accepted, in bytes."""
-
-
 async def share(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
     """Give every rank what `source` holds (the others pass None).
 
@@ -36,4 +32,4 @@ async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -
 
 async def _take(transport: Transport, source: int, what: str) -> Any:
     frame = await transport.receive(source, ("share", what))
-    return msgpack.unpackb(frame.blocks[0].data, max_buffer_size=LIMIT, strict_map_key=False)
+    return msgpack.unpackb(frame.blocks[0].data, strict_map_key=False)

@@ -5,13 +5,20 @@ mpirun's and srun's, because torchrun may itself have been started by those.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.errors import UsageError
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOCAL = (
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+"""Which of the ranks on its node a rank is, and how many there are, as the launchers say it."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +30,16 @@ class Launch:
         rank: this process's, 0 where it is alone.
         world_size: ranks in the job; None where the plan decides it (all of them in this process).
         by: the launcher, for people.
+        local_rank: which of the ranks on this node.
+        local_size: ranks on this node; every rank's where the launcher does not say; None where the plan decides.
     """
 
     url: str
     rank: int
     world_size: int | None
     by: str
+    local_rank: int = 0
+    local_size: int | None = None
 
 
 def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
@@ -52,20 +63,20 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
         missing = ", ".join(name for name in TORCHRUN if name not in environ)
         fact = f"--transport {transport} needs torchrun's variables (not set: {missing})"
         raise UsageError(f"{fact}; start with torchrun")
-    return found if "://" not in transport else Launch(transport, found.rank, found.world_size, found.by)
+    return found if "://" not in transport else replace(found, url=transport)
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
     if any(name not in environ for name in TORCHRUN):
         return None
     url = f"tcp://{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
-    return Launch(url, *_numbers(environ, "RANK", "WORLD_SIZE"), "torchrun")
+    return _launch(environ, url, "RANK", "WORLD_SIZE", "torchrun")
 
 
 def _from_mpi(environ: Mapping[str, str]) -> Launch | None:
     for rank, size in MPI:
         if rank in environ and size in environ:
-            return Launch("mpi://", *_numbers(environ, rank, size), "mpirun")
+            return _launch(environ, "mpi://", rank, size, "mpirun")
     return None
 
 
@@ -73,11 +84,19 @@ def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
     """A step that srun started; a batch script's own shell is a step of one task and counts as alone."""
     if any(name not in environ for name in SLURM) or environ["SLURM_STEP_NUM_TASKS"] == "1":
         return None
-    return Launch("mpi://", *_numbers(environ, *SLURM), "srun")
+    return _launch(environ, "mpi://", *SLURM, "srun")
 
 
 def _alone() -> Launch:
     return Launch("local://", 0, None, "no launcher")
+
+
+def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str) -> Launch:
+    number, ranks = _numbers(environ, rank, size)
+    for local_rank, local_size in LOCAL:
+        if local_rank in environ and local_size in environ:
+            return Launch(url, number, ranks, by, *_numbers(environ, local_rank, local_size))
+    return Launch(url, number, ranks, by, number, ranks)
 
 
 def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:

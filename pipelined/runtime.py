@@ -67,8 +67,8 @@ async def _ranks(launch: Launch, world_size: int, program: Program) -> int:
     if launch.url.startswith("local:"):
         return await _together(world_size, program)
     try:
-        transport = await open_transport(launch.url, rank=launch.rank, world_size=world_size)
-    except (RendezvousError, AuthenticationError) as error:
+        transport = await open_transport(launch.url)
+    except (ValueError, RendezvousError, AuthenticationError) as error:
         tell(f"error: {error}")
         return 2
     code = 130
@@ -138,7 +138,7 @@ def _end_by_force(transport: Transport, code: int) -> None:
     timer.start()
 
 
-async def together(transport: Transport, what: str, work: Callable[[], T]) -> T:
+async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
     """Do something on every rank that may turn out to be the user's to put right, and agree on the outcome.
 
     Args:
@@ -149,7 +149,7 @@ async def together(transport: Transport, what: str, work: Callable[[], T]) -> T:
     """
     result, error = None, None
     try:
-        result = work()
+        result = await work
     except (UsageError, OSError) as caught:
         error = str(caught)
     errors = [e for e in await gather(transport, what, error) if e]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined._tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTracer, Tracer
+from pipelined.errors import UsageError
 
 __all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
 
@@ -25,7 +26,7 @@ SHORTEST_IDLE = 1e-5  # seconds; less is the runtime's own footfall between two 
 PLACES = ("step", "stage", "microbatch", "pipe")
 
 
-class TraceError(ValueError):
+class TraceError(UsageError):
     """A file that is not a whole trace; the message names it and says what to do."""
 
 

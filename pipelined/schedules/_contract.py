@@ -9,8 +9,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 
+from pipelined.errors import UsageError
 
-class ScheduleError(ValueError):
+SCALES = ("direct", "forward-doubling", "backward-halving")
+
+
+class ScheduleError(UsageError):
     """A shape the schedule cannot take, or a program that is wrong; the message says what would do."""
 
 
@@ -23,7 +27,7 @@ class Shape:
         microbatches: per pipeline group and step, N.
         pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
         chunks: stages a worker holds in one pipe, V.
-        scale: direct, forward-doubling or backward-halving.
+        scale: how to go beyond D microbatches, one of `SCALES`.
     """
 
     depth: int

@@ -21,12 +21,12 @@ def test_no_launcher_means_all_ranks_in_this_process():
     ],
 )
 def test_mpirun_and_srun_mean_mpi(environ, by):
-    assert detect(environ) == Launch("mpi://", 3, 4, by)
+    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4)
 
 
 def test_torchrun_wins_over_the_mpirun_that_started_it():
     launch = detect({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "1"})
-    assert launch == Launch("tcp://127.0.0.1:2950", 1, 4, "torchrun")
+    assert launch == Launch("tcp://127.0.0.1:2950", 1, 4, "torchrun", 1, 4)
 
 
 def test_a_batch_script_s_own_shell_is_no_step():
@@ -41,3 +41,8 @@ def test_tcp_without_torchrun_names_what_is_missing():
 def test_a_variable_that_is_no_number_is_named():
     with pytest.raises(UsageError, match="PMI_SIZE='many'"):
         detect({"PMI_RANK": "0", "PMI_SIZE": "many"})
+
+
+def test_a_launcher_s_word_on_the_node_is_taken():
+    launch = detect({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"})
+    assert (launch.local_rank, launch.local_size) == (1, 4)

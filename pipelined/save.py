@@ -1,0 +1,55 @@
+"""A trainer's state to and from disk: which rank writes what, and that all agree it worked.
+
+Every parameter is written by the one rank that owns it, with its optimizer state; each rank later reads what it holds,
+at whatever depth, width or schedule that is. Files are written off the event loop.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelined import checkpoint
+from pipelined.checkpoint import Checkpoint, Meta
+from pipelined.exchange import gather
+from pipelined.optimizer import restore, state_of
+from pipelined.runtime import together
+from pipelined.trainer import Trainer
+
+
+async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int) -> None:
+    """Save the state after `step` steps; when it returns, on any rank, the checkpoint is whole on disk.
+
+    Raises:
+        CheckpointError: on every rank; the checkpoints before it are as they were.
+    """
+    transport, owned = trainer.seat.actor.transport, trainer.replica.owned
+    state = {name: state_of(trainer.optimizer, parameter) for name, parameter in owned.items()}
+    rank, ranks = transport.rank, transport.world_size
+    writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state)
+    record = await together(transport, f"shard {step}", writing)
+    records = await gather(transport, f"records {step}", record)
+
+    def commit() -> None:
+        if rank == 0:
+            meta = Meta(step, trainer.model.identity(), config, {"seed": trainer.seat.seed})
+            checkpoint.commit(directory, meta, records, keep)
+
+    await together(transport, f"commit {step}", asyncio.to_thread(commit))
+
+
+async def load(trainer: Trainer, path: Path) -> int:
+    """Load what this rank holds out of a checkpoint; returns how many steps had been done.
+
+    Raises:
+        CheckpointError: on every rank: of another model, damaged, or not there.
+    """
+
+    def read() -> tuple[Checkpoint, dict[str, Any]]:
+        found = checkpoint.open(path).require(trainer.model.identity())
+        return found, found.load(trainer.replica.parameters)
+
+    found, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
+    for name, parameter in trainer.replica.parameters.items():
+        restore(trainer.optimizer, parameter, state[name], found.meta.step)
+    return found.meta.step
