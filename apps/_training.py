@@ -1,0 +1,216 @@
+"""The GPT-2 program of one rank, from built stages to the last sample. Everything here has torch."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from apps._data import TokenFeed, windows_of
+from apps._job import Job
+from apps._model import GPT2
+from apps._ngram import score_ngrams
+from apps._report import Report, reporting
+from apps._sampling import Picker
+from apps._text import Text, batches_of
+from apps._tokenizer import printable
+from pipelined import checkpoint
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.errors import UsageError
+from pipelined.evaluate import evaluate, sample
+from pipelined.launch import Launch
+from pipelined.optimizer import Recipe
+from pipelined.preemption import StopRequest
+from pipelined.save import load, save
+from pipelined.trace import NullTracer, Tracer
+from pipelined.traces import write_trace
+from pipelined.trainer import Numerics, Trainer
+from transports import Transport
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters and sums; bfloat16 is an autocast inside the forward."""
+
+
+@dataclass
+class Session:
+    """One rank's training, and what it needs to tell of it."""
+
+    job: Job
+    text: Text
+    trainer: Trainer
+    stop: StopRequest
+
+    @property
+    def first_rank(self) -> bool:
+        return self.trainer.seat.actor.rank == 0
+
+    async def save(self, step: int) -> None:
+        config = self.job.config
+        if config.checkpoint is not None:
+            await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep)
+
+    async def evaluate(self, tag: int) -> float:
+        """Mean nats a token over the validation text."""
+        windows = windows_of(self.text, self.job.sequence)
+        return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag)
+
+
+async def train(transport: Transport, job: Job, launch: Launch, text: Text) -> int:
+    """Run one rank of a job to its end; returns its exit code."""
+    config, clock = job.config, RealClock()
+    place = _place(launch, transport.world_size)
+    device = TorchDevice(str(place), clock, transport.computing)
+    tracer = Tracer(clock.now) if config.trace else NullTracer()
+    stop = StopRequest()
+    stop.listen()
+    try:
+        async with Actor(transport) as actor:
+            trainer = _build(actor, job, text, device, place, tracer)
+            await _run(Session(job, text, trainer, stop))
+            if config.trace:
+                await write_trace(transport, tracer, config.trace)
+    finally:
+        device.close()
+    return 0
+
+
+def _place(launch: Launch, world_size: int) -> torch.device:
+    """This rank's GPU where there are any, else the CPU with its share of the cores."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or world_size)))
+    return torch.device("cpu")
+
+
+def _build(actor: Actor, job: Job, text: Text, device: TorchDevice, place: torch.device, tracer: Tracer) -> Trainer:
+    config = job.config
+    autocast = config.dtype == "bfloat16"
+    return Trainer(
+        actor,
+        GPT2(job.model),
+        job.plan,
+        Recipe(config.lr, config.steps, config.warmup, clip=config.clip, weight_decay=config.weight_decay),
+        Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce),
+        device,
+        place,
+        TokenFeed(batches_of(job, text.train)),
+        tracer,
+        job.sequence,
+        config.seed,
+        fresh=config.init is None,
+    )
+
+
+async def _run(session: Session) -> None:
+    """Load, train, evaluate, save, export, sample; or stop early where asked to."""
+    job, config = session.job, session.job.config
+    done = await _restore(session)
+    tokens = job.plan.batch * job.sequence
+    with reporting(session.first_rank, done, config.steps, tokens, config.metrics) as report:
+        stopped = await _steps(session, report, done)
+        if stopped is not None:
+            await session.save(stopped)
+            where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
+            report.say(f"stopped on request after step {stopped}; saved to {where}")
+            return
+        await _finish(session, report)
+
+
+async def _steps(session: Session, report: Report, done: int) -> int | None:
+    """Train; returns after how many steps it was asked to stop, or None at the end."""
+    config = session.job.config
+    for step in range(done, config.steps):
+        result = await session.trainer.step(step, session.stop.requested)
+        due = config.eval_every and (step + 1) % config.eval_every == 0 and step + 1 < config.steps
+        report.step(result, await session.evaluate(step + 1) if due else None)
+        if result.stop:
+            return step + 1
+        if config.save_every and (step + 1) % config.save_every == 0 and step + 1 < config.steps:
+            await session.save(step + 1)
+    return None
+
+
+async def _finish(session: Session, report: Report) -> None:
+    config, text, job = session.job.config, session.text, session.job
+    loss = await session.evaluate(config.steps)
+    report.evaluated(config.steps, loss)
+    if session.first_rank:
+        grams = await asyncio.to_thread(
+            score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
+        )
+        report.say(compare(loss, grams))
+    await session.save(config.steps)
+    if config.export is not None:
+        await _export(session, config.export)
+        report.say(f"exported to {config.export}")
+    if config.sample:
+        await _sample(session, report.say)
+
+
+def compare(loss: float, grams: dict[str, float]) -> str:
+    """The validation loss beside what counting alone reaches on the same tokens."""
+    others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
+    return f"validation loss {loss:.4f} nats a token ({others}): {grams['bigram'] - loss:+.4f} under the bigram"
+
+
+async def _sample(session: Session, say: Callable[[str], None]) -> None:
+    config, tokenizer = session.job.config, session.text.tokenizer
+    prompt = tokenizer.encode(config.prompt).tolist()
+    pick = Picker(config.seed)
+    tokens = await sample(session.trainer.seat, prompt, config.sample, session.job.model.positions, pick)
+    if session.first_rank:
+        say("sample:\n" + printable(tokenizer.decode(tokens)))
+
+
+async def _restore(session: Session) -> int:
+    """Load what the run begins with; returns how many steps it has behind it."""
+    config = session.job.config
+    if config.init is not None:
+        await _initialise(session, config.init)
+    if config.resume is None:
+        return 0
+    path = checkpoint.latest(config.checkpoint) if config.resume == "auto" else Path(config.resume)
+    if path is None:
+        return 0
+    done = await load(session.trainer, path)
+    if done > config.steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
+    return done
+
+
+async def _initialise(session: Session, directory: Path) -> None:
+    """Fill in the values of a Hugging Face directory."""
+    from apps._huggingface import read_tensors
+    from pipelined.runtime import together
+
+    parameters = session.trainer.replica.parameters
+    reading = asyncio.to_thread(read_tensors, directory, list(parameters))
+    values = await together(session.trainer.seat.actor.transport, "init", reading)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+
+
+async def _export(session: Session, directory: Path) -> None:
+    """Bring every parameter to rank 0 and write a Hugging Face directory there."""
+    from apps._huggingface import export
+    from pipelined.runtime import together
+
+    actor, replica = session.trainer.seat.actor, session.trainer.replica
+    for name, parameter in replica.owned.items():
+        actor.tell(0, ("export", name), parameter.detach().cpu())
+    tensors = {}
+    if actor.rank == 0:
+        for name in replica.names:
+            frame = await actor.receive(None, ("export", name))
+            tensors[name] = frame.blocks[0].torch()
+
+    def write() -> None:
+        if actor.rank == 0:
+            export(directory, tensors, session.job.model, session.text.tokenizer)
+
+    await together(actor.transport, "exported", asyncio.to_thread(write))

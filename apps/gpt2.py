@@ -1,0 +1,65 @@
+"""Train a GPT-2: `mpirun -n 4 python -m apps.gpt2`.
+
+The way in: read the flags, find the launcher, fill in what was left open; then one coroutine a rank. Torch is imported
+only when all that can be known without it is known to be right.
+"""
+
+import os
+import sys
+from contextlib import redirect_stderr
+from io import StringIO
+
+from apps._config import Config, parse
+from apps._job import Job, resolve
+from pipelined.errors import UsageError
+from pipelined.launch import Launch, detect
+from pipelined.runtime import refuse, run
+from transports import Transport
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
+    here = detect(os.environ)
+    try:
+        config = _parse(sys.argv[1:] if arguments is None else arguments, here.rank)
+        launch = detect(os.environ, config.transport)
+        job = resolve(config, launch.world_size)
+    except UsageError as error:
+        return refuse(error, here.rank)
+    if config.print_config or config.dry_run:
+        return _show(job, launch)
+    if launch.rank == 0:
+        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+    return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch))
+
+
+def _parse(arguments: list[str], rank: int) -> Config:
+    """Parse the command line; help and usage errors are printed by rank 0 alone."""
+    if rank == 0:
+        return parse(arguments)
+    with redirect_stderr(StringIO()), open(os.devnull, "w") as nowhere:
+        stdout, sys.stdout = sys.stdout, nowhere
+        try:
+            return parse(arguments)
+        finally:
+            sys.stdout = stdout
+
+
+def _show(job: Job, launch: Launch) -> int:
+    if launch.rank == 0:
+        print(job.json() if job.config.print_config else f"{job.describe()}\n{job.table()}")
+    return 0
+
+
+async def _rank(transport: Transport, job: Job, launch: Launch) -> int:
+    """One rank: the text first, as a mistake in it needs no torch to be told."""
+    from apps._text import prepare_text
+
+    text = await prepare_text(transport, job)
+    from apps._training import train
+
+    return await train(transport, job, launch, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
