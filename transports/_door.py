@@ -1,0 +1,115 @@
+"""The door: a listening socket, and a conversation with whoever knocks. Who cannot prove itself in time is shown out.
+
+The one rule: a stranger costs a bounded time and a few hundred bytes, and never disturbs anybody else.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+from transports._errors import RendezvousError, TransportError, WireError
+from transports._handshake import Dialogue, Hello, Identity, Verdict, WrongKey, accepting, connecting
+from transports._sockets import Address, accept, dial, read_exactly, tune
+
+SILENCE_S = 6.0
+STRANGERS = 64
+
+
+async def converse(sock: socket.socket, dialogue: Dialogue) -> Hello:
+    """Carry out a dialogue on a socket, within `SILENCE_S` seconds.
+
+    Raises:
+        TimeoutError: the other side kept silent. ConnectionError: it hung up. Else what the dialogue raises.
+    """
+    loop, heard = asyncio.get_running_loop(), None
+    async with asyncio.timeout(SILENCE_S):
+        while True:
+            try:
+                step = dialogue.send(heard)
+            except StopIteration as end:
+                return end.value
+            if isinstance(step, int):
+                heard = await read_exactly(sock, step)
+            else:
+                heard = await loop.sock_sendall(sock, step)
+
+
+async def knock(address: Address, me: Identity, peer: int) -> tuple[socket.socket, Hello]:
+    """Dial a rank and be admitted; the caller owns the socket.
+
+    Raises:
+        OSError: nobody listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
+    """
+    sock = await dial(address)
+    try:
+        tune(sock)
+        return sock, await converse(sock, connecting(me, peer))
+    except (OSError, TimeoutError, WireError) as error:
+        sock.close()
+        seen = str(error) or f"silent for {SILENCE_S:g} s"
+        raise RendezvousError(
+            f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({seen}); "
+            "the port may belong to another program: choose another MASTER_PORT"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+
+
+class Door:
+    """An async context: while it is open, callers are greeted side by side; on leaving, the listener is closed.
+
+    Args:
+        listener: owned by the door from now on.
+        admit: judges a hello whose key is proved.
+        enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the door closes.
+        wrong_key: told of every caller that failed the proof.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        me: Identity,
+        admit: Callable[[Hello], Verdict],
+        enter: Callable[[Hello, socket.socket], Awaitable[None]],
+        wrong_key: Callable[[WrongKey], None] = lambda error: None,
+    ):
+        self._listener, self._me = listener, me
+        self._admit, self._enter, self._wrong_key = admit, enter, wrong_key
+        self._room = asyncio.Semaphore(STRANGERS)
+        self._strangers: set[socket.socket] = set()
+
+    async def __aenter__(self) -> "Door":
+        self._serving = asyncio.create_task(self._serve())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._serving.cancel()
+        await asyncio.wait([self._serving])
+        for sock in (self._listener, *self._strangers):
+            sock.close()
+        if not self._serving.cancelled():
+            self._serving.result()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as callers:
+            while True:
+                await self._room.acquire()
+                sock = await accept(self._listener)
+                self._strangers.add(sock)
+                callers.create_task(self._greet(sock))
+
+    async def _greet(self, sock: socket.socket) -> None:
+        try:
+            tune(sock)
+            hello = await converse(sock, accepting(self._me, self._admit))
+        except (TransportError, OSError, TimeoutError) as error:
+            sock.close()
+            self._strangers.discard(sock)
+            if isinstance(error, WrongKey):
+                self._wrong_key(error)
+            return
+        finally:
+            self._room.release()
+        self._strangers.discard(sock)
+        await self._enter(hello, sock)

@@ -1,0 +1,102 @@
+"""Bytes in, messages out: cuts the stream from one peer into frames. The one rule: no I/O.
+
+A reader asks `hole` where the next bytes belong, puts some there, and says so with `filled`. Small things land in one
+staging buffer, so that one read may bring many frames; the body of a large message is read straight to where it rests.
+"""
+
+from collections.abc import Callable, Generator
+
+from transports._incoming import Incoming
+from transports._wire import DEFAULT_LIMITS, PREAMBLE_BYTES, Header, Preamble, parse_header, parse_preamble
+
+STAGING_BYTES = 2 * DEFAULT_LIMITS.header
+DIRECT_BYTES = 16 << 10
+
+
+class Inflow:
+    """The state between two reads.
+
+    Args:
+        begin: called with each frame's preamble and header as soon as they are known; returns where its body goes.
+        complete: called when the body is there too.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Preamble, Header], Incoming],
+        complete: Callable[[Preamble, Incoming], None],
+    ):
+        self._begin, self._complete = begin, complete
+        self._staging = memoryview(bytearray(STAGING_BYTES))
+        self._staged = 0
+        self._direct = False
+        self._frames = self._parse()
+        self._want: int | Incoming = next(self._frames)
+
+    def hole(self) -> memoryview:
+        """Where the next bytes from the peer belong; valid until the next call of anything."""
+        want = self._want
+        self._direct = isinstance(want, Incoming) and (hole := want.hole()).nbytes >= DIRECT_BYTES
+        return hole if self._direct else self._staging[self._staged :]
+
+    def filled(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of the last `hole`.
+
+        Raises:
+            WireError: the stream is no stream of frames; what came before stands, nothing after can be read.
+            MemoryError: there is no memory for the message that was announced.
+        """
+        if self._direct:
+            self._want.filled(count)
+            if not self._want.missing:
+                self._want = next(self._frames)
+        else:
+            self._staged += count
+            self._settle()
+
+    def fail(self, error: Exception) -> None:
+        """The stream has ended: fail the message that was under way."""
+        if isinstance(self._want, Incoming):
+            self._want.fail(error)
+
+    def _parse(self) -> Generator[int | Incoming, memoryview | None, None]:
+        """Yields how many bytes it needs in one piece, or the message whose body comes next."""
+        while True:
+            preamble = parse_preamble((yield PREAMBLE_BYTES))
+            header = parse_header(preamble, (yield preamble.header_bytes))
+            incoming = self._begin(preamble, header)
+            if incoming.missing:
+                yield incoming
+            self._complete(preamble, incoming)
+
+    def _settle(self) -> None:
+        """Hand on what is staged, as far as it goes, and move the rest to the front."""
+        start = 0
+        while True:
+            want, left = self._want, self._staged - start
+            if isinstance(want, int):
+                if left < want:
+                    break
+                self._want = self._frames.send(self._staging[start : start + want])
+                start += want
+            elif left:
+                start += pour(self._staging[start : self._staged], want)
+                if not want.missing:
+                    self._want = next(self._frames)
+            else:
+                break
+        if start:
+            self._staging[: self._staged - start] = self._staging[start : self._staged]
+            self._staged -= start
+
+
+def pour(data: memoryview, incoming: Incoming) -> int:
+    """Copy as much of `data` as the message still misses; returns the bytes taken."""
+    taken = 0
+    while incoming.missing and taken < data.nbytes:
+        hole = incoming.hole()
+        count = min(hole.nbytes, data.nbytes - taken)
+        hole[:count] = data[taken : taken + count]
+        incoming.filled(count)
+        taken += count
+    return taken

@@ -1,0 +1,130 @@
+"""One connection to one peer, driven by the event loop's readiness: no task, so nothing to leak and nothing to cancel.
+
+The one rule: a link ends exactly once, in order (a farewell was said) or not, and says so to its owner. Bytes are read
+whenever there are any, so two ranks that both write never wait for each other. Knows sockets and the two flows; what a
+frame means is its owner's business.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from transports._errors import WireError
+from transports._inflow import Inflow
+from transports._outflow import Outflow, Outgoing
+
+TRASH_BYTES = 64 << 10
+
+
+class Link:
+    """Owns a connected, authenticated socket.
+
+    Args:
+        inflow: takes what is read.
+        broken: called once with the reason when the connection ends and neither side has said farewell.
+    """
+
+    def __init__(self, sock: socket.socket, inflow: Inflow, broken: Callable[[str], None]):
+        self._sock, self._inflow, self._broken = sock, inflow, broken
+        self._outflow = Outflow(self._sendmsg)
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._writing = self._farewell = False
+        self._progress = 0
+        self._loop.add_reader(sock, self._read)
+
+    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
+        """Queue a frame, and write at once what the kernel takes; await its `written` to reuse the memory."""
+        waiting = bool(self._outflow)
+        frame = self._outflow.push(views)
+        if not waiting:
+            self._flush()
+        return frame
+
+    def withdraw(self, frame: Outgoing) -> None:
+        """The frame's sender was cancelled."""
+        self._outflow.withdraw(frame)
+
+    def farewell(self, views: Sequence[bytes | memoryview]) -> None:
+        """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away."""
+        if not self._farewell and not self._gone.done():
+            self._farewell = True
+            self._inflow = None
+            self._outflow.push(views)
+            self._flush()
+
+    async def gone(self, patience: float) -> None:
+        """Wait until the peer has hung up as well, which says that it has everything; then close.
+
+        Args:
+            patience: seconds without any progress after which the peer is given up.
+        """
+        seen = -1
+        try:
+            while not self._gone.done() and seen != self._progress:
+                seen = self._progress
+                await asyncio.wait([self._gone], timeout=patience)
+        finally:
+            self.drop(ConnectionAbortedError("the link is closed"))
+
+    def discard(self, error: Exception) -> None:
+        """Fail every frame that has not begun."""
+        self._outflow.fail(error, begun=False)
+
+    def fail_incoming(self, error: Exception) -> None:
+        """Fail the message under way; the receivers' arrays are not touched again."""
+        if self._inflow is not None:
+            self._inflow.fail(error)
+
+    def drop(self, error: Exception) -> None:
+        """Close now: fail all that is under way either way."""
+        if self._gone.done():
+            return
+        self._gone.set_result(None)
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        self._outflow.fail(error, begun=True)
+        self.fail_incoming(error)
+
+    def _read(self) -> None:
+        try:
+            hole = self._inflow.hole() if self._inflow is not None else memoryview(bytearray(TRASH_BYTES))
+            count = self._sock.recv_into(hole)
+            self._progress += count
+            if not count:
+                self._end("the connection was closed without a goodbye")
+            elif self._inflow is not None:
+                self._inflow.filled(count)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(f"the connection broke ({error.strerror or error})")
+        except WireError as error:
+            self._end(f"it sent what is no frame: {error}")
+        except MemoryError:
+            self._end("there is no memory for a message it announced")
+
+    def _flush(self) -> None:
+        try:
+            self._progress += self._outflow.flush()
+            if not self._outflow and self._farewell:
+                self._sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._end(f"the connection broke ({error.strerror or error})")
+            return
+        if bool(self._outflow) != self._writing and not self._gone.done():
+            self._writing = bool(self._outflow)
+            if self._writing:
+                self._loop.add_writer(self._sock, self._flush)
+            else:
+                self._loop.remove_writer(self._sock)
+
+    def _end(self, reason: str) -> None:
+        if self._farewell:
+            self.drop(ConnectionAbortedError(reason))
+        elif not self._gone.done():
+            self._broken(reason)
+
+    def _sendmsg(self, views: list[memoryview]) -> int:
+        return self._sock.sendmsg(views)

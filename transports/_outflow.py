@@ -1,0 +1,95 @@
+"""Frames out: the queue of what is still to be written to one peer. The one rule: a frame that has begun is finished.
+
+So a stream never breaks off inside a frame, whatever becomes of the sender. Knows views and a function that writes
+some of them; no sockets.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+PIECES = 64
+
+
+class Outgoing:
+    """A frame to be written: views of its sender's memory, and whom to wake when they are free again."""
+
+    __slots__ = ("begun", "views", "written")
+
+    def __init__(self, views: Sequence[bytes | memoryview]):
+        self.views = deque(memoryview(view) for view in views)
+        self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun = False
+
+    def advance(self, count: int) -> None:
+        """Say that the first `count` bytes are written."""
+        self.begun = True
+        while self.views and count >= self.views[0].nbytes:
+            count -= self.views.popleft().nbytes
+        if count:
+            self.views[0] = self.views[0][count:]
+
+    def detach(self) -> None:
+        """Move the rest into memory of its own, so that the sender may have its arrays back."""
+        self.views = deque(memoryview(bytes(view)) for view in self.views)
+
+    def settle(self, error: Exception | None = None) -> None:
+        if self.written.done():
+            return
+        if error is None:
+            self.written.set_result(None)
+        else:
+            self.written.set_exception(error)
+            self.written.exception()  # the sender may be gone; that is no news then
+
+
+class Outflow:
+    """Frames in the order they were pushed.
+
+    Args:
+        write: writes the front of some views and returns how many bytes it took; raises BlockingIOError for none.
+    """
+
+    def __init__(self, write: Callable[[list[memoryview]], int]):
+        self._write = write
+        self._queue: deque[Outgoing] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to be written."""
+        return bool(self._queue)
+
+    def push(self, views: Sequence[bytes | memoryview]) -> Outgoing:
+        frame = Outgoing(views)
+        self._queue.append(frame)
+        return frame
+
+    def flush(self) -> int:
+        """Write until nothing is left or the other side is full; returns the bytes written."""
+        total = 0
+        while self._queue:
+            frame = self._queue[0]
+            try:
+                count = self._write(list(frame.views)[:PIECES])
+            except BlockingIOError:
+                break
+            total += count
+            frame.advance(count)
+            if frame.views:
+                break
+            self._queue.popleft().settle()
+        return total
+
+    def withdraw(self, frame: Outgoing) -> None:
+        """Its sender was cancelled: forget a frame not begun, finish one begun from memory of its own."""
+        if frame.begun:
+            frame.detach()
+        elif frame in self._queue:
+            self._queue.remove(frame)
+
+    def fail(self, error: Exception, *, begun: bool) -> None:
+        """Fail what is queued; spare a frame already begun unless `begun`."""
+        spared = [] if begun else [frame for frame in self._queue if frame.begun]
+        for frame in self._queue:
+            if frame not in spared:
+                frame.settle(error)
+        self._queue = deque(spared)

@@ -1,0 +1,122 @@
+"""Non-blocking TCP sockets on the running event loop: listen, accept, dial, read a known number of bytes.
+
+The one rule: a wait that is cancelled loses nothing and leaves nothing open. So each waits for readiness and then
+calls the socket itself; the loop's own `sock_accept` may hand a connection to a caller who is gone (Python 3.11).
+"""
+
+import asyncio
+import errno
+import ipaddress
+import selectors
+import socket
+
+BACKLOG = 4096
+SHORT_OF_FILES_S = 0.05
+SELECT_FILES = 1024
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 60_000}  # s, s, probes, ms
+
+Address = tuple[str, int]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address stays on this machine."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+async def resolve(host: str, port: int) -> list[Address]:
+    """The numeric addresses of a name, IPv4 first; raises OSError where there is none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys((entry[4][0], port) for entry in found))
+
+
+def watched(sock: socket.socket) -> socket.socket:
+    """The socket, made ready for the running loop; raises OSError where the loop cannot watch one more file."""
+    by_select = isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
+    if by_select and sock.fileno() >= SELECT_FILES:
+        sock.close()
+        raise OSError(errno.EMFILE, f"select(2) watches {SELECT_FILES} files at most; run on a loop over epoll")
+    sock.setblocking(False)
+    return sock
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening socket at a numeric address (port 0: any free one); raises OSError where it is taken."""
+    listener = socket.socket(family(address[0]), socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        return watched(listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+async def readable(sock: socket.socket) -> None:
+    """Wait until the socket has bytes, a connection, or its end to tell."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
+
+
+async def accept(listener: socket.socket) -> socket.socket:
+    """The next caller; while files are short, callers wait in the kernel's queue."""
+    while True:
+        await readable(listener)
+        try:
+            return watched(listener.accept()[0])
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                await asyncio.sleep(SHORT_OF_FILES_S)
+            # else: the caller hung up before we answered
+
+
+async def dial(address: Address) -> socket.socket:
+    """Connect to a numeric address; raises OSError."""
+    sock = socket.socket(family(address[0]), socket.SOCK_STREAM)
+    try:
+        watched(sock)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        if sock.getsockname() == sock.getpeername():  # a free ephemeral port can connect to itself
+            raise ConnectionRefusedError("connected to itself")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """The next `count` bytes, never one more.
+
+    Raises:
+        ConnectionError: the other side closed before they were all here.
+    """
+    data = bytearray()
+    while len(data) < count:
+        try:
+            part = sock.recv(count - len(data))
+        except BlockingIOError:
+            await readable(sock)
+            continue
+        if not part:
+            raise ConnectionResetError(f"the other side hung up (bytes: {len(data)} of {count})")
+        data += part
+    return bytes(data)
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once, and notice a machine that vanished without a word: in 15 s, or 60 s while sending."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
