@@ -1,0 +1,30 @@
+"""Pipelined equals plain over MPI: whatever arrangement fits the number of ranks that were started."""
+
+import asyncio
+
+import pytest
+import torch
+from mpi4py import MPI
+
+from tests.numerics.arrangements import grid, name
+from tests.numerics.plain import assert_same, pipelined, plain
+from transports import new_event_loop, open_transport
+
+FITTING = [case for case in grid() if case.depth * case.width == MPI.COMM_WORLD.size][::4]
+
+
+async def rank(case):
+    transport = await open_transport("mpi://")
+    try:
+        return await pipelined(case, transport)
+    finally:
+        await transport.close()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", [pytest.param(case, id=name(case)) for case in FITTING])
+def test_an_arrangement_gives_the_numbers_of_one_process_over_mpi(case):
+    torch.set_num_threads(1)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        outcome = runner.run(rank(case))
+    assert_same(plain(case), outcome)

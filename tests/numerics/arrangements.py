@@ -1,0 +1,46 @@
+"""The grid of arrangements that must all give one process's numbers, and the sample of it that every run makes."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.numerics.plain import Case
+
+WIDTHS = (1, 2)
+DEPTHS = (2, 4, 8)
+
+
+def grid() -> list[Case]:
+    """Every schedule, depth, width and count of microbatches; the tied head, dropout and recomputation go round."""
+    cases = [
+        Case(schedule, depth, width, microbatches)
+        for schedule in ("gpipe", "one_f_one_b", "chimera")
+        for depth in DEPTHS
+        for width in WIDTHS
+        for microbatches in sorted({1, 2, 3, depth, 2 * depth, 2 * depth + 1})
+    ]
+    cases += [Case("chimera", depth, width, n, pipes=4) for depth in (4, 8) for width in WIDTHS for n in (2, depth, 9)]
+    cases += [Case("chimera", 8, 1, n, pipes=8) for n in (3, 8, 17)]
+    cases += [Case("chimera", depth, 1, 2 * depth, scale=s) for depth in DEPTHS for s in SCALES]
+    return [_varied(number, case) for number, case in enumerate(cases)]
+
+
+SCALES = ("forward-doubling", "backward-halving")
+
+
+def _varied(number: int, case: Case) -> Case:
+    """Dropout and recomputation in two cases of three, an untied head in one of five."""
+    return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1, tied=number % 5 != 4)
+
+
+def sampled(every: int) -> list:
+    """The grid as parameters: one case in so many runs always, the others with --full."""
+    cases = grid()
+    marks = [() if number % every == 0 else (pytest.mark.full,) for number in range(len(cases))]
+    return [pytest.param(case, id=name(case), marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
+def name(case: Case) -> str:
+    extras = [f"{case.pipes}pipes"] * (case.pipes > 0) + [case.scale] * (case.scale != "direct")
+    extras += ["recompute"] * case.recompute + ["dropout"] * (case.dropout > 0) + ["untied"] * (not case.tied)
+    return "-".join([case.schedule, f"D{case.depth}", f"W{case.width}", f"N{case.microbatches}", *extras])

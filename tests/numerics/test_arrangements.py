@@ -1,0 +1,57 @@
+"""Pipelined equals plain: losses, norms and parameters of every arrangement are those of one process, in float64."""
+
+import asyncio
+
+import pytest
+import torch
+
+from tests.numerics.arrangements import sampled
+from tests.numerics.plain import Case, assert_same, pipelined, plain
+from transports import new_event_loop
+from transports.local import world
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Many ranks in one process must not fight over two cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def together(case, transports):
+    async def main():
+        async with asyncio.TaskGroup() as ranks:
+            tasks = [ranks.create_task(pipelined(case, transport)) for transport in transports]
+        for transport in transports:
+            await transport.close()
+        return [task.result() for task in tasks]
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main())
+
+
+@pytest.mark.parametrize("case", sampled(every=5))
+def test_an_arrangement_gives_the_numbers_of_one_process(case):
+    expected = plain(case)
+    for outcome in together(case, world(case.plan.world_size)):
+        assert_same(expected, outcome)
+
+
+def test_the_comparison_can_fail():
+    """A tied embedding whose gradient is counted once too often, say, must not pass."""
+    case = Case("gpipe", 2, 1, 2)
+    expected, got = plain(case), plain(case)
+    got.parameters["transformer.wte.weight"][0, 0] *= 1 + 1e-8
+    with pytest.raises(AssertionError, match=r"transformer\.wte\.weight"):
+        assert_same(expected, got)
+
+
+def test_replicas_of_a_parameter_are_equal_to_the_bit():
+    case = Case("chimera", 4, 2, 4)
+    outcomes = together(case, world(8))
+    for outcome in outcomes:
+        for other in outcomes:
+            for name in outcome.parameters.keys() & other.parameters.keys():
+                assert torch.equal(outcome.parameters[name], other.parameters[name])
