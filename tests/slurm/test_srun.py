@@ -1,0 +1,41 @@
+"""Under a real Slurm: four nodes on this machine, brought up for one command and gone after it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launching import launched, python_with
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
+MISSING = [name for name in PROGRAMS if not shutil.which(name)]
+CLUSTER = Path(__file__).with_name("cluster.sh")
+
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed (missing: {', '.join(MISSING)})"),
+    pytest.mark.timeout(200),
+]
+
+
+def srun(*arguments, nodes=4):
+    """Run a Python program on every node of a fresh cluster."""
+    command = [CLUSTER, nodes, 4, "srun", f"-N{nodes}", "--ntasks-per-node=1", python_with("mpich"), *arguments]
+    return launched(command, timeout=180)
+
+
+def test_the_ranks_of_all_nodes_form_one_world():
+    done = srun("-c", "from mpi4py.MPI import COMM_WORLD as w; print(*w.allgather(w.rank))")
+    assert (done.returncode, done.stdout) == (0, "0 1 2 3\n" * 4), done.stderr
+
+
+def test_a_failing_program_fails_the_job():
+    done = srun("-c", "raise SystemExit(7)", nodes=2)
+    assert done.returncode == 7
+
+
+def test_the_cluster_is_gone_after_its_command(tmp_path):
+    show = "import os, pathlib; print(pathlib.Path(os.environ['SLURM_CONF']).parent)"
+    done = launched([CLUSTER, 1, 1, sys.executable, "-c", show], timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() and not Path(done.stdout.strip()).exists()
