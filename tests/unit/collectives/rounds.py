@@ -34,19 +34,24 @@ class Rounds:
     def _next_round(self):
         self.rounds += bool(self._on_the_way)
         for link, message in self._on_the_way:
-            self._arrived[link].append(message)
             if link in self._waiting:
-                self._waiting.pop(link).set_result(None)
+                buffer, woken = self._waiting.pop(link)
+                buffer[:] = message  # as a network card does: long before the receiver wakes
+                woken.set_result(None)
+            else:
+                self._arrived[link].append(message)
         self._on_the_way.clear()
 
     def send(self, link, message):
         self._on_the_way.append((link, message))
 
-    async def receive(self, link):
-        if not self._arrived[link]:
-            self._waiting[link] = asyncio.get_running_loop().create_future()
-            await self._waiting[link]
-        return self._arrived[link].popleft()
+    async def receive(self, link, buffer):
+        if self._arrived[link]:
+            buffer[:] = self._arrived[link].popleft()
+        else:
+            woken = asyncio.get_running_loop().create_future()
+            self._waiting[link] = buffer, woken
+            await woken
 
 
 class End:
@@ -59,4 +64,4 @@ class End:
         self._network.send((self.rank, peer, channel), bytes(buffer))
 
     async def receive_buffer(self, peer, channel, buffer):
-        buffer[:] = await self._network.receive((peer, self.rank, channel))
+        await self._network.receive((peer, self.rank, channel), buffer)

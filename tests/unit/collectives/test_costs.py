@@ -18,8 +18,10 @@ SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 def test_steps_are_the_rounds_it_takes(name, size):
     network = Rounds(size)
     groups = [Group(end, range(size), 0) for end in network.ends]
-    rounds = network.run(*(all_reduce(group, np.ones(400), "sum", name) for group in groups))
+    arrays = [np.arange(400) + rank for rank in range(size)]
+    rounds = network.run(*(all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True)))
     assert rounds == known(name).steps(size)
+    assert all((array == np.arange(400) * size + size * (size - 1) // 2).all() for array in arrays)
 
 
 @pytest.mark.parametrize("size", SIZES)
