@@ -1,0 +1,154 @@
+"""How close a step comes to what its schedule allows: `mpirun -n 8 python -m benchmarks.pipeline`.
+
+The real runtime, worker, transport and messages, on emulated devices that take a given time for each forward and
+backward. The measure is the slowest rank's step beside the makespan that the virtual clock gives for the same coroutine
+with free messages.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from collectives import Group, all_reduce, barrier
+from pipelined.actor import Actor
+from pipelined.buckets import Bucket
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.launch import detect
+from pipelined.noise import Noise
+from pipelined.plan import Plan
+from pipelined.pricer import Costs, price
+from pipelined.recorder import record
+from pipelined.runtime import run
+from pipelined.schedules import find
+from pipelined.sync import GradientSync, sum_over_holders
+from pipelined.trace import NullTracer
+from pipelined.train_worker import Seat, TrainWorker
+from pipelined.walk import plan_walk
+from transports import Transport
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time steps of a schedule on emulated devices."""
+
+    schedule: str = "chimera"
+    """The schedule's name."""
+    microbatches: int = 8
+    """N."""
+    pipes: int = 0
+    """Model replicas inside the group, 2f for chimera."""
+    forward_ms: float = 10.0
+    """Milliseconds of a forward through one stage."""
+    backward_ms: float = 20.0
+    """Milliseconds of a backward through one stage."""
+    activation_bytes: int = 1 << 20
+    """Bytes of each activation and each gradient between stages."""
+    gradient_bytes: int = 0
+    """Bytes of each stage's parameter gradient; 0 leaves the sums out."""
+    steps: int = 9
+    """Steps timed, after two that are not."""
+    json: bool = False
+    """Print one JSON object instead of a line."""
+
+
+@dataclass(frozen=True)
+class Hollow:
+    """A stage with the right sizes and nothing to compute: random bytes, made once."""
+
+    activation: np.ndarray
+    last: bool
+
+    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
+        return 0.0 if self.last else self.activation
+
+    def backward(self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+        return self.activation
+
+
+class NoFeed:
+    """Stands in for data that nobody looks at."""
+
+    def inputs(self, step: int, microbatch: int) -> int:
+        return microbatch
+
+    targets = inputs
+
+
+async def bench(transport: Transport, options: Options) -> int:
+    """One rank: walk the schedule again and again, and agree on the slowest rank of each step."""
+    plan = Plan(options.schedule, transport.world_size, 1, 1, options.microbatches, pipes=options.pipes)
+    walk = await asyncio.to_thread(plan_walk, plan, transport.rank)
+    seconds = {"forward": options.forward_ms / 1e3, "backward": options.backward_ms / 1e3}
+    device = TimedDevice(seconds, RealClock(), transport.computing)
+    random = np.random.default_rng(transport.rank)
+    stages = {
+        stage: Hollow(random.integers(0, 256, options.activation_bytes, np.uint8), stage == plan.depth - 1)
+        for stage in plan.stages_of(transport.rank)
+    }
+    world = Group(transport, tuple(range(plan.world_size)), 0)
+    taken = []
+    async with Actor(transport) as actor:
+        seat = Seat(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
+        buckets = _buckets(plan, stages, options.gradient_bytes)
+        groups = {b.stages: Group(transport, b.holders, 1 + b.stages[0]) for b in buckets}
+        for step in range(options.steps + 2):
+            await barrier(world)
+            start = device.clock.now()
+            sync = GradientSync(actor, buckets, lambda b: sum_over_holders(groups, "auto", b), walk.eager, stages)
+            await walk.schedule.schedule(TrainWorker(seat, step, sync, walk.instructions))
+            await sync.finish()
+            slowest = np.array([device.clock.now() - start])
+            await all_reduce(world, slowest, "max")
+            taken.append(float(slowest[0]))
+    if transport.rank == 0:
+        print(await asyncio.to_thread(_told, options, plan, taken[2:]), flush=True)
+    return 0
+
+
+def _buckets(plan: Plan, stages: dict[int, Hollow], nbytes: int) -> list[Bucket]:
+    if not nbytes:
+        return []
+    return [Bucket((s,), plan.holders(s), {}, torch.randn(nbytes // 4)) for s in stages]
+
+
+def _told(options: Options, plan: Plan, taken: list[float]) -> str:
+    costs = Costs(forward=options.forward_ms / 1e3, backward=options.backward_ms / 1e3)
+    makespan = price(record(find(plan.schedule), plan.shape), costs).makespan
+    step = statistics.median(taken)
+    row = {
+        **asdict(options),
+        "depth": plan.depth,
+        "cores": len(os.sched_getaffinity(0)),
+        "makespan_s": makespan,
+        "step_s": step,
+        "step_s_min": min(taken),
+        "step_s_max": max(taken),
+        "ratio": step / makespan,
+    }
+    if options.json:
+        return json.dumps(row)
+    return (
+        f"{options.schedule} D={plan.depth} N={options.microbatches}: step {step * 1e3:.1f} ms "
+        f"({min(taken) * 1e3:.1f}-{max(taken) * 1e3:.1f}) beside {makespan * 1e3:.1f} ms ideal: {step / makespan:.3f}x"
+    )
+
+
+def main() -> int:
+    """Read the flags and run on whatever launcher started this."""
+    options = tyro.cli(Options, prog="python -m benchmarks.pipeline")
+    torch.set_num_threads(1)
+    launch = detect(os.environ)
+    return run(launch, launch.world_size or 8, lambda transport: bench(transport, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

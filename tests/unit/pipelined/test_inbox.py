@@ -1,0 +1,48 @@
+"""Messages are asked for a few ahead of their turn, and never more."""
+
+import asyncio
+
+from pipelined.actor import Actor
+from pipelined.inbox import Inbox
+from transports.local import world
+
+
+class Asked(Actor):
+    """An actor that notes what it was asked to receive."""
+
+    def __init__(self, transport):
+        super().__init__(transport)
+        self.asked = []
+
+    async def receive(self, peer, key):
+        self.asked.append(key[1])
+        return await super().receive(peer, key)
+
+
+def test_only_the_next_few_are_asked_for():
+    async def main():
+        one, other = world(2)
+        seen = []
+        async with Actor(one) as teller, Asked(other) as listener:
+            for number in range(5):
+                teller.tell(1, ("x", number), bytes([number]))
+            inbox = Inbox(listener, [(0, ("x", number)) for number in range(5)], ahead=2)
+            for number in range(5):
+                frame = await inbox.take(0, ("x", number))
+                assert bytes(frame.blocks[0].data) == bytes([number])
+                seen.append(len(listener.asked) - number - 1)
+        return seen, listener.asked
+
+    ahead, asked = asyncio.run(main())
+    assert max(ahead) <= 2
+    assert asked == [0, 1, 2, 3, 4]
+
+
+def test_what_was_not_expected_is_asked_for_when_it_is_needed():
+    async def main():
+        one, other = world(2)
+        async with Actor(one) as teller, Actor(other) as listener:
+            teller.tell(1, ("odd", 1), b"!")
+            return bytes((await Inbox(listener).take(0, ("odd", 1))).blocks[0].data)
+
+    assert asyncio.run(main()) == b"!"

@@ -1,0 +1,50 @@
+"""The learning rate, the clip, and state that survives being saved."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.optimizer import Recipe, restore, state_of, update
+
+RECIPE = Recipe(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
+
+
+def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
+    assert RECIPE.rate(0) == pytest.approx(0.1)
+    assert RECIPE.rate(9) == pytest.approx(1.0)
+    assert RECIPE.rate(60) == pytest.approx(0.55)
+    assert RECIPE.rate(110) == pytest.approx(0.1)
+    assert RECIPE.rate(10**6) == pytest.approx(0.1)
+
+
+def test_gradients_shrink_only_beyond_the_clip_and_never_where_it_is_off():
+    assert RECIPE.shrink(1.0) == 1.0
+    assert RECIPE.shrink(4.0) == pytest.approx(0.5, rel=1e-6)
+    assert Recipe(lr=1.0, steps=1, clip=0.0).shrink(1e9) == 1.0
+
+
+def parameters():
+    torch.manual_seed(0)
+    named = {"w": nn.Parameter(torch.randn(3, 2)), "b": nn.Parameter(torch.randn(2))}
+    for parameter in named.values():
+        parameter.grad = torch.randn_like(parameter)
+    return named
+
+
+def test_vectors_do_not_decay():
+    optimizer = RECIPE.build(parameters())
+    decays = {group["weight_decay"]: [p.dim() for p in group["params"]] for group in optimizer.param_groups}
+    assert decays == {0.1: [2], 0.0: [1]}
+
+
+def test_restored_state_goes_on_bit_for_bit():
+    first, second = parameters(), parameters()
+    one, other = RECIPE.build(first), RECIPE.build(second)
+    for step in range(3):
+        update(one, RECIPE.rate(step), 0.5)
+    for name in first:
+        restore(other, second[name], state_of(one, first[name]), 3)
+        second[name].grad = first[name].grad.clone()
+    update(one, RECIPE.rate(3), 1.0)
+    update(other, RECIPE.rate(3), 1.0)
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,41 @@
+"""A stage's sum starts at once where it is eager, and after the flush otherwise."""
+
+import asyncio
+from types import SimpleNamespace
+
+from pipelined.actor import Actor
+from pipelined.sync import GradientSync
+from transports.local import world
+
+
+def trace(eager, events):
+    async def main():
+        (only,) = world(1)
+        seen = []
+
+        async def sums(bucket):
+            seen.append(bucket.stages)
+
+        buckets = [SimpleNamespace(stages=stages) for stages in ((0,), (0, 3), (3,))]
+        async with Actor(only) as actor:
+            sync = GradientSync(actor, buckets, sums, eager, held=(0, 3))
+            for stage in events:
+                sync.stage_done(stage)
+                await asyncio.sleep(0)
+                seen.append(f"after {stage}")
+            await sync.finish()
+        return seen
+
+    return asyncio.run(main())
+
+
+def test_an_eager_stage_is_summed_before_the_next_backward():
+    assert trace({3}, [3, 0]) == [(3,), "after 3", "after 0", (0,), (0, 3)]
+
+
+def test_a_bucket_of_two_stages_waits_for_both():
+    assert trace({0, 3}, [3, 0]) == [(3,), "after 3", (0,), (0, 3), "after 0"]
+
+
+def test_a_stage_without_a_microbatch_adds_zeros_after_the_flush():
+    assert trace({3}, []) == [(0,), (0, 3), (3,)]
