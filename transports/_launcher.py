@@ -1,0 +1,36 @@
+"""Did the launcher and the MPI library mean the same world? The one rule: N silent worlds of one rank are refused.
+
+A launcher of one MPI and a library of another start every rank as a world of its own, with exit code 0: each would
+train alone and overwrite the others' files. Reads the environment it is given and nothing else.
+"""
+
+from collections.abc import Mapping
+
+from transports._errors import RendezvousError
+
+# The nearest launcher first: under Slurm mpirun starts its daemons with srun, whose count is not the world's.
+_COUNTS = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
+    "PMI_SIZE": "the process manager (PMI)",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "SLURM_NTASKS": "Slurm",
+}
+
+
+def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
+    """Compare the size of MPI's world with what the launcher says it started.
+
+    Raises:
+        RendezvousError: they differ; both numbers and the remedy are named.
+    """
+    for name, launcher in _COUNTS.items():
+        if not environ.get(name, "").isdecimal():
+            continue
+        if int(environ[name]) != world_size:
+            raise RendezvousError(
+                f"{launcher} started {environ[name]} ranks, but MPI sees a world of {world_size} "
+                f"({name}={environ[name]}, world size: {world_size}): launcher and MPI library do not belong together; "
+                "use the mpirun that pip installed beside the library, or under Slurm `srun --mpi=pmi2` with the mpich "
+                "wheel, and start one program per launch"
+            )
+        return

@@ -1,0 +1,304 @@
+"""Frames over MPI. The one rule: nothing blocks, and one poller asks about every request there is.
+
+Three communicators, so that nothing can be taken for anything else:
+
+    frames    every header, with the body behind it while it is small; one receive is always open for anybody's
+    bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and asked for (Irecv)
+              straight into the receiver's arrays when somebody wants them
+    buffers   bare bytes, tag = channel
+
+    rank 0                                   rank 1
+    send(1, key, big)
+      Isend  frames   OFFER key, tag 7  ───>  the open receive; the mailbox keeps the offer
+      Issend bodies   tag 7                   receive(0, key, into=[x])
+                                        <───  Irecv bodies tag 7, into x
+      the send returns                        the receive returns
+
+Closing: everybody says GOODBYE with the number of bare buffers sent to each peer; a rank that hears it fetches all
+that this peer still holds, so that the peer can go; a rank that closes throws away what still comes, for the same end.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from transports._addresses import check_channel, check_peer
+from transports._blocks import Block
+from transports._contract import Frame, Key, Traffic, Transport
+from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
+from transports._landing import copied, fill, landing
+from transports._matching import Arrival, Mailbox
+from transports._mpi_bodies import Bodies
+from transports._mpi_buffers import Buffers
+from transports._mpi_frames import Frames
+from transports._mpi_native import MpiNative
+from transports._mpi_requests import keep_alive, outcomes_now
+from transports._poller import Patience, Poller
+from transports._wire import (
+    DEFAULT_LIMITS,
+    PREAMBLE_BYTES,
+    Header,
+    Kind,
+    Limits,
+    encode,
+    encode_head,
+    parse_header,
+    parse_preamble,
+    split_body,
+)
+
+ABORT_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Message:
+    """An addressed message that came: with its bytes, or (blocks None) with the tag they are held under."""
+
+    header: Header
+    tag: int
+    blocks: tuple[Block, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layout.nbytes for layout in self.header.layouts)
+
+    def land(self, into: Sequence[Any] | None) -> tuple[Block, ...]:
+        """The blocks to hand out: filled, unless their bytes are still held at the sender."""
+        if self.blocks is None:
+            return landing(self.header.layouts, into)
+        if into is None:
+            return self.blocks
+        blocks = landing(self.header.layouts, into)
+        fill(blocks, self.blocks)
+        return blocks
+
+
+class MpiTransport(Transport):
+    """One rank of an MPI world; made by `open`, on the thread that may call MPI.
+
+    A cancelled `send` is delivered all the same. `close` returns when every rank has closed.
+
+    Args:
+        world: the communicator whose ranks these are; it is only duplicated and, by `kill_world`, aborted.
+        comms: three duplicates of it, which become the transport's own.
+        inline: bodies up to so many bytes travel with their header and are sent without being asked for.
+        piece: bytes that MPI is told about at once, below 2 GiB.
+    """
+
+    def __init__(
+        self, world: MPI.Comm, comms: Sequence[MPI.Comm], patience: Patience, limits: Limits, inline: int, piece: int
+    ):
+        self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
+        self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
+        self._mailbox: Mailbox[_Message] = Mailbox(self.world_size)
+        self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
+        self._gone: dict[int, PeerLost] = {}
+        self._end: TransportError | None = None
+        self._closing, self._closed = asyncio.Lock(), False
+        self._poller = Poller(outcomes_now, patience)
+        frames, bodies, buffers = comms
+        self._frames = Frames(frames, self._poller, PREAMBLE_BYTES + limits.header + inline, self._heard, self._give_up)
+        self._bodies, self._buffers = Bodies(bodies, self._poller, piece), Buffers(buffers, self._poller, piece)
+        self._task = asyncio.get_running_loop().create_task(self._poll())
+
+    @classmethod
+    async def open(
+        cls, world: MPI.Comm, limits: Limits = DEFAULT_LIMITS, inline: int = 16 << 10, piece: int = 1 << 30
+    ) -> "MpiTransport":
+        """Open this rank's end; returns when every rank of `world` has called it."""
+        duplicates = [world.Idup() for _ in range(3)]
+        requests = [request for _, request in duplicates]
+        while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
+            await asyncio.sleep(1e-3)
+        node = world.Split_type(MPI.COMM_TYPE_SHARED)
+        patience = Patience.on_node(node.size, len(os.sched_getaffinity(0)))
+        node.Free()
+        return cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece)
+
+    def __repr__(self) -> str:
+        return f"<MpiTransport rank {self.rank} of {self.world_size}>"
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._check_sendable(peer)
+        blocks = tuple([Block.of(array) for array in arrays])
+        nbytes = sum([block.nbytes for block in blocks])
+        if nbytes <= self._inline:
+            await self._frames.send(peer, b"".join(encode(Kind.MESSAGE, key, blocks, note, limits=self._limits)))
+        else:
+            await self._bodies.hold(peer, blocks, partial(self._offer, peer, key, blocks, note))
+        self.traffic.count_sent(peer, nbytes)
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._check(peer)
+        self._poller.wake()
+        arrival = await self._mailbox.take(peer, key)
+        message = arrival.item
+        try:
+            blocks = message.land(into)
+        except ValueError:
+            self._mailbox.put_back(arrival)
+            raise
+        if message.blocks is None:
+            await self._bodies.fetched(arrival.peer, message.tag, blocks, partial(self._restore, arrival, blocks))
+        self.traffic.count_received(message.nbytes)
+        return Frame(arrival.peer, arrival.key, blocks, message.header.note)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        check_channel(channel)
+        self._check_sendable(peer)
+        data = Block.of(buffer).data
+        await self._buffers.send(peer, channel, data)
+        self.traffic.count_sent(peer, data.nbytes)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        check_channel(channel)
+        self._check(peer)
+        data = Block.of(buffer).data
+        await self._buffers.receive(peer, channel, data)
+        self.traffic.count_received(data.nbytes)
+
+    def computing(self, busy: bool) -> None:
+        self._poller.computing(busy)
+
+    def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
+        group = (tuple(ranks), channel)
+        if group not in self._natives:
+            self._natives[group] = MpiNative(self, self._poller, self._comms[0], *group)
+        return self._natives[group]
+
+    def kill_world(self, code: int) -> None:
+        """End every rank of the job now, with this exit code; for a launcher whose job cannot end otherwise."""
+        self._world.Abort(code)
+
+    async def abort(self, reason: str) -> None:
+        if self._end is not None:
+            return
+        self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
+        frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
+        told = [self._frames.post(peer, frame) for peer in range(self.world_size) if peer != self.rank]
+        with suppress(TimeoutError, TransportError):
+            async with asyncio.timeout(ABORT_SECONDS):
+                await asyncio.gather(*told)
+        self._give_up(self._end)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close in order; after an abort, only let go. Returns when every rank has closed (or one has aborted)."""
+        async with self._closing:
+            if self._closed:
+                return
+            if self._end is None:
+                self._say_goodbye()
+            while not self._quiet():
+                await self._poller.turn()
+            in_order = self._poller.failure is None
+            self._poller.stop()
+            await self._task
+            self._closed = True
+            if in_order:
+                self._free()
+
+    def _offer(self, peer: int, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> asyncio.Future:
+        return self._frames.post(peer, encode_head(Kind.OFFER, key, blocks, note, tag, self._limits))
+
+    def _heard(self, source: int, frame: memoryview) -> None:
+        preamble = parse_preamble(frame, self._limits)
+        start = PREAMBLE_BYTES + preamble.header_bytes
+        header = parse_header(preamble, frame[PREAMBLE_BYTES:start], self._limits)
+        match preamble.kind:
+            case Kind.MESSAGE:
+                blocks = split_body(header.layouts, memoryview(bytearray(frame[start:])))
+                self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
+            case Kind.OFFER if self._end is None:
+                self._mailbox.arrived(source, header.key, _Message(header, preamble.channel, None))
+            case Kind.OFFER:
+                self._bodies.discard(source, preamble.channel, header.layouts)
+            case Kind.ABORT:
+                self._give_up(PeerAborted(source, str(header.note)))
+            case Kind.GOODBYE:
+                self._goodbye_came(source, int(header.note))
+            case kind:
+                raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
+
+    def _restore(self, arrival: Arrival[_Message], blocks: Sequence[Block]) -> None:
+        arrival.item.blocks = copied(blocks)
+        self._mailbox.put_back(arrival)
+
+    def _say_goodbye(self) -> None:
+        """Refuse what is new, let peers go of what they hold for us, tell them that nothing more will come."""
+        self._refuse(Closed(f"rank {self.rank} is closed"))
+        for peer in range(self.world_size):
+            for arrival in self._mailbox.drop(peer):
+                if arrival.item.blocks is None:
+                    self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
+            self._frames.post(peer, encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=self._limits))
+
+    def _goodbye_came(self, source: int, buffers: int) -> None:
+        """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
+        self._gone[source] = PeerLost(source, "it closed")
+        self._buffers.announce(source, buffers)
+        arrivals = self._mailbox.drop(source)
+        fetched = asyncio.gather(*(self._fetch_held(arrival) for arrival in arrivals))
+        fetched.add_done_callback(partial(self._goodbye_done, source, arrivals))
+
+    def _fetch_held(self, arrival: Arrival[_Message]) -> asyncio.Future:
+        message = arrival.item
+        if message.blocks is not None:
+            return asyncio.gather()
+        message.blocks = landing(message.header.layouts)
+        return self._bodies.fetch(arrival.peer, message.tag, message.blocks)
+
+    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[_Message]], fetched: asyncio.Future) -> None:
+        if fetched.exception() is None:
+            for arrival in arrivals:
+                self._mailbox.put_back(arrival)
+            self._mailbox.fail_peer(source, self._gone[source])
+
+    def _quiet(self) -> bool:
+        """Everybody closed, everything came, and nothing is under way but the receive that listens."""
+        if self._poller.failure is not None:
+            return True
+        return len(self._gone) == self.world_size and self._buffers.swallow() and len(self._poller.requests) == 1
+
+    def _refuse(self, error: TransportError) -> None:
+        self._end = self._end or error
+        self._mailbox.fail_all(self._end)
+        self._buffers.end(self._end)
+
+    def _give_up(self, error: TransportError) -> None:
+        """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
+        if self._poller.failure is None:
+            self._refuse(error)
+            keep_alive(self._comms[0], self._poller.fail(self._end))
+
+    async def _poll(self) -> None:
+        error: TransportError = Closed(f"rank {self.rank} stopped polling")
+        try:
+            await self._poller.run()
+        except Exception as unexpected:
+            error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
+            raise
+        finally:
+            self._give_up(error)
+
+    def _free(self) -> None:
+        self._frames.stop()
+        for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
+            comm.Free()
+
+    def _check(self, peer: int | None) -> None:
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+        if peer is not None:
+            check_peer(peer, self.world_size)
+
+    def _check_sendable(self, peer: int) -> None:
+        self._check(peer)
+        if peer in self._gone:
+            raise self._gone[peer].with_traceback(None)

@@ -1,0 +1,183 @@
+"""One task that asks a library without callbacks, again and again, which of its requests are done.
+
+The one rule: all outstanding requests are asked about in one call, and how soon to ask again depends on how long it
+has been quiet, on whether this rank is computing, and on how many ranks share the node's cores. Knows no MPI: it is
+given the function that tests requests.
+
+Why naps at all: torch in a thread beside a loop that spins runs 2 to 3 times slower (the interpreter's lock), beside
+one that polls each millisecond 0 to 3 %; and 64 ranks that spin on 2 cores leave nobody any core to work on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Done = Callable[[Any], None]
+Test = Callable[[list[Any]], list[tuple[int, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to nap between two polls; all in seconds.
+
+    Args:
+        keen: how long to poll without napping after anything has happened.
+        shortest: the first nap.
+        longest: no nap is longer.
+        computing: while this rank computes, no nap is shorter, and there is no keen polling.
+        share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
+    """
+
+    keen: float = 1e-3
+    shortest: float = 100e-6
+    longest: float = 1e-3
+    computing: float = 1e-3
+    share: float = 1 / 8
+
+    @classmethod
+    def on_node(cls, ranks: int, cores: int) -> "Patience":
+        """Keen while every rank has a core; the more ranks share one, the longer the naps, up to 20 ms."""
+        if ranks <= cores:
+            return cls()
+        return cls(keen=0.0, longest=min(max(ranks / cores / 4, 1.0) * 1e-3, 20e-3))
+
+    def nap(self, quiet: float, computing: bool) -> float:
+        """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""
+        if quiet < self.keen and not computing:
+            return 0.0
+        shortest = self.computing if computing else self.shortest
+        return max(shortest, min(quiet * self.share, self.longest))
+
+
+class Poller:
+    """Watches requests until they are done.
+
+    Args:
+        test: given the requests, returns (index, outcome) of those done now; an outcome that is an exception is a
+            failure. It never blocks.
+        patience: how long to nap.
+    """
+
+    def __init__(self, test: Test, patience: Patience):
+        self._test, self._patience = test, patience
+        self._loop = asyncio.get_running_loop()
+        self._requests: list[Any] = []
+        self._dones: list[Done] = []
+        self._turns: list[asyncio.Future] = []
+        self._alarm: asyncio.Future | None = None
+        self._computing = False
+        self._stopped = False
+        self._failure: Exception | None = None
+        self._active = self._loop.time()
+
+    @property
+    def requests(self) -> list[Any]:
+        """What is being watched now."""
+        return list(self._requests)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing is watched any more, if that is so."""
+        return self._failure
+
+    def watch(self, request: Any, done: Done) -> None:
+        """Call `done(outcome)` once the request is done; at once if the poller has given up."""
+        if self._failure is not None:
+            done(self._failure)
+            return
+        self._requests.append(request)
+        self._dones.append(done)
+        self.wake()
+
+    def wait(self, request: Any, done: Done | None = None) -> asyncio.Future:
+        """A future of the request's outcome; cancelling the future leaves the request watched.
+
+        Args:
+            done: called with the outcome first, whether or not somebody still waits.
+        """
+        future = self._loop.create_future()
+
+        def resolve(outcome: Any) -> None:
+            if done is not None:
+                done(outcome)
+            _resolve(future, outcome)
+
+        self.watch(request, resolve)
+        return future
+
+    def turn(self) -> asyncio.Future:
+        """A future that is done after the next poll, or at once if there will be none."""
+        turn = self._loop.create_future()
+        if self._failure is None:
+            self._turns.append(turn)
+        else:
+            turn.set_result(None)
+        return turn
+
+    def poll(self) -> bool:
+        """Ask once about all requests; call what was to be called; say whether any was done."""
+        finished = self._test(self._requests) if self._requests else []
+        dones = [(self._dones[index], outcome) for index, outcome in finished]
+        for index in sorted((index for index, _ in finished), reverse=True):
+            del self._requests[index], self._dones[index]
+        for done, outcome in dones:
+            done(outcome)
+        return bool(finished)
+
+    async def run(self) -> None:
+        """Poll until `stop` or `fail`."""
+        while not self._stopped:
+            if self.poll():
+                self._active = self._loop.time()
+            self._take_turn()
+            pause = self._patience.nap(self._loop.time() - self._active, self._computing)
+            await (self._nap(pause) if pause else asyncio.sleep(0))
+
+    def stop(self) -> None:
+        """End `run` after its present step."""
+        self._stopped = True
+        self.wake()
+
+    def fail(self, error: Exception) -> list[Any]:
+        """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
+        self._failure = self._failure or error
+        requests, dones, self._requests, self._dones = self._requests, self._dones, [], []
+        for done in dones:
+            done(self._failure)
+        self._take_turn()
+        self.stop()
+        return requests
+
+    def wake(self) -> None:
+        """Something happened here, so something may soon happen there: end the nap and be keen again."""
+        self._active = self._loop.time()
+        if self._alarm is not None:
+            _resolve(self._alarm, None)
+
+    def computing(self, busy: bool) -> None:
+        self._computing = busy
+        self.wake()
+
+    async def _nap(self, pause: float) -> None:
+        self._alarm = self._loop.create_future()
+        timer = self._loop.call_later(pause, _resolve, self._alarm, None)
+        try:
+            await self._alarm
+        finally:
+            timer.cancel()
+            self._alarm = None
+
+    def _take_turn(self) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            _resolve(turn, None)
+
+
+def _resolve(future: asyncio.Future, outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
