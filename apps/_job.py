@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from apps._choose import Wishes, choose
 from apps._config import Config
-from apps._presets import ModelConfig, find_preset, layer_parameters, parameters
+from apps._presets import ModelConfig, activation_bytes, find_preset, layer_costs, layer_parameters, parameters
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 from pipelined.plan import Plan
@@ -56,23 +56,21 @@ class Job:
         return "\n".join(lines)
 
     def table(self) -> str:
-        """One line a rank of a group: its stages, their layers, and the bytes of its state in float32."""
-        cut = partition(self.costs(), self.plan.depth)
-        sizes = layer_parameters(self.model)
-        rows = []
-        for worker in range(self.plan.layout.workers):
-            stages = self.plan.layout.stages_of(worker)
-            held = sum(sizes[layer] for stage in stages for layer in cut[stage])
-            where = ", ".join(f"{s} (layers {cut[s].start}-{cut[s].stop - 1})" for s in stages)
-            rows.append(f"  worker {worker}: stages {where}; {held * STATE_BYTES / 2**20:,.1f} MiB of state")
-        shape = f"({self.plan.microbatch}, {self.sequence}, {self.model.d_model})"
+        """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
+        cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
+        rows = [self._row(worker, cut) for worker in range(self.plan.layout.workers)]
+        shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return "\n".join([*rows, f"  activations between stages: {shape}"])
 
-    def costs(self) -> list[float]:
-        """Floating-point operations a token of each layer, as `apps._model.GPT2.costs` gives them."""
-        width = self.model.d_model
-        block = 24.0 * width**2 + 4.0 * self.sequence * width
-        return [float(width), *[block] * self.model.layers, 2.0 * self.model.vocab * width]
+    def _row(self, worker: int, cut: list[range]) -> str:
+        stages, sizes = self.plan.layout.stages_of(worker), layer_parameters(self.model)
+        kept = activation_bytes(self.model, self.plan.rows, self.sequence)
+        state = STATE_BYTES * sum(sizes[layer] for stage in stages for layer in cut[stage])
+        live = min(self.plan.depth, self.plan.total_microbatches // self.plan.width)
+        most = live * max(sum(kept[layer] for layer in cut[stage]) for stage in stages)
+        where = ", ".join(f"{s} (layers {cut[s].start}-{cut[s].stop - 1})" for s in stages)
+        sizes_in_words = f"{state / 2**20:,.1f} MiB of state, up to {most / 2**20:,.1f} MiB of activations"
+        return f"  worker {worker}: stages {where}; {sizes_in_words}"
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from apps._gelu import gelu
-from apps._presets import ModelConfig
+from apps._presets import ModelConfig, layer_costs
 from pipelined.noise import Noise, keyed_generator
 
 
@@ -36,14 +36,8 @@ class GPT2:
         return self.config.layers + 2
 
     def costs(self, sequence: int) -> list[float]:
-        """Floating-point operations a token of a forward through each layer.
-
-        A block multiplies a token by 12 C² weights and attends to the whole sequence (2 · 2 T C; the causal half is
-        not left out, as kernels seldom do); the head multiplies by V C weights; the embedding only adds.
-        """
-        width = self.config.d_model
-        block = 2.0 * 12 * width**2 + 4.0 * sequence * width
-        return [float(width), *[block] * self.config.layers, 2.0 * self.config.vocab * width]
+        """Floating-point operations a token of a forward through each layer."""
+        return layer_costs(self.config, sequence)
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> "Part":
         """Build a range of layers; see `pipelined.model.Model`.

@@ -116,6 +116,29 @@ def layer_parameters(config: ModelConfig) -> list[int]:
     return [sum(map(prod, layer.values())) for layer in layer_shapes(config)]
 
 
+def layer_costs(config: ModelConfig, sequence: int) -> list[float]:
+    """Floating-point operations a token of a forward through each layer.
+
+    A block multiplies a token by 12 C² weights and attends to the whole sequence (2 · 2 T C; the causal half is not
+    left out, as kernels seldom do); the head multiplies by V C weights; the embedding only adds.
+    """
+    width = config.d_model
+    block = 2.0 * 12 * width**2 + 4.0 * sequence * width
+    return [float(width), *[block] * config.layers, 2.0 * config.vocab * width]
+
+
+def activation_bytes(config: ModelConfig, rows: int, sequence: int) -> list[int]:
+    """Bytes that each layer keeps of one microbatch between forward and backward, in float32.
+
+    Twice the 16-bit count of Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022),
+    section 4.1, without the dropout masks and without the attention matrix, which a fused kernel does not keep: 16
+    numbers a token and channel. The head keeps its logits and their softmax.
+    """
+    tokens = rows * sequence
+    block = 4 * 16 * tokens * config.d_model
+    return [4 * tokens * config.d_model, *[block] * config.layers, 4 * tokens * (2 * config.vocab + 2 * config.d_model)]
+
+
 def _embedding_shapes(config: ModelConfig) -> Shapes:
     return {
         "transformer.wte.weight": (config.vocab, config.d_model),

@@ -154,7 +154,9 @@ async def _finish(session: Session, report: Report) -> None:
 def compare(loss: float, grams: dict[str, float]) -> str:
     """The validation loss beside what counting alone reaches on the same tokens."""
     others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
-    return f"validation loss {loss:.4f} nats a token ({others}): {grams['bigram'] - loss:+.4f} under the bigram"
+    below = grams["bigram"] - loss
+    where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
+    return f"validation loss {loss:.4f} nats a token, {where} ({others})"
 
 
 async def _sample(session: Session, say: Callable[[str], None]) -> None:
