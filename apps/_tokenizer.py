@@ -52,6 +52,11 @@ class Tokenizer:
         """How many embeddings a model needs: the largest id and one."""
         return max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
 
+    @property
+    def end_of_text(self) -> int | None:
+        """The id of GPT-2's only special token, where the vocabulary has it."""
+        return self._inner.token_to_id(END_OF_TEXT)
+
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text, without any token that is not in it; uint16 where they fit, else uint32."""
         return self.encode_all([text])
@@ -68,7 +73,7 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write the files that `transformers.AutoTokenizer` reads into an existing directory."""
-        ends = END_OF_TEXT if self._inner.token_to_id(END_OF_TEXT) is not None else None
+        ends = None if self.end_of_text is None else END_OF_TEXT
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": ends,

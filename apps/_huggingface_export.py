@@ -1,0 +1,145 @@
+"""Writing a GPT-2 directory as Hugging Face keeps them: config.json, safetensors in one file or many, a tokenizer.
+
+Everything is prepared aside and then renamed into place, and nothing but an earlier GPT-2 is ever written over. The
+tensors may come one by one. This file must not know where they come from.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from apps._huggingface import FIXED, check_export
+from apps._presets import ModelConfig, shapes
+from apps._tokenizer import Tokenizer
+
+SHARD_BYTES = 2 << 30
+"""A file of weights is closed before it holds more than this."""
+
+
+def export(
+    directory: str | Path,
+    tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a directory that `transformers.GPT2LMHeadModel.from_pretrained` reads.
+
+    Args:
+        tensors: every parameter once, by name; pairs may come one by one, so that the whole need not fit in memory.
+        shard_bytes: the most that a file of weights holds, unless one tensor is larger.
+    Raises:
+        UsageError: as `check_export`.
+        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
+    Cost: memory for one shard.
+    """
+    path, aside = Path(directory), Path(directory, ".partial")
+    check_export(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        shards = _Shards(aside, shard_bytes)
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            shards.add(name, tensor)
+        _check_complete(shards.shapes, config)
+        shards.finish()
+        _write_json(aside / "config.json", _describe(config, shards.dtype, tokenizer))
+        if tokenizer is not None:
+            tokenizer.save(aside)
+        _move(aside, path)
+    finally:
+        shutil.rmtree(aside)
+
+
+class _Shards:
+    """Files of weights in the making, numbered as they fill.
+
+    Args:
+        aside: where they are written.
+        limit: the most bytes in one.
+    """
+
+    def __init__(self, aside: Path, limit: int):
+        self._aside, self._limit = aside, limit
+        self._filling: dict[str, torch.Tensor] = {}
+        self._filled: list[tuple[str, ...]] = []
+        self._bytes, self._total, self.dtype = 0, 0, "float32"
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        if self._filling and self._bytes + tensor.nbytes > self._limit:
+            self._close()
+        self._filling[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        self._bytes += tensor.nbytes
+        self._total += tensor.nbytes
+        self.shapes[name], self.dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+    def _close(self) -> None:
+        save_file(self._filling, self._aside / f"{len(self._filled)}", metadata={"format": "pt"})
+        self._filled.append(tuple(self._filling))
+        self._filling, self._bytes = {}, 0
+
+    def finish(self) -> None:
+        """Write what is left, and give the files the names that tell how many there are."""
+        self._close()
+        count = len(self._filled)
+        files = (
+            [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+            if count > 1
+            else ["model.safetensors"]
+        )
+        for number, file in enumerate(files):
+            Path(self._aside, str(number)).rename(self._aside / file)
+        if count > 1:
+            where = {name: file for names, file in zip(self._filled, files, strict=True) for name in names}
+            index = {"metadata": {"total_size": self._total}, "weight_map": where}
+            _write_json(self._aside / "model.safetensors.index.json", index)
+
+
+def _check_complete(given: Mapping[str, tuple[int, ...]], config: ModelConfig) -> None:
+    wanted = shapes(config)
+    wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    if wrong:
+        raise ValueError(
+            f"not the model's tensors ({len(wrong)} of {len(wanted)} differ, first {wrong[0]}: "
+            f"{given.get(wrong[0])}, expected {wanted.get(wrong[0])}); give each parameter once"
+        )
+
+
+def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What config.json says."""
+    end = tokenizer.end_of_text if tokenizer else None
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_layer": config.layers,
+        "n_embd": config.d_model,
+        "n_head": config.heads,
+        "n_inner": None,
+        "n_positions": config.positions,
+        "vocab_size": config.vocab,
+        **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
+        **FIXED,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": config.tied,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": dtype,
+    }
+
+
+def _move(aside: Path, path: Path) -> None:
+    """Put the new files in place of an earlier export's."""
+    for old in path.glob("model*.safetensors*"):
+        old.unlink()
+    for file in aside.iterdir():
+        file.replace(path / file.name)
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
