@@ -41,7 +41,8 @@ class Timeline:
     @property
     def peak_activations(self) -> list[float]:
         """For each worker the most microbatches alive at once: forward begun, last backward (half) not ended."""
-        return [_peak(worker) / self.layout.parts for worker in self.workers]
+        parts = self.layout.parts
+        return [_peak(worker) / parts if parts > 1 else _peak(worker) for worker in self.workers]
 
     @property
     def weight_copies(self) -> list[int]:

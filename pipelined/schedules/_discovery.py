@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -51,16 +52,14 @@ def find(name: str) -> Schedule:
 
 
 def _from_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    # Where its own dataclasses look for the module, under a name that no import statement can reach.
-    sys.modules[f"<{path.resolve()}>"] = module
-    module.__name__ = f"<{path.resolve()}>"
+    name = f"<{path.resolve()}>"  # no import statement can reach it, so it hides nothing
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
 
-def _guarded(name: str, load):
+def _guarded(name: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Load a user's module; whatever its code raises becomes one message."""
     try:
         return load()

@@ -2,6 +2,11 @@
 
 A *unit* is the schedule of D microbatches (or fewer) over 2f pipes; units follow one another without a gap in the
 order. Inside a unit everything has a slot, and no two instructions of a worker ever share one, because D is even.
+
+Bubble of a worker with N = KD, F and B seconds a forward and a backward, free messages:
+  direct            (D/2f-1)((F+B) + (2K-1)(B-F))    B >= F      D/2+1 … D live microbatches (f = 1)
+  forward doubling  (D/2-1)((F+B) + (K-2)(B-2F))     K even, 2F <= B <= 3F      3D/2+1 … 2D
+  backward halving  (D/2-1)((F+B)/2 + (K-1)(B-2F))   2F <= B <= 3F              half of those
 Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more microbatches), 3.6 (more pipes).
 """
 
@@ -9,9 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules._checks import check_chunks, check_positive
-from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
-
-SCALES = ("direct", "forward-doubling", "backward-halving")
+from pipelined.schedules._contract import SCALES, Layout, ScheduleError, Shape, Worker
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""`python -m pipelined COMMAND …`: finds the command, and turns bad input into one message and exit code 2."""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pipelined import _commands
+from pipelined.schedules import ScheduleError
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns: the exit code: 0 done, 2 bad input (said in one message on stderr).
+    """
+    chosen = _parser().parse_args(arguments)
+    try:
+        chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ScheduleError, _commands.BadInput) as error:
+        print(f"python -m pipelined {chosen.command}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for found in pkgutil.iter_modules(_commands.__path__):
+        if found.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"pipelined._commands.{found.name}")
+        summary = module.__doc__.partition("\n")[0]
+        command = commands.add_parser(found.name, help=summary, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

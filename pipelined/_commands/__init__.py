@@ -1,0 +1,9 @@
+"""The commands of `python -m pipelined`, one a file; a file's name is the command's name.
+
+A command has a docstring (its help), `add_arguments(parser)` and `run(arguments)`. Its module must import fast: what is
+heavy is imported inside `run`.
+"""
+
+from pipelined._commands._errors import BadInput, writing
+
+__all__ = ["BadInput", "writing"]

@@ -1,0 +1,139 @@
+"""The two clocks: virtual time is exact and instant, and a loop on which everybody waits raises."""
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.clock import Deadlock, RealClock, VirtualClock, run_virtual
+
+seconds = st.floats(1e-12, 1e12)
+
+
+async def slept(*naps):
+    clock, moments = VirtualClock(), []
+    for nap in naps:
+        await clock.sleep(nap)
+        moments.append(clock.now())
+    return moments
+
+
+def test_virtual_time_starts_at_zero_and_is_the_sum_of_the_sleeps():
+    assert run_virtual(slept(0, 1, 0.5, 0)) == [0, 1, 1.5, 1.5]
+
+
+@given(st.lists(seconds, min_size=1, max_size=8))
+def test_a_lone_sleeper_wakes_exactly_when_it_asked_whatever_the_magnitude(naps):
+    moment, expected = 0.0, []
+    for nap in naps:
+        moment += nap
+        expected.append(moment)
+    assert run_virtual(slept(*naps)) == expected
+
+
+@given(st.lists(seconds, min_size=2, max_size=8, unique=True))
+def test_sleepers_wake_in_the_order_of_their_moments(naps):
+    woken = []
+
+    async def nap(duration):
+        await VirtualClock().sleep(duration)
+        woken.append(duration)
+
+    async def everyone():
+        await asyncio.gather(*map(nap, naps))
+
+    run_virtual(everyone())
+    assert woken == sorted(naps)
+
+
+def test_time_stands_still_while_anything_is_ready():
+    async def busy():
+        clock = VirtualClock()
+        timer = asyncio.ensure_future(clock.sleep(1))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            assert clock.now() == 0 and not timer.done()
+        await timer
+        return clock.now()
+
+    assert run_virtual(busy()) == 1
+
+
+def test_a_timeout_fires_at_its_virtual_moment():
+    async def patient():
+        try:
+            async with asyncio.timeout(3600):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return VirtualClock().now()
+
+    assert run_virtual(patient()) == 3600
+
+
+def test_what_the_program_raises_comes_out():
+    async def broken():
+        await VirtualClock().sleep(1)
+        raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        run_virtual(broken())
+
+
+def test_a_deadlock_raises_and_names_who_waits_and_where():
+    async def stuck():
+        await asyncio.Event().wait()
+
+    async def everyone():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stuck(), name="worker 7")
+
+    with pytest.raises(Deadlock, match=r"tasks: 2\)(.|\n)*worker 7 at .*locks.py:\d+ in Event.wait"):
+        run_virtual(everyone())
+
+
+def test_a_deadlock_of_many_names_the_first_and_counts_the_rest():
+    async def everyone():
+        await asyncio.gather(*(asyncio.Event().wait() for _ in range(40)))
+
+    with pytest.raises(Deadlock, match="and 25 more"):
+        run_virtual(everyone())
+
+
+def test_a_timer_at_infinity_never_comes():
+    with pytest.raises(Deadlock):
+        run_virtual(slept(1, math.inf))
+
+
+def test_a_deadlock_cancels_every_task_before_it_is_raised():
+    cancelled = []
+
+    async def stuck():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    with pytest.raises(Deadlock):
+        run_virtual(stuck())
+    assert cancelled == [True]
+
+
+def test_the_virtual_clock_refuses_a_real_loop():
+    async def mistaken():
+        VirtualClock().now()
+
+    with pytest.raises(RuntimeError, match="run_virtual"):
+        asyncio.run(mistaken())
+
+
+def test_the_real_clock_goes_forward():
+    async def twice():
+        clock = RealClock()
+        before = clock.now()
+        await clock.sleep(0)
+        return before, clock.now()
+
+    before, after = asyncio.run(twice())
+    assert after > before

@@ -1,0 +1,208 @@
+"""The pricer, against every closed form and table known for the schedules here."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from pipelined.checker import check
+from pipelined.pricer import Costs, price, price_schedule
+from pipelined.recorder import record
+from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules.gpipe import layout as one_pipe
+
+BACKWARD_LONGER = [(1, 1), (2, 3), (1, 4)]
+BACKWARD_TWICE = [(1, 2), (2, 5), (1, 3)]
+EVEN = range(2, 18, 2)
+
+
+def timeline(name, depth, microbatches, costs=(1, 2), pipes=0, scale="direct", p2p=0.0):
+    program = record(find(name), Shape(depth, microbatches, pipes, scale=scale))
+    check(program)
+    return price(program, Costs(*costs, p2p=p2p))
+
+
+def bubble(priced, microbatches, costs):
+    return priced.makespan - microbatches * sum(costs)
+
+
+def numbers(depth):
+    """1 … 4D for a small depth, the interesting ones of them for a large one."""
+    return range(1, 4 * depth + 1) if depth <= 6 else (1, 2, depth - 1, depth, depth + 1, 2 * depth)
+
+
+@pytest.mark.parametrize("depth", [*range(1, 17), 32])
+@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b"])
+def test_one_pipe_takes_n_plus_d_minus_1_slots(name, depth):
+    for microbatches in numbers(depth):
+        priced = timeline(name, depth, microbatches, (2, 3))
+        assert priced.makespan == (microbatches + depth - 1) * 5
+        alive = [microbatches if name == "gpipe" else min(microbatches, depth - s) for s in range(depth)]
+        assert priced.peak_activations == alive
+        assert priced.weight_copies == [1] * depth
+
+
+@pytest.mark.parametrize("depth", EVEN)
+@pytest.mark.parametrize("costs", BACKWARD_LONGER)
+def test_chimera_direct_has_its_bubble_for_every_number_of_pipes(depth, costs):
+    forward, backward = costs
+    for each_way in (f for f in range(1, depth // 2 + 1) if depth // 2 % f == 0):
+        for units in (1, 2, 3, 4) if depth <= 8 else (1, 3):
+            priced = timeline("chimera", depth, units * depth, costs, 2 * each_way)
+            wanted = (depth // 2 // each_way - 1) * (forward + backward + (2 * units - 1) * (backward - forward))
+            assert bubble(priced, units * depth, costs) == wanted
+            assert priced.weight_copies == [2 * each_way] * depth
+
+
+def test_chimera_direct_at_depth_32():
+    priced = timeline("chimera", 32, 64)
+    assert bubble(priced, 64, (1, 2)) == 15 * (3 + 3)
+
+
+@pytest.mark.parametrize("depth", EVEN)
+@pytest.mark.parametrize("costs", BACKWARD_LONGER)
+def test_chimera_with_few_microbatches(depth, costs):
+    forward, backward = costs
+    for microbatches in range(1, depth + 1):
+        wanted = depth * (forward + backward) + 2 * backward * (math.ceil(microbatches / 2) - 1)
+        assert timeline("chimera", depth, microbatches, costs).makespan == wanted
+
+
+@pytest.mark.parametrize("depth", EVEN)
+def test_chimera_keeps_between_half_and_all_of_d_microbatches_alive(depth):
+    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
+    for units in (1, 2, 3):
+        assert timeline("chimera", depth, units * depth).peak_activations == [depth // 2 + 1 + h for h in near]
+
+
+@pytest.mark.parametrize("depth, each_way", [(8, 2), (8, 4), (12, 2), (12, 3), (16, 4)])
+def test_more_pipes_keep_more_alive_and_more_evenly(depth, each_way):
+    peaks = timeline("chimera", depth, 2 * depth, pipes=2 * each_way).peak_activations
+    assert (min(peaks), max(peaks)) == (depth - depth // (2 * each_way) + 1, depth)
+
+
+@pytest.mark.parametrize("depth", EVEN)
+@pytest.mark.parametrize("costs", BACKWARD_TWICE)
+@pytest.mark.parametrize("units", [2, 3, 4, 5])
+def test_forward_doubling(depth, costs, units):
+    forward, backward = costs
+    priced = timeline("chimera", depth, units * depth, costs, scale="forward-doubling")
+    inside = (units - 2) * (backward - 2 * forward)
+    if units % 2:
+        inside = (units - 3) * (backward - 2 * forward) + 2 * (backward - forward)
+    assert bubble(priced, units * depth, costs) == (depth // 2 - 1) * (forward + backward + inside)
+    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
+    assert priced.peak_activations == [3 * depth // 2 + 1 + h for h in near]
+
+
+@pytest.mark.parametrize("depth", EVEN)
+@pytest.mark.parametrize("costs", BACKWARD_TWICE)
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_backward_halving(depth, costs, units):
+    forward, backward = costs
+    priced = timeline("chimera", depth, units * depth, costs, scale="backward-halving")
+    inside = (forward + backward) / 2 + (units - 1) * (backward - 2 * forward)
+    assert bubble(priced, units * depth, costs) == (depth // 2 - 1) * inside
+    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
+    assert priced.peak_activations == [(3 * depth // 2 + 1 + h) / 2 for h in near]
+
+
+@pytest.mark.parametrize("depth", [4, 8, 16])
+@pytest.mark.parametrize("scale, units, share", [("forward-doubling", 2, 1), ("backward-halving", 1, 2)])
+def test_beyond_three_forwards_a_backward_makes_the_doubled_bubble_longer_than_its_closed_form(
+    depth, scale, units, share
+):
+    priced = timeline("chimera", depth, units * depth, (1, 5), scale=scale)
+    assert bubble(priced, units * depth, (1, 5)) == (depth // 2 - 1) * (1 + 5 + (5 - 3)) / share
+
+
+@pytest.mark.parametrize(
+    "name, depth, microbatches, equal, double, idle, alive",
+    [
+        ("gpipe", 4, 4, 14, 21, 9, [4, 4, 4, 4]),
+        ("one_f_one_b", 4, 4, 14, 21, 9, [4, 3, 2, 1]),
+        ("chimera", 4, 4, 10, 16, 4, [3, 4, 4, 3]),
+        ("chimera", 4, 8, 18, 30, 6, [3, 4, 4, 3]),
+        ("chimera", 8, 8, 22, 36, 12, [5, 6, 7, 8, 8, 7, 6, 5]),
+        ("chimera", 6, 6, 16, 26, 8, [4, 5, 6, 6, 5, 4]),
+        ("chimera", 8, 16, 38, 66, 18, [5, 6, 7, 8, 8, 7, 6, 5]),
+    ],
+)
+def test_the_known_table(name, depth, microbatches, equal, double, idle, alive):
+    assert timeline(name, depth, microbatches, (1, 1)).makespan == equal
+    priced = timeline(name, depth, microbatches, (1, 2))
+    assert (priced.makespan, bubble(priced, microbatches, (1, 2))) == (double, idle)
+    assert priced.bubble_ratio == pytest.approx(idle / double)
+    assert priced.peak_activations == alive
+
+
+def test_the_known_table_for_doubling_and_for_eight_pipes():
+    doubled = timeline("chimera", 4, 8, scale="forward-doubling")
+    assert (doubled.makespan, doubled.peak_activations) == (27, [7, 8, 8, 7])
+    crowded = timeline("chimera", 8, 8, pipes=8)
+    assert (crowded.makespan, crowded.bubble_ratio, crowded.peak_activations) == (24, 0.0, [8] * 8)
+    assert timeline("chimera", 8, 8, (1, 1), pipes=8).makespan == 16
+
+
+@pytest.mark.parametrize("backward", [2, 3, 7.5])
+def test_the_critical_path_of_four_by_four_has_four_forwards_and_six_backwards(backward):
+    assert timeline("chimera", 4, 4, (1, backward)).makespan == 4 + 6 * backward
+
+
+def test_the_two_printed_bubble_ratios_hold_where_they_hold():
+    for depth in EVEN:
+        exact = timeline("chimera", depth, depth).bubble_ratio
+        assert exact == pytest.approx((depth - 2) / (1.5 * depth + depth - 2))
+        equal = timeline("chimera", depth, 2 * depth, (1, 1)).bubble_ratio
+        assert equal == pytest.approx((depth - 2) / (4 * depth + depth - 2))
+
+
+def test_chimera_direct_loses_to_1f1b_where_messages_are_free_and_units_many():
+    def shorter(depth, units):
+        chimera, other = (timeline(name, depth, units * depth).makespan for name in ("chimera", "one_f_one_b"))
+        return chimera < other
+
+    assert [shorter(4, k) for k in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [shorter(8, k) for k in (1, 2, 3, 4)] == [True, True, False, False]
+
+
+def test_a_message_between_workers_takes_its_time_and_one_at_home_none():
+    assert timeline("gpipe", 3, 1, (1, 2), p2p=0.5).makespan == 3 * 3 + 4 * 0.5
+    assert timeline("gpipe", 1, 5, (1, 2), p2p=0.5).makespan == 15
+
+
+def test_stages_may_cost_differently():
+    program = record(find("gpipe"), Shape(3, 1))
+    priced = price(program, Costs([1, 2, 3], [10, 20, 30]))
+    assert priced.makespan == 66
+    assert [timed.end - timed.start for timed in priced.workers[1]] == [2, 20]
+
+
+async def halves(worker):
+    await worker.forward(0)
+    await worker.backward_input(0)
+    await worker.backward_weight(0)
+
+
+def test_a_split_backward_passes_the_gradient_on_before_its_weight_half():
+    schedule = SimpleNamespace(__name__="halves", layout=one_pipe, schedule=halves)
+    check(record(schedule, Shape(2, 1)))
+    priced = price_schedule(schedule, Shape(2, 1), Costs(1, 9, 2, 3))
+    assert [(t.instruction.op, t.start, t.end) for t in priced.workers[0]] == [("F", 0, 1), ("I", 4, 6), ("W", 6, 9)]
+    assert priced.peak_activations == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b", "chimera"])
+def test_a_schedule_costs_what_its_program_costs(name):
+    shape, costs = Shape(4, 6), Costs(1, 2, p2p=0.25)
+    assert price_schedule(find(name), shape, costs) == price(record(find(name), shape), costs)
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])
+def test_what_is_no_duration_is_refused(seconds):
+    with pytest.raises(ScheduleError, match=f"backward-input={seconds}"):
+        Costs(backward_input=seconds)
+
+
+def test_free_instructions_leave_no_bubble():
+    assert timeline("chimera", 4, 4, (0, 0)).bubble_ratio == 0.0

@@ -1,0 +1,145 @@
+"""`python -m pipelined schedule`: what it prints, writes and refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipelined.__main__ import main
+from pipelined.trace import read
+
+FOUR = ["schedule", "chimera", "--depth", "4", "--microbatches", "4"]
+
+
+def output(capsys, *arguments):
+    assert main([*FOUR, *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_it_prints_the_grid_and_what_it_costs(capsys):
+    lines = output(capsys).splitlines()
+    assert lines[0] == "worker 0 (0 3)  |F0|F1|  |F2|B2   |F3|B3   |  |B0   |     |B1   |"
+    assert lines[5:] == [
+        "makespan          16 s",
+        "bubble ratio      25.0%",
+        "peak activations  3 4 4 3 (microbatches a worker)",
+        "weight copies     2 2 2 2 (stages a worker)",
+    ]
+
+
+def test_json_has_the_promised_keys_and_numbers(capsys):
+    told = json.loads(output(capsys, "--json"))
+    assert list(told) == [
+        "schedule",
+        "depth",
+        "microbatches",
+        "workers",
+        "makespan",
+        "bubble_ratio",
+        "peak_activations",
+        "weight_copies",
+    ]
+    assert (told["schedule"], told["depth"], told["microbatches"]) == ("chimera", 4, 4)
+    assert (told["makespan"], told["bubble_ratio"]) == (16.0, 0.25)
+    assert (told["peak_activations"], told["weight_copies"]) == ([3, 4, 4, 3], [2, 2, 2, 2])
+    expected = {"op": "B", "stage": 3, "microbatch": 2, "pipe": 1, "start": 4.0, "end": 6.0}
+    assert told["workers"][0][3] == expected
+    assert [len(worker) for worker in told["workers"]] == [8] * 4
+
+
+def test_costs_are_what_is_given_and_else_the_default(capsys):
+    told = json.loads(output(capsys, "--json", "--costs", "backward=3,p2p=0.5"))
+    assert told["workers"][0][0]["end"] == 1.0
+    assert told["workers"][1][0]["start"] == 1.5
+    assert told["makespan"] > 4 + 6 * 3
+
+
+def test_pipes_and_scale_are_passed_on(capsys):
+    assert main(["schedule", "chimera", "--depth", "8", "--microbatches", "8", "--pipes", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["makespan"] == 24
+    doubled = ["--microbatches", "8", "--scale", "forward-doubling", "--json"]
+    assert json.loads(output(capsys, *doubled))["makespan"] == 27
+    halved = json.loads(output(capsys, "--scale", "backward-halving", "--json"))
+    assert (halved["microbatches"], halved["makespan"]) == (4, 13.5)
+    assert halved["peak_activations"] == [3.5, 4, 4, 3.5]
+
+
+@pytest.mark.parametrize("flag, begins", [("--png", b"\x89PNG"), ("--svg", b"<?xml")])
+def test_it_draws(capsys, tmp_path, flag, begins):
+    output(capsys, flag, str(tmp_path / "picture"))
+    assert (tmp_path / "picture").read_bytes().startswith(begins)
+
+
+def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
+    told = json.loads(output(capsys, "--json", "--trace", str(tmp_path / "t.json.gz")))
+    spans = [span for span in read(tmp_path / "t.json.gz") if span.category != "idle"]
+    seen = [(s.rank, s.stage, s.microbatch, s.pipe, s.start, s.end) for s in spans]
+    assert seen == [
+        (worker, i["stage"], i["microbatch"], i["pipe"], i["start"], i["end"])
+        for worker, instructions in enumerate(told["workers"])
+        for i in instructions
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], "known: chimera, gpipe, one_f_one_b"),
+        (["schedule", "chimera", "--depth", "5", "--microbatches", "4"], "needs an even depth (depth: 5)"),
+        (["schedule", "gpipe", "--depth", "4", "--microbatches", "0"], "--microbatches must be at least 1"),
+        ([*FOUR, "--pipes", "3"], "--pipes can be 2, 4"),
+        ([*FOUR, "--chunks", "2"], "use --chunks 1"),
+        ([*FOUR, "--costs", "forwards=1"], "unknown cost 'forwards'; known: forward, backward, backward-input"),
+        ([*FOUR, "--costs", "forward"], "the cost 'forward' is no number"),
+        ([*FOUR, "--costs", "forward=nan"], "the cost forward=nan is no duration"),
+        ([*FOUR, "--png", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
+        ([*FOUR, "--trace", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
+    ],
+)
+def test_bad_input_gets_one_message_and_exit_code_2(capsys, arguments, message):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err
+    assert captured.err.startswith("python -m pipelined schedule: ") and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["draw"], "choose from"),
+        ([*FOUR, "--depth", "four"], "invalid int value: 'four'"),
+        ([*FOUR, "--scale", "tripling"], "choose from"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_a_flag_that_cannot_be_read_gets_one_message_and_exit_code_2(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert stopped.value.code == 2 and message in captured.err and captured.err.count("\n") == 1
+
+
+def test_a_wrong_schedule_of_the_user_s_is_shown_as_a_grid(capsys, tmp_path):
+    text = "from pipelined.schedules.gpipe import layout\nasync def schedule(worker):\n    await worker.forward(0)\n"
+    (tmp_path / "mine.py").write_text(text)
+    assert main(["schedule", str(tmp_path / "mine.py"), "--depth", "2", "--microbatches", "1"]) == 2
+    assert capsys.readouterr().err.endswith("worker 0 | 0F0p0\n                 ^ missing: 0B0p0\n")
+
+
+def test_help_and_the_grid_need_neither_torch_nor_numpy_nor_matplotlib():
+    heavy = "{'torch', 'numpy', 'matplotlib', 'mpi4py'}"
+    run = f"main({FOUR!r})\ntry: main(['schedule', '--help'])\nexcept SystemExit: pass"
+    script = f"import sys\nfrom pipelined.__main__ import main\n{run}\nassert not {heavy} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and "--microbatches" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_failure():
+    command = [sys.executable, "-m", "pipelined", "schedule", "gpipe", "--depth", "64", "--microbatches", "99"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)

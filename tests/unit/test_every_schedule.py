@@ -1,0 +1,127 @@
+"""Clauses that every schedule file must pass, and what the names of schedules mean."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelined.checker import check
+from pipelined.pricer import Costs, price
+from pipelined.recorder import record
+from pipelined.schedules import SCALES, ScheduleError, Shape, find, known
+
+NAMES = known()
+every_schedule = pytest.mark.parametrize("name", NAMES)
+
+shapes = st.builds(
+    Shape, st.integers(1, 12), st.integers(1, 26), st.integers(0, 8), st.integers(1, 2), st.sampled_from(SCALES)
+)
+
+
+def test_the_schedules_are_the_files():
+    assert {"chimera", "gpipe", "one_f_one_b"} <= set(NAMES)
+    assert not any(name.startswith("_") for name in NAMES)
+
+
+@every_schedule
+def test_it_says_what_it_is_and_where_it_comes_from(name):
+    assert "Source:" in find(name).__doc__ and find(name).layout.__doc__ and find(name).schedule.__doc__
+
+
+@every_schedule
+@settings(max_examples=150)
+@given(shape=shapes)
+def test_a_shape_is_refused_with_a_remedy_or_gives_a_right_program(name, shape):
+    try:
+        program = record(find(name), shape)
+    except ScheduleError as error:
+        assert "; " in str(error) or "--" in str(error)
+        return
+    check(program)
+    layout = program.layout
+    assert layout.depth == shape.depth
+    assert sum(map(len, layout.microbatches)) == shape.microbatches * layout.parts
+
+
+@every_schedule
+def test_it_takes_any_number_of_microbatches_at_an_even_depth(name):
+    for depth in (2, 4, 6, 8):
+        for microbatches in range(1, 4 * depth + 1):
+            program = record(find(name), Shape(depth, microbatches))
+            check(program)
+            assert sorted(sum(program.layout.microbatches, ())) == list(range(microbatches))
+
+
+@every_schedule
+def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
+    for microbatches in (1, 3, 4, 8, 9):
+        for pipe in find(name).layout(Shape(4, microbatches)).microbatches:
+            assert list(pipe) == sorted(pipe)
+
+
+@every_schedule
+@pytest.mark.parametrize("field", ["depth", "microbatches"])
+def test_nothing_to_do_is_refused(name, field):
+    with pytest.raises(ScheduleError, match=rf"--{field} must be at least 1 \(it is 0\)"):
+        find(name).layout(Shape(**{"depth": 4, "microbatches": 4, field: 0}))
+
+
+@every_schedule
+def test_it_never_beats_the_work_of_its_busiest_worker(name):
+    for microbatches in (1, 4, 6, 9):
+        timeline = price(record(find(name), Shape(4, microbatches)), Costs(1, 2, p2p=0.125))
+        busiest = max(sum(t.end - t.start for t in worker) for worker in timeline.workers)
+        assert timeline.makespan >= max(busiest, 4 * 3)
+        assert 0.0 <= timeline.bubble_ratio < 1.0
+
+
+def test_an_unknown_schedule_lists_the_known():
+    with pytest.raises(ScheduleError, match=f"unknown schedule 'gpip'; known: {', '.join(NAMES)}"):
+        find("gpip")
+
+
+MINE = """
+from dataclasses import dataclass
+from pipelined.schedules.gpipe import layout
+
+@dataclass
+class Note:
+    text: "str"
+
+async def schedule(worker):
+    await worker.forward(0)
+    await worker.backward(0)
+"""
+
+
+def test_a_schedule_may_be_a_file_of_the_user_s(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    check(record(find(str(tmp_path / "mine.py")), Shape(3, 1)))
+
+
+def test_a_schedule_may_be_a_module_of_the_user_s(tmp_path, monkeypatch):
+    package = tmp_path / "users_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    check(record(find("users_package.mine"), Shape(3, 1)))
+
+
+@pytest.mark.parametrize(
+    "text, fact",
+    [
+        ("def schedule(worker): ...", "lacks layout"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("import nowhere_at_all", "nowhere"),
+    ],
+)
+def test_a_file_that_is_no_schedule_is_refused(tmp_path, text, fact):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ScheduleError, match=fact):
+        find(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize("name", ["nowhere/mine.py", "nowhere.mine"])
+def test_a_file_or_module_that_is_not_there_is_refused(name):
+    with pytest.raises(ScheduleError, match=f"cannot import the schedule '{name}'"):
+        find(name)
