@@ -128,6 +128,10 @@ class Transport(ABC):
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
 
+    def last_key(self, peer: int) -> Key | None:
+        """The key of the last message heard of from this peer, for whoever must say what a lost peer did last."""
+        return None
+
     def native(self, ranks: Sequence[int], channel: int) -> Native | None:
         """The transport's own collectives over these ranks, or None where it has none.
 

@@ -49,11 +49,13 @@ class Mailbox(Generic[Item]):
         self._order = count()
         self._arrived: dict[Key, dict[int, deque[Arrival[Item]]]] = {}
         self._waiting: dict[tuple[int | None, Key], deque[_Receive]] = {}
+        self._last_keys: dict[int, Key] = {}
         self._gone: dict[int, Exception] = {}
         self._failure: Exception | None = None
 
     def arrived(self, peer: int, key: Key, item: Item) -> None:
         """Give the item to the receive that has waited longest for it, or keep it."""
+        self._last_keys[peer] = key
         self.put_back(Arrival(peer, key, next(self._order), item))
 
     def put_back(self, arrival: Arrival[Item]) -> None:
@@ -109,6 +111,10 @@ class Mailbox(Generic[Item]):
             for receives in self._waiting.values():
                 _fail(receives, error)
             self._waiting.clear()
+
+    def last_key(self, peer: int) -> Key | None:
+        """The key of what arrived last from this peer."""
+        return self._last_keys.get(peer)
 
     def arrivals(self, peer: int) -> Iterator[Arrival[Item]]:
         """What is kept from this peer, in no particular order of keys."""

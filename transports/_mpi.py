@@ -166,6 +166,9 @@ class MpiTransport(Transport):
     def computing(self, busy: bool) -> None:
         self._poller.computing(busy)
 
+    def last_key(self, peer: int) -> Key | None:
+        return self._mailbox.last_key(peer)
+
     def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
         group = (tuple(ranks), channel)
         if group not in self._natives:

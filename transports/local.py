@@ -123,6 +123,9 @@ class Local(Transport):
         held.land((block,))
         self.traffic.count_received(held.nbytes)
 
+    def last_key(self, peer: int) -> Key | None:
+        return self._messages.last_key(peer)
+
     async def abort(self, reason: str) -> None:
         for other in self._others():
             other._finish(PeerAborted(self.rank, reason))
