@@ -67,7 +67,7 @@ class Coordinator:
             async with asyncio.timeout(self._wait):
                 await self._full
         except TimeoutError as error:
-            missing = [rank for rank in range(1, self._me.world_size) if not self._is_seated(rank)]
+            missing = [rank for rank in range(1, self._me.world_size) if not self.is_seated(rank)]
             raise RendezvousError(
                 f"ranks that never came: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
                 f"{self._wait:g} s); start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
@@ -91,18 +91,19 @@ class Coordinator:
             pass
         self._seats.pop(hello.rank).sock.close()
 
-    def _is_seated(self, rank: int) -> bool:
+    def is_seated(self, rank: int) -> bool:
+        """Whether this rank has come, and said where it listens."""
         return rank in self._seats and self._seats[rank].address is not None
 
     def _look_around(self) -> None:
-        if not self._full.done() and all(map(self._is_seated, range(1, self._me.world_size))):
+        if not self._full.done() and all(map(self.is_seated, range(1, self._me.world_size))):
             self._full.set_result(None)
 
     def _missed_proof(self, error: WrongKey) -> None:
         """Give up soon if it was one of ours; a stranger with a borrowed number is outdone by the real rank."""
 
         def give_up() -> None:
-            if not self._full.done() and not self._is_seated(error.claimed):
+            if not self._full.done() and not self.is_seated(error.claimed):
                 self._full.set_exception(error)
 
         if error.claimed is not None:

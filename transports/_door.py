@@ -1,6 +1,7 @@
 """The door: a listening socket, and a conversation with whoever knocks. Who cannot prove itself in time is shown out.
 
-The one rule: a stranger costs a bounded time and a few hundred bytes, and never disturbs anybody else.
+The one rule: a stranger costs a bounded time and a few hundred bytes, and never keeps a rank waiting: when too many are
+at the door, the one that has stood there longest goes.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from transports._handshake import Dialogue, Hello, Identity, Verdict, WrongKey, 
 from transports._sockets import Address, accept, dial, read_exactly, tune
 
 SILENCE_S = 6.0
-STRANGERS = 64
+STRANGERS = 256
 
 
 async def converse(sock: socket.socket, dialogue: Dialogue) -> Hello:
@@ -76,8 +77,7 @@ class Door:
     ):
         self._listener, self._me = listener, me
         self._admit, self._enter, self._wrong_key = admit, enter, wrong_key
-        self._room = asyncio.Semaphore(STRANGERS)
-        self._strangers: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Door":
         self._serving = asyncio.create_task(self._serve())
@@ -94,10 +94,10 @@ class Door:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as callers:
             while True:
-                await self._room.acquire()
                 sock = await accept(self._listener)
-                self._strangers.add(sock)
-                callers.create_task(self._greet(sock))
+                if len(self._strangers) == STRANGERS:
+                    next(iter(self._strangers.values())).cancel()
+                self._strangers[sock] = callers.create_task(self._greet(sock))
 
     async def _greet(self, sock: socket.socket) -> None:
         try:
@@ -105,11 +105,12 @@ class Door:
             hello = await converse(sock, accepting(self._me, self._admit))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
-            self._strangers.discard(sock)
             if isinstance(error, WrongKey):
                 self._wrong_key(error)
             return
+        except BaseException:
+            sock.close()
+            raise
         finally:
-            self._room.release()
-        self._strangers.discard(sock)
+            del self._strangers[sock]
         await self._enter(hello, sock)

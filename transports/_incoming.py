@@ -31,6 +31,13 @@ class Incoming:
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
+    @classmethod
+    def complete(cls, header: Header, blocks: tuple[Block, ...]) -> "Incoming":
+        """A message that needs no wire, its arrays already in memory of their own."""
+        message = cls(header)
+        message._blocks, message._place, message.missing = blocks, len(blocks), 0
+        return message
+
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The arrays, as far as they are filled; fresh memory unless a receiver lent its own."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from transports._errors import WireError
 from transports._inflow import Inflow
 from transports._outflow import Outflow, Outgoing
+from transports._sockets import told
 
 TRASH_BYTES = 64 << 10
 
@@ -29,7 +30,8 @@ class Link:
         self._outflow = Outflow(self._sendmsg)
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._writing = self._farewell = False
+        self._writing = False
+        self._farewell: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
 
@@ -45,16 +47,20 @@ class Link:
         """The frame's sender was cancelled."""
         self._outflow.withdraw(frame)
 
-    def farewell(self, views: Sequence[bytes | memoryview]) -> None:
-        """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away."""
-        if not self._farewell and not self._gone.done():
-            self._farewell = True
+    def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
+        """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away.
+
+        Args:
+            error: what a frame fails with that the peer does not take any more.
+        """
+        if self._farewell is None and not self._gone.done():
+            self._farewell = error
             self._inflow = None
             self._outflow.push(views)
             self._flush()
 
     async def gone(self, patience: float) -> None:
-        """Wait until the peer has hung up as well, which says that it has everything; then close.
+        """After a farewell, wait until the peer has hung up as well, which says that it has everything; then close.
 
         Args:
             patience: seconds without any progress after which the peer is given up.
@@ -65,7 +71,7 @@ class Link:
                 seen = self._progress
                 await asyncio.wait([self._gone], timeout=patience)
         finally:
-            self.drop(ConnectionAbortedError("the link is closed"))
+            self.drop(self._farewell)
 
     def discard(self, error: Exception) -> None:
         """Fail every frame that has not begun."""
@@ -99,7 +105,7 @@ class Link:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end(f"the connection broke ({error.strerror or error})")
+            self._end(f"the connection broke ({told(error)})")
         except WireError as error:
             self._end(f"it sent what is no frame: {error}")
         except MemoryError:
@@ -108,10 +114,10 @@ class Link:
     def _flush(self) -> None:
         try:
             self._progress += self._outflow.flush()
-            if not self._outflow and self._farewell:
+            if not self._outflow and self._farewell is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:
-            self._end(f"the connection broke ({error.strerror or error})")
+            self._end(f"the connection broke ({told(error)})")
             return
         if bool(self._outflow) != self._writing and not self._gone.done():
             self._writing = bool(self._outflow)
@@ -121,8 +127,8 @@ class Link:
                 self._loop.remove_writer(self._sock)
 
     def _end(self, reason: str) -> None:
-        if self._farewell:
-            self.drop(ConnectionAbortedError(reason))
+        if self._farewell is not None:
+            self.drop(self._farewell)
         elif not self._gone.done():
             self._broken(reason)
 

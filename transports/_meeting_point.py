@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from transports._errors import RendezvousError
 from transports._place import Place
-from transports._sockets import Address, family, is_loopback, listen, resolve
+from transports._sockets import Address, family, is_loopback, listen, resolve, told
 
 LOOPBACK = "127.0.0.1"
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
@@ -43,7 +43,7 @@ class MasterPort:
         try:
             return listen(reachable(address))
         except OSError as error:
-            taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({told(error)})"
             raise RendezvousError(
                 f"the port where rank 0 should listen {taken} (host: {address[0]}, port: {address[1]}); "
                 "choose another MASTER_PORT, or end the program that holds it"

@@ -26,7 +26,7 @@ from transports._handshake import Hello, Identity, Verdict, run_digest
 from transports._letters import read_letter, send_letter
 from transports._meeting_point import MeetingPoint, permitted, reachable
 from transports._place import Place
-from transports._sockets import Address, listen
+from transports._sockets import Address, check_files, listen, told
 
 RETRY_S = 0.05
 TABLE_BYTES = 1 << 12
@@ -43,6 +43,7 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
         AuthenticationError: a key is wrong, here or there.
     Cost: world_size - 1 connections; three round trips with rank 0.
     """
+    check_files(place.world_size)
     me = Identity(place.rank, place.world_size, run_digest(place.run), secrets.randbits(63), place.key)
     if place.world_size == 1:
         return {}
@@ -66,7 +67,7 @@ async def reach(place: Place, point: MeetingPoint, me: Identity) -> socket.socke
                     try:
                         return (await knock(address, me, 0))[0]
                     except OSError as error:
-                        seen = f"{address[0]}:{address[1]}: {error.strerror or error}"
+                        seen = f"{address[0]}:{address[1]}: {told(error)}"
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
         raise RendezvousError(
@@ -146,7 +147,7 @@ class Mesh:
         except OSError as error:
             host, port = entry.address
             raise RendezvousError(
-                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {error.strerror or error}); "
+                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {told(error)}); "
                 "let the ranks' machines connect to one another on every port"
             ) from error
         self._keep(hello, sock)

@@ -7,12 +7,17 @@ calls the socket itself; the loop's own `sock_accept` may hand a connection to a
 import asyncio
 import errno
 import ipaddress
+import os
+import resource
 import selectors
 import socket
+
+from transports._errors import RendezvousError
 
 BACKLOG = 4096
 SHORT_OF_FILES_S = 0.05
 SELECT_FILES = 1024
+SPARE_FILES = 64
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 60_000}  # s, s, probes, ms
 
 Address = tuple[str, int]
@@ -21,6 +26,21 @@ Address = tuple[str, int]
 def is_loopback(host: str) -> bool:
     """Whether a numeric address stays on this machine."""
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def check_files(world_size: int) -> None:
+    """Raise RendezvousError where so many connections are more than this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if world_size + SPARE_FILES > most:
+        raise RendezvousError(
+            f"too few files may be open for a connection to every rank (ranks: {world_size}, open files: {most}); "
+            f"raise it with: ulimit -n {world_size + 4 * SPARE_FILES}"
+        )
+
+
+def told(error: OSError) -> str:
+    """What went wrong, in the system's words; asyncio puts its own in their place."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def resolve(host: str, port: int) -> list[Address]:

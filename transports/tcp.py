@@ -49,8 +49,11 @@ async def world(world_size: int, key: bytes = b"") -> list["Tcp"]:
     """All ranks of a world in this process, in order, over loopback; to be used on one event loop."""
     point = InProcess()
     places = [Place(rank, world_size, LOOPBACK, 0, key=key) for rank in range(world_size)]
-    async with asyncio.TaskGroup() as group:
-        found = [group.create_task(gather(place, point)) for place in places]
+    try:
+        async with asyncio.TaskGroup() as group:
+            found = [group.create_task(gather(place, point)) for place in places]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
     return [Tcp(rank, world_size, task.result()) for rank, task in enumerate(found)]
 
 
@@ -83,7 +86,7 @@ class Tcp(Transport):
         views = encode(Kind.MESSAGE, key, blocks, note)
         if peer == self.rank:
             self._last_keys[peer] = tuple(key)
-            self._messages.arrived(peer, tuple(key), _whole(tuple(key), copied(blocks), note))
+            self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
         else:
             await self._written(peer, views)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
@@ -99,7 +102,7 @@ class Tcp(Transport):
         self._check_sendable(peer, channel)
         block = Block.of(buffer)
         if peer == self.rank:
-            self._buffers.arrived(peer, (channel,), _whole((channel,), copied([block])))
+            self._buffers.arrived(peer, (channel,), _to_itself((channel,), [block]))
         else:
             await self._written(peer, [encode_buffer(channel, block.nbytes), block.data])
         self.traffic.count_sent(peer, block.nbytes)
@@ -132,7 +135,7 @@ class Tcp(Transport):
 
     async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
         for link in self._links.values():
-            link.farewell(last)
+            link.farewell(last, self._end)
         await asyncio.gather(*(link.gone(patience) for link in self._links.values()))
 
     async def _written(self, peer: int, views: Sequence[bytes | memoryview]) -> None:
@@ -233,10 +236,6 @@ class Tcp(Transport):
         return self._end
 
 
-def _whole(key: Key, blocks: tuple[Block, ...], note: Any = None) -> Incoming:
-    """A message that needs no wire: from this rank to itself."""
+def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
     layouts = tuple(Layout(block.dtype, block.shape) for block in blocks)
-    incoming = Incoming(Header(key, note, layouts))
-    incoming.land(blocks)
-    incoming.missing = 0
-    return incoming
+    return Incoming.complete(Header(key, note, layouts), copied(blocks))
