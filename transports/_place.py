@@ -48,7 +48,7 @@ class Place:
         world_size = number(environ, "WORLD_SIZE", least=1)
         host = parts.hostname or named(environ, "MASTER_ADDR")
         port = parse_port(parts) or number(environ, "MASTER_PORT", least=1, most=65535)
-        launchers = (host, str(port)) == (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
+        launchers = (host.lower(), str(port)) == (environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT"))
         return cls(
             rank=number(environ, "RANK", most=world_size - 1),
             world_size=world_size,

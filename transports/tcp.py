@@ -68,7 +68,6 @@ class Tcp(Transport):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers: Mailbox[Incoming] = Mailbox(world_size)
-        self._last_keys: dict[int, Key] = {}
         self._lost: dict[int, PeerLost] = {}
         self._end: TransportError | None = None
         self._links = {peer: self._link(peer, sock) for peer, sock in peers.items()}
@@ -77,15 +76,13 @@ class Tcp(Transport):
         return f"<Tcp rank {self.rank} of {self.world_size}>"
 
     def last_key(self, peer: int) -> Key | None:
-        """The key of the last whole message that came from this peer, for whoever must say what it did last."""
-        return self._last_keys.get(peer)
+        return self._messages.last_key(peer)
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         views = encode(Kind.MESSAGE, key, blocks, note)
         if peer == self.rank:
-            self._last_keys[peer] = tuple(key)
             self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
         else:
             await self._written(peer, views)
@@ -198,8 +195,6 @@ class Tcp(Transport):
 
     def _complete(self, peer: int, preamble: Preamble, incoming: Incoming) -> None:
         match preamble.kind:
-            case Kind.MESSAGE:
-                self._last_keys[peer] = incoming.header.key
             case Kind.GOODBYE:
                 self._lose(PeerLost(peer, "it closed"))
             case Kind.ABORT:
