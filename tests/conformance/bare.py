@@ -1,0 +1,114 @@
+"""Clauses on bare buffers: the collectives' inner loop."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.conformance.neighbours import LARGE, filled, left_of, meet, right_of, sending
+from transports import TransportError
+
+
+def _bytes(array):
+    return memoryview(array).cast("B") if array.size else memoryview(b"")
+
+
+async def buffers_fill_the_receivers_memory(end):
+    for items in (0, 1, 256, LARGE):
+        mine = np.empty(items, np.float32)
+        await asyncio.gather(
+            end.send_buffer(right_of(end), 7, _bytes(filled(end.rank, items))),
+            end.receive_buffer(left_of(end), 7, _bytes(mine)),
+        )
+        assert mine.tobytes() == filled(left_of(end), items).tobytes()
+
+
+async def buffers_come_in_the_order_sent(end):
+    sizes = [1, LARGE, 3, 0, LARGE, 2] * 5
+    sends = [end.send_buffer(right_of(end), 3, _bytes(filled(end.rank, size, n))) for n, size in enumerate(sizes)]
+    async with sending(*sends):
+        for n, size in enumerate(sizes):
+            mine = np.empty(size, np.float32)
+            await end.receive_buffer(left_of(end), 3, _bytes(mine))
+            assert mine.tobytes() == filled(left_of(end), size, n).tobytes()
+
+
+async def waiting_receives_are_served_in_their_order(end):
+    mine = [np.empty(LARGE, np.float32) for _ in range(4)]
+    receives = [asyncio.ensure_future(end.receive_buffer(left_of(end), 5, _bytes(array))) for array in mine]
+    await meet(end, "posted")
+    async with sending(*(end.send_buffer(right_of(end), 5, _bytes(filled(end.rank, LARGE, n))) for n in range(4))):
+        await asyncio.gather(*receives)
+    assert all(array.tobytes() == filled(left_of(end), LARGE, n).tobytes() for n, array in enumerate(mine))
+
+
+async def channels_do_not_wait_for_one_another(end):
+    channels = [0, 1, 16383]
+    sends = [end.send_buffer(right_of(end), c, _bytes(filled(end.rank, LARGE, c))) for c in channels]
+    async with sending(*sends):
+        for channel in reversed(channels):
+            mine = np.empty(LARGE, np.float32)
+            await end.receive_buffer(left_of(end), channel, _bytes(mine))
+            assert mine.tobytes() == filled(left_of(end), LARGE, channel).tobytes()
+
+
+async def buffers_and_messages_do_not_mix(end):
+    mine = np.empty(LARGE, np.float32)
+    sends = end.send_buffer(right_of(end), 1, _bytes(filled(end.rank, LARGE))), end.send(right_of(end), (1,), b"abc")
+    async with sending(*sends):
+        frame = await end.receive(left_of(end), (1,))
+        await end.receive_buffer(left_of(end), 1, _bytes(mine))
+    assert bytes(frame.blocks[0].data) == b"abc"
+    assert mine.tobytes() == filled(left_of(end), LARGE).tobytes()
+
+
+async def everybody_may_exchange_with_everybody(end):
+    async def exchange(peer, channel):
+        mine = np.empty(1000 + channel, np.float32)
+        await asyncio.gather(
+            end.send_buffer(peer, channel, _bytes(filled(end.rank, 1000 + channel, peer))),
+            end.receive_buffer(peer, channel, _bytes(mine)),
+        )
+        assert mine.tobytes() == filled(peer, 1000 + channel, end.rank).tobytes()
+
+    await asyncio.gather(*(exchange(peer, channel) for peer in range(end.world_size) for channel in range(10)))
+
+
+async def a_buffer_of_another_size_is_refused_with_both_numbers(end):
+    for channel, (sent, room) in enumerate([(100, 60), (60, 100), (0, 8), (4 * LARGE, 4)]):
+        receive = asyncio.ensure_future(end.receive_buffer(left_of(end), channel, memoryview(bytearray(room))))
+        await meet(end, channel)
+        async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(sent)))):
+            with pytest.raises(TransportError, match=rf"\b{room}\b.*({sent}|more)"):
+                await receive
+    await meet(end, "still works")
+
+
+async def a_buffer_of_256_mib_comes_whole(end):
+    big = 256 << 20
+    if end.rank == 0:
+        await end.send_buffer(1, 9, _bytes(np.arange(big // 8)))
+    elif end.rank == 1:
+        mine = np.empty(big // 8, np.int64)
+        await end.receive_buffer(0, 9, _bytes(mine))
+        assert (mine == np.arange(big // 8)).all()
+
+
+async def buffers_are_counted_at_both_ends(end):
+    mine = bytearray(1000)
+    async with sending(end.send_buffer(right_of(end), 2, memoryview(bytes(1000)))):
+        await end.receive_buffer(left_of(end), 2, memoryview(mine))
+    traffic = end.traffic
+    assert (traffic.messages_sent, traffic.bytes_sent) == (1, 1000)
+    assert (traffic.messages_received, traffic.bytes_received) == (1, 1000)
+    assert traffic.bytes_to == {right_of(end): 1000}
+
+
+async def a_channel_or_rank_that_is_not_there_is_named(end):
+    for channel in (-1, 16384):
+        with pytest.raises(ValueError, match=rf"{channel}.*16384"):
+            await end.send_buffer(right_of(end), channel, memoryview(b""))
+        with pytest.raises(ValueError, match=rf"{channel}.*16384"):
+            await end.receive_buffer(left_of(end), channel, memoryview(b""))
+    with pytest.raises(ValueError, match=rf"{end.world_size}"):
+        await end.receive_buffer(end.world_size, 0, memoryview(b""))

@@ -1,0 +1,59 @@
+"""What clauses share: neighbours on a ring, waiting for one another, and arrays that tell where they are from."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+SMALL, LARGE = 16, 1 << 16  # items of float32: with the header, and (256 KiB) held at the sender by who does that
+
+
+def left_of(end):
+    return (end.rank - 1) % end.world_size
+
+
+def right_of(end):
+    return (end.rank + 1) % end.world_size
+
+
+def filled(rank, items, salt=0):
+    """An array that nobody else sends."""
+    return np.arange(items, dtype=np.float32) + rank * 1000 + salt
+
+
+def same(block, array):
+    """Whether a block holds this array: dtype, shape and bits."""
+    got = block.numpy()
+    return got.dtype == array.dtype and got.shape == array.shape and got.tobytes() == array.tobytes()
+
+
+@asynccontextmanager
+async def sending(*sends):
+    """Run sends beside the body, and see them end well after it."""
+    async with asyncio.TaskGroup() as group:
+        for send in sends:
+            group.create_task(send)
+        await asyncio.sleep(0)
+        yield
+
+
+async def meet(end, name):
+    """Return when every rank is here; small empty messages, which every transport carries without more ado."""
+    ranks = range(end.world_size)
+    async with sending(*(end.send(rank, ("meet", name)) for rank in ranks)):
+        for rank in ranks:
+            await end.receive(rank, ("meet", name))
+
+
+async def outcomes(*works):
+    """What each of these ends in, results and exceptions alike."""
+    return await asyncio.gather(*works, return_exceptions=True)
+
+
+async def all_raise(error, match, *works):
+    """Each of these raises this error, with this text in it; give the errors back."""
+    ends = await outcomes(*works)
+    for end in ends:
+        assert isinstance(end, error), repr(end)
+        assert match in str(end)
+    return ends

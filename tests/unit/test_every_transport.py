@@ -1,0 +1,42 @@
+"""Every transport whose ranks can share a loop keeps every clause; one that appears in transports/ is tested here."""
+
+import asyncio
+import inspect
+from importlib import import_module
+
+import pytest
+
+from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
+from transports import new_event_loop, schemes
+
+WORLDS = {scheme: getattr(import_module(f"transports.{scheme}"), "world", None) for scheme in schemes()}
+TOGETHER = [scheme for scheme, world in WORLDS.items() if world is not None]
+
+
+def run(scheme, size, clause):
+    """Open a world of this size on one loop, and hold all its ends to the clause."""
+
+    async def main():
+        world = WORLDS[scheme](size)
+        await hold(await world if inspect.isawaitable(world) else world, clause)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("clause", EVERYWHERE)
+@pytest.mark.parametrize("scheme", TOGETHER)
+def test_clause(scheme, clause, size):
+    run(scheme, size, EVERYWHERE[clause])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("clause", WHERE_RANKS_DIE)
+@pytest.mark.parametrize("scheme", TOGETHER)
+def test_clause_on_death(scheme, clause, size):
+    run(scheme, size, WHERE_RANKS_DIE[clause])
+
+
+def test_every_transport_is_under_the_suite():
+    assert set(schemes()) - set(TOGETHER) == {"mpi"}, "tests/mpi holds mpi to the clauses; who holds the others?"
