@@ -1,184 +1,150 @@
-"""GPT-2 directories as Hugging Face keeps them: config.json, safetensors in one file or many, and a tokenizer.
+"""Writing a GPT-2 directory as Hugging Face keeps them: config.json, safetensors in one file or many, a tokenizer.
 
-Here they are read, by `_huggingface_export` written. All that headers tell is checked before a tensor is loaded, and
-torch is imported only where tensors move. This file must not know where a tensor will go.
+Everything is prepared aside and then renamed into place, and nothing but an earlier GPT-2 is ever written over. The
+tensors may come one by one. This file must not know where they come from. Reading is in `_huggingface_read`, and
+offered here too; torch is imported only where tensors move.
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
+from apps._huggingface_read import FIXED, check_export, read_config, read_tensors
 from apps._presets import ModelConfig, shapes
-from pipelined.errors import UsageError
+from apps._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
+__all__ = ["check_export", "export", "read_config", "read_tensors"]
 
-FIXED: Mapping[str, Any] = {
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-}
-"""What GPT-2 as published leaves no choice about, and what Hugging Face takes where a config.json is silent."""
+SHARD_BYTES = 2 << 30
+"""A file of weights is closed before it holds more than this."""
 
 
-def read_config(directory: str | Path) -> ModelConfig:
-    """Read the sizes of a GPT-2, and check that its tensors have them. Needs no torch unless there is an own head.
+def export(
+    directory: str | Path,
+    tensors: "Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]",
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a directory that `transformers.GPT2LMHeadModel.from_pretrained` reads.
 
+    Args:
+        tensors: every parameter once, by name; pairs may come one by one, so that the whole need not fit in memory.
+        shard_bytes: the most that a file of weights holds, unless one tensor is larger.
     Raises:
-        UsageError: it is another architecture, or files are missing, broken or at odds.
+        UsageError: as `check_export`.
+        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
+    Cost: memory for one shard.
     """
-    about = _read_json(Path(directory, "config.json"))
-    _check_architecture(about, directory)
-    sizes = {
-        "layers": "n_layer",
-        "d_model": "n_embd",
-        "heads": "n_head",
-        "vocab": "vocab_size",
-        "positions": "n_positions",
+    path, aside = Path(directory), Path(directory, ".partial")
+    check_export(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        shards = _Shards(aside, shard_bytes)
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            shards.add(name, tensor)
+        _check_complete(shards.shapes, config)
+        shards.finish()
+        _write_json(aside / "config.json", _describe(config, shards.dtype, tokenizer))
+        if tokenizer is not None:
+            tokenizer.save(aside)
+        _move(aside, path)
+    finally:
+        shutil.rmtree(aside)
+
+
+class _Shards:
+    """Files of weights in the making, numbered as they fill.
+
+    Args:
+        aside: where they are written.
+        limit: the most bytes in one.
+    """
+
+    def __init__(self, aside: Path, limit: int):
+        self._aside, self._limit = aside, limit
+        self._filling: dict[str, torch.Tensor] = {}
+        self._filled: list[tuple[str, ...]] = []
+        self._bytes, self._total, self.dtype = 0, 0, "float32"
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, name: str, tensor: "torch.Tensor") -> None:
+        if self._filling and self._bytes + tensor.nbytes > self._limit:
+            self._close()
+        self._filling[name] = tensor.detach().cpu().contiguous().clone()
+        self._bytes += tensor.nbytes
+        self._total += tensor.nbytes
+        self.shapes[name], self.dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+    def _close(self) -> None:
+        from safetensors.torch import save_file
+
+        save_file(self._filling, self._aside / f"{len(self._filled)}", metadata={"format": "pt"})
+        self._filled.append(tuple(self._filling))
+        self._filling, self._bytes = {}, 0
+
+    def finish(self) -> None:
+        """Write what is left, and give the files the names that tell how many there are."""
+        self._close()
+        count = len(self._filled)
+        files = (
+            [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+            if count > 1
+            else ["model.safetensors"]
+        )
+        for number, file in enumerate(files):
+            Path(self._aside, str(number)).rename(self._aside / file)
+        if count > 1:
+            where = {name: file for names, file in zip(self._filled, files, strict=True) for name in names}
+            index = {"metadata": {"total_size": self._total}, "weight_map": where}
+            _write_json(self._aside / "model.safetensors.index.json", index)
+
+
+def _check_complete(given: Mapping[str, tuple[int, ...]], config: ModelConfig) -> None:
+    wanted = shapes(config)
+    wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    if wrong:
+        raise ValueError(
+            f"not the model's tensors ({len(wrong)} of {len(wanted)} differ, first {wrong[0]}: "
+            f"{given.get(wrong[0])}, expected {wanted.get(wrong[0])}); give each parameter once"
+        )
+
+
+def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What config.json says."""
+    end = tokenizer.end_of_text if tokenizer else None
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_layer": config.layers,
+        "n_embd": config.d_model,
+        "n_head": config.heads,
+        "n_inner": None,
+        "n_positions": config.positions,
+        "vocab_size": config.vocab,
+        **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
+        **FIXED,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": config.tied,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": dtype,
     }
-    missing = [name for name in sizes.values() if not isinstance(about.get(name), int)]
-    if missing:
-        raise UsageError(f"{directory}/config.json lacks {', '.join(missing)}; give --init a complete GPT-2 directory")
-    stored = _find_tensors(directory)
-    tied = about.get("tie_word_embeddings", True) and not _has_own_head(stored)
-    config = ModelConfig(**{ours: about[theirs] for ours, theirs in sizes.items()}, dropout=_dropout(about), tied=tied)
-    _check_shapes(stored, config, directory)
-    return config
 
 
-def read_tensors(directory: str | Path, names: Iterable[str]) -> "dict[str, torch.Tensor]":
-    """Read the tensors of these names, and nothing else, in the dtype they are stored in.
-
-    Raises:
-        UsageError: one is missing, or a file is broken.
-    """
-    stored = _find_tensors(directory)
-    tensors = {}
-    for name in names:
-        if name not in stored:
-            raise UsageError(
-                f"{directory} holds no tensor {name} ({len(stored)} others); give a complete GPT-2 directory"
-            )
-        tensors[name] = stored[name].read()
-    return tensors
+def _move(aside: Path, path: Path) -> None:
+    """Put the new files in place of an earlier export's."""
+    for old in path.glob("model*.safetensors*"):
+        old.unlink()
+    for file in aside.iterdir():
+        file.replace(path / file.name)
 
 
-def check_export(directory: str | Path) -> None:
-    """Refuse to write where something else lies: only a new, an empty, or an earlier GPT-2 directory is taken.
-
-    Raises:
-        UsageError: the directory is none of these.
-    """
-    path = Path(directory)
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give --export a directory")
-    files = list(path.iterdir()) if path.exists() else []
-    if files and not (path / "config.json").exists():
-        raise UsageError(
-            f"{path} holds something else than a GPT-2 (entries: {len(files)}); give --export a new directory"
-        )
-    if files:
-        _check_architecture(_read_json(path / "config.json"), path)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """Where a tensor lies, and its shape."""
-
-    file: Path
-    key: str
-    shape: tuple[int, ...]
-
-    def read(self) -> "torch.Tensor":
-        with _open(self.file, "pt") as tensors:
-            return tensors.get_tensor(self.key)
-
-
-def _open(file: Path, framework: str) -> Any:
-    try:
-        return safe_open(file, framework)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"cannot read the weights {file} ({error}); give a complete GPT-2 directory") from error
-
-
-def _find_tensors(directory: str | Path) -> dict[str, _Stored]:
-    """Every tensor by our name, whether or not the file's names begin with "transformer."."""
-    stored = {}
-    for file in _weight_files(Path(directory)):
-        with _open(file, "np") as tensors:
-            for key in tensors.keys():
-                stored[_full(key)] = _Stored(file, key, tuple(tensors.get_slice(key).get_shape()))
-    return stored
-
-
-def _weight_files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").exists() or not index.exists():
-        return [path / "model.safetensors"]
-    named = _read_json(index).get("weight_map", {})
-    return [path / file for file in sorted(set(named.values()))]
-
-
-def _full(key: str) -> str:
-    return key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
-
-
-def _has_own_head(stored: Mapping[str, _Stored]) -> bool:
-    """Whether there is a head and it differs from the embedding (as transformers 5 decides)."""
-    if HEAD not in stored or EMBEDDING not in stored:
-        return HEAD in stored
-    return not stored[HEAD].read().equal(stored[EMBEDDING].read())
-
-
-def _check_architecture(about: Mapping[str, Any], directory: str | Path) -> None:
-    if about.get("model_type") != "gpt2":
-        kind = about.get("model_type", "none given")
-        raise UsageError(
-            f"{directory} holds another architecture (model_type: {kind}, needed: gpt2); give a GPT-2 directory"
-        )
-    found = {name: about.get(name, value) for name, value in FIXED.items()}
-    found["n_inner"] = about.get("n_inner") or 4 * about.get("n_embd", 0)
-    needed = {**FIXED, "n_inner": 4 * about.get("n_embd", 0)}
-    for name, value in needed.items():
-        if found[name] != value:
-            raise UsageError(
-                f"{directory} is not GPT-2 as published ({name}: {found[name]}, needed: {value}); give a plain GPT-2"
-            )
-
-
-def _dropout(about: Mapping[str, Any]) -> float:
-    """The one dropout of the three places."""
-    given = {name: about.get(name, 0.1) for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop")}
-    if len(set(given.values())) > 1:
-        raise UsageError(f"the dropouts of config.json differ ({given}); make them one number")
-    return float(given["resid_pdrop"])
-
-
-def _check_shapes(stored: Mapping[str, _Stored], config: ModelConfig, directory: str | Path) -> None:
-    for name, shape in shapes(config).items():
-        if name not in stored:
-            raise UsageError(f"{directory} holds no tensor {name}; give a complete GPT-2 directory")
-        if stored[name].shape != shape:
-            raise UsageError(
-                f"{directory} is at odds with its config.json ({name}: {stored[name].shape}, expected: {shape}); "
-                "give a complete GPT-2 directory"
-            )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {file} ({error}); give a complete GPT-2 directory") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{file} is no JSON object (it is a {type(found).__name__}); give a complete GPT-2 directory")
-    return found
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

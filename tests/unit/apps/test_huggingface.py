@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from apps._huggingface import check_export, read_config, read_tensors
-from apps._huggingface_export import export
+from apps._huggingface import check_export, export, read_config, read_tensors
 from apps._model import GPT2
 from apps._presets import ModelConfig, shapes
 from apps._tokenizer import ByteTokenizer
