@@ -1,0 +1,137 @@
+"""The collectives between real processes: every algorithm, in lockstep and out of it."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from collectives import Group, all_gather, all_reduce, all_to_all, barrier, broadcast, reduce_scatter, segment
+from collectives.all_reduce import algorithms, known
+from transports import new_event_loop, open_transport
+
+WORLD = MPI.COMM_WORLD
+EVERY_RANK = range(WORLD.size)
+
+pytestmark = pytest.mark.mpi
+
+
+def on_every_rank(work):
+    """Run `work(transport)` here, as all ranks do."""
+
+    async def main():
+        async with await open_transport("mpi://") as transport:
+            await asyncio.wait_for(work(transport), 60)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+def normal(length, rank, dtype="float32"):
+    return np.random.default_rng((rank, length)).standard_normal(length).astype(dtype)
+
+
+def the_same_everywhere(array):
+    return len(set(WORLD.allgather(array.tobytes()))) == 1
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+@pytest.mark.parametrize("algorithm", algorithms())
+def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
+    async def work(transport):
+        group = Group(transport, EVERY_RANK, 1)
+        for length in (0, 1, WORLD.size - 1, 1000, 300_007):
+            array = normal(length, WORLD.rank)
+            exact = getattr(np, op)([normal(length, rank).astype("f8") for rank in EVERY_RANK], axis=0)
+            await all_reduce(group, array, op, algorithm)
+            np.testing.assert_allclose(array, exact, rtol=1e-5, atol=1e-5)
+            assert the_same_everywhere(array)
+
+    on_every_rank(work)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in algorithms() if hasattr(known(name), "bytes_sent")])
+def test_sends_the_bytes_of_the_closed_form(algorithm):
+    async def work(transport):
+        group, array = Group(transport, EVERY_RANK, 1), np.ones(100_003)
+        await all_reduce(group, array, "sum", algorithm)
+        expected = known(algorithm).bytes_sent(WORLD.size, WORLD.rank, array.nbytes, array.itemsize)
+        assert transport.traffic.bytes_sent == expected
+
+    on_every_rank(work)
+
+
+@pytest.mark.parametrize("algorithm", algorithms())
+def test_many_calls_in_lockstep_never_mix(algorithm):
+    async def work(transport):
+        group = Group(transport, EVERY_RANK, 1)
+        array = np.array([1.0 + WORLD.rank, 0.0])
+        for turn in range(200):
+            array[1] = turn * WORLD.rank
+            await all_reduce(group, array, "mean", algorithm)
+            assert array.tolist() == [(WORLD.size + 1) / 2, turn * (WORLD.size - 1) / 2]
+            array[0] += WORLD.rank - (WORLD.size - 1) / 2
+
+    on_every_rank(work)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in algorithms() if name != "native"])
+def test_groups_of_some_ranks_run_at_once_with_those_of_all(algorithm):
+    """Each pair of neighbours has a group of its own, as has the whole world in either order; all are busy at once.
+
+    Not for `native`: MPI makes communicators in blocking calls, which all ranks must make in one order.
+    """
+
+    async def work(transport):
+        pairs = [(rank, (rank + 1) % WORLD.size) for rank in EVERY_RANK]
+        everybody = [tuple(EVERY_RANK), tuple(reversed(EVERY_RANK))]
+        groups = [
+            Group(transport, ranks, channel)
+            for channel, ranks in enumerate(pairs + everybody)
+            if WORLD.rank in ranks and len(set(ranks)) == len(ranks)
+        ]
+        arrays = [np.full(5000, 1.0 + WORLD.rank) for _ in groups]
+        await asyncio.gather(*(all_reduce(*pair, "sum", algorithm) for pair in zip(groups, arrays, strict=True)))
+        for group, array in zip(groups, arrays, strict=True):
+            assert (array == sum(group.ranks) + group.size).all()
+
+    on_every_rank(work)
+
+
+def test_halves_and_the_others():
+    async def work(transport):
+        group, size, rank = Group(transport, EVERY_RANK, 5), WORLD.size, WORLD.rank
+        array = np.arange(1001) + rank
+        exact = np.arange(1001) * size + size * (size - 1) // 2
+        low, high = segment(1001, size, rank)
+        assert (await reduce_scatter(group, array) == exact[low:high]).all()
+        await all_gather(group, array)
+        assert (array == exact).all()
+
+        for root in EVERY_RANK:
+            shown = np.full(200_001, rank)
+            await broadcast(group, shown, root)
+            assert (shown == root).all()
+
+        incoming = [np.empty(source + rank, "int32") for source in EVERY_RANK]
+        await all_to_all(group, [np.full(rank + to, 100 * rank + to, "int32") for to in EVERY_RANK], incoming)
+        assert all((got == 100 * source + rank).all() for source, got in enumerate(incoming))
+
+    on_every_rank(work)
+
+
+def test_nobody_passes_a_barrier_before_the_last_has_come():
+    async def work(transport):
+        group, last = Group(transport, EVERY_RANK, 0), WORLD.size - 1
+        for turn in range(20):
+            count = np.array([turn], "int64")
+            if WORLD.rank == last:
+                for rank in range(last):
+                    await transport.send(rank, ("turn", turn), count)
+            await barrier(group)
+            if WORLD.rank != last:
+                into = np.zeros(1, "int64")
+                await asyncio.wait_for(transport.receive(last, ("turn", turn), [into]), 5)
+                assert into[0] == turn
+
+    on_every_rank(work)
