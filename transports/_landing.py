@@ -30,8 +30,7 @@ def landing(layouts: Sequence[Layout], into: Sequence[Any] | None = None) -> tup
 def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
     """Copy the bytes of `source` into `blocks` of the same sizes."""
     for block, other in zip(blocks, source, strict=True):
-        if block.nbytes:  # even nothing cannot be assigned to read-only memory
-            block.data[:] = other.data
+        block.data[:] = other.data
 
 
 def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
@@ -45,7 +44,7 @@ def _view(place: int, layout: Layout, array: Any) -> Block:
     if not _is_solid(array):
         raise ValueError(f"into[{place}] is not contiguous, so it cannot be filled in place")
     data = Block.of(array).data
-    if data.readonly and data.nbytes:
+    if data.readonly:
         raise ValueError(f"into[{place}] is read-only, so it cannot be filled in place")
     if data.nbytes != layout.nbytes:
         raise ValueError(f"into[{place}] does not fit the block (into: {data.nbytes} bytes, block: {layout.nbytes})")

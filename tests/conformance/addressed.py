@@ -76,11 +76,11 @@ async def shapes_come_as_they_went_zeros_included(end):
 
 async def sixty_four_blocks_fit_in_a_message_and_no_more(end):
     arrays = [filled(end.rank, n) for n in range(64)]
+    with pytest.raises(WireError, match=r"65.*64"):
+        await end.send(right_of(end), ("many",), *arrays, arrays[0])
     async with sending(end.send(right_of(end), ("many",), *arrays)):
         frame = await end.receive(left_of(end), ("many",))
     assert all(same(block, filled(left_of(end), n)) for n, block in enumerate(frame.blocks))
-    with pytest.raises(WireError, match=r"65.*64"):
-        await end.send(right_of(end), ("many",), *arrays, arrays[0])
 
 
 async def arrays_with_gaps_are_sent_whole(end):
@@ -144,6 +144,7 @@ async def a_receive_from_anyone_hears_everybody(end):
             frames = [await end.receive(None, ("any", size)) for _ in ranks]
         assert sorted(frame.source for frame in frames) == list(ranks)
         assert all(same(frame.blocks[0], filled(frame.source, size)) for frame in frames)
+    await meet(end, "nobody closes while others still ask anyone")
 
 
 async def a_receive_from_anyone_may_wait_beside_others(end):
@@ -152,13 +153,14 @@ async def a_receive_from_anyone_may_wait_beside_others(end):
     sends = [end.send(right_of(end), ("both",), note=n) for n in range(2)]
     async with sending(*sends):
         assert [(await receive).note for receive in receives] == [0, 1]
+    await meet(end, "nobody closes while others still ask anyone")
 
 
 async def a_rank_may_send_to_itself(end):
     for size in (0, SMALL, LARGE):
         into = [np.empty(size, np.float32)]
         async with sending(*(end.send(end.rank, ("self", size), filled(end.rank, size)) for _ in range(2))):
-            frames = [await end.receive(end.rank, ("self", size)), await end.receive(None, ("self", size), into)]
+            frames = [await end.receive(end.rank, ("self", size)), await end.receive(end.rank, ("self", size), into)]
         assert all(same(frame.blocks[0], filled(end.rank, size)) for frame in frames)
 
 

@@ -10,7 +10,7 @@ from transports import TransportError
 
 
 def _bytes(array):
-    return memoryview(array).cast("B") if array.size else memoryview(b"")
+    return memoryview(array).cast("B") if array.size else memoryview(bytearray())
 
 
 async def buffers_fill_the_receivers_memory(end):

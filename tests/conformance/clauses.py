@@ -11,7 +11,7 @@ that returns the ends of all ranks on the running loop: `tests/unit/test_every_t
 ranks must be processes has a test of its own like `tests/mpi/test_mpi_transport.py`.
 
 `EVERYWHERE` holds for all; `WHERE_RANKS_DIE` for transports whose ends have `kill()`, which dies as a process does.
-Clauses work at any world size from 2 up, unless their name is in `SIZES`.
+Clauses work at any world size from 2 up.
 """
 
 import asyncio

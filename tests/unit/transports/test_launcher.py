@@ -1,0 +1,28 @@
+"""A launcher that gave every rank a world of its own is noticed."""
+
+import pytest
+
+from transports import RendezvousError
+from transports._launcher import check_launcher
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
+def test_silent_singletons_are_refused_with_both_numbers_and_the_remedy(name):
+    with pytest.raises(RendezvousError) as error:
+        check_launcher(1, {name: "4"})
+    assert all(word in str(error.value) for word in ("4 ranks", "world of 1", name, "--mpi=pmi2"))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "environ"),
+    [
+        (1, {}),
+        (4, {"PMI_SIZE": "4"}),
+        (8, {"PMI_SIZE": "8", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}),
+        (8, {"OMPI_COMM_WORLD_SIZE": "8", "SLURM_NTASKS": "16"}),
+        (1, {"SLURM_NTASKS": ""}),
+        (1, {"SLURM_NTASKS": "4(x2)"}),
+    ],
+)
+def test_the_nearest_launcher_counts(world_size, environ):
+    check_launcher(world_size, environ)

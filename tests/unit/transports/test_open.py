@@ -1,0 +1,71 @@
+"""URLs: the scheme is a file name, and an unknown one lists the known."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import transports
+from transports import new_event_loop, open_transport, schemes
+
+
+def test_a_scheme_is_a_file_without_an_underscore():
+    assert {"local", "mpi", "tcp"} <= set(schemes())
+    assert not any(scheme.startswith("_") for scheme in schemes())
+
+
+@pytest.mark.parametrize("url", ["carrier-pigeon://roof", "", "_wire://", "local"])
+def test_an_unknown_scheme_lists_the_known(url):
+    with pytest.raises(ValueError, match=r"known: .*local://.*mpi://"):
+        asyncio.run(open_transport(url))
+
+
+@pytest.mark.parametrize("url", ["local://host", "local://?size=3", "mpi://host"])
+def test_a_url_that_says_too_much_is_refused(url):
+    with pytest.raises(ValueError, match="no host"):
+        asyncio.run(open_transport(url))
+
+
+def test_local_is_a_world_of_one():
+    async def main():
+        async with await open_transport("local://") as end:
+            assert (end.rank, end.world_size) == (0, 1)
+            send = asyncio.ensure_future(end.send(0, ("k",), b"self"))
+            assert bytes((await end.receive(None, ("k",))).blocks[0].data) == b"self"
+            await send
+
+    asyncio.run(main())
+
+
+def test_nothing_heavy_is_imported():
+    code = "import sys, transports, transports.local, transports.tcp, transports.mpi; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "transports.mpi" in modules
+    assert not {"torch", "mpi4py.MPI", "collectives", "pipelined"} & set(modules)
+
+
+def test_a_missing_library_is_named_with_its_remedy():
+    code = """if True:
+        import asyncio, sys, types
+        broken = types.ModuleType("mpi4py"); broken.rc = types.SimpleNamespace(); sys.modules["mpi4py"] = broken
+        from transports import RendezvousError, open_transport
+        try:
+            asyncio.run(open_transport("mpi://"))
+        except RendezvousError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install mpi4py mpich" in done.stdout
+
+
+def test_timers_of_the_loop_are_finer_than_a_millisecond():
+    loop = new_event_loop()
+    try:
+        assert type(loop._selector).__name__ == "SelectSelector"
+    finally:
+        loop.close()
+
+
+def test_the_face_shows_what_it_says():
+    assert all(hasattr(transports, name) for name in transports.__all__)

@@ -1,0 +1,134 @@
+"""The poller: keen when that helps, gentle when that matters, and nobody waits on it for ever."""
+
+import asyncio
+
+import pytest
+
+from transports._poller import Patience, Poller
+
+
+class Library:
+    """Requests that are done when told so, and a count of how often anybody asked."""
+
+    def __init__(self):
+        self.outcomes, self.asked = {}, 0
+
+    def test(self, requests):
+        self.asked += 1
+        return [(n, self.outcomes.pop(request)) for n, request in enumerate(requests) if request in self.outcomes]
+
+
+def poll(work, patience=Patience()):  # noqa: B008 (frozen)
+    """Run work(poller, library) beside a running poller."""
+
+    async def main():
+        library = Library()
+        poller = Poller(library.test, patience)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(poller.run())
+            await work(poller, library)
+            poller.stop()
+
+    asyncio.run(main())
+
+
+def test_naps_grow_with_the_quiet_up_to_the_longest():
+    patience = Patience(keen=1e-3, shortest=1e-4, longest=1e-3, computing=2e-3, share=1 / 8)
+    naps = [patience.nap(quiet, computing=False) for quiet in (0, 0.9e-3, 1e-3, 4e-3, 1.0)]
+    assert naps == [0, 0, pytest.approx(1.25e-4), pytest.approx(5e-4), 1e-3]
+
+
+def test_a_computing_rank_never_polls_keenly():
+    patience = Patience(keen=1e-3, computing=2e-3, longest=1e-3)
+    assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "keen", "longest"),
+    [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 1e-3), (64, 2, False, 8e-3)],
+)
+def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
+    patience = Patience.on_node(ranks, cores)
+    assert (patience.nap(0, computing=False) == 0) is keen
+    assert patience.nap(100, computing=False) == longest
+
+
+def test_no_nap_exceeds_twenty_milliseconds():
+    assert Patience.on_node(1000, 1).nap(100, computing=False) == 20e-3
+
+
+def test_each_request_gets_its_own_outcome():
+    async def work(poller, library):
+        futures = {name: poller.wait(name) for name in "abc"}
+        library.outcomes.update(b=2, a=1)
+        assert (await futures["b"], await futures["a"]) == (2, 1)
+        assert poller.requests == ["c"]
+        library.outcomes["c"] = ValueError("three")
+        with pytest.raises(ValueError, match="three"):
+            await futures["c"]
+
+    poll(work)
+
+
+def test_a_cancelled_future_leaves_its_request_watched():
+    async def work(poller, library):
+        done = []
+        poller.wait("a", done.append).cancel()
+        await poller.turn()
+        assert poller.requests == ["a"]
+        library.outcomes["a"] = 1
+        while poller.requests:
+            await poller.turn()
+        assert done == [1]
+
+    poll(work)
+
+
+def test_what_is_done_may_watch_more():
+    async def work(poller, library):
+        heard = asyncio.get_running_loop().create_future()
+        poller.watch("a", lambda outcome: poller.watch("b", heard.set_result))
+        library.outcomes.update(a=1, b=2)
+        assert await heard == 2
+
+    poll(work)
+
+
+def test_a_new_request_ends_a_nap():
+    async def work(poller, library):
+        await poller.turn()
+        await asyncio.sleep(0)
+        library.outcomes["a"] = 1
+        assert await poller.wait("a") == 1
+
+    poll(work, Patience(keen=0, shortest=1000, longest=1000))
+
+
+def test_a_change_of_load_ends_a_nap():
+    async def work(poller, library):
+        await poller.turn()
+        await asyncio.sleep(0)
+        asked = library.asked
+        poller.watch("a", lambda outcome: None)
+        await poller.turn()
+        poller.computing(True)
+        await poller.turn()
+        assert library.asked >= asked + 2
+
+    poll(work, Patience(keen=0, shortest=1000, longest=1000, computing=1000))
+
+
+def test_after_a_failure_nothing_waits():
+    async def work(poller, library):
+        before = poller.wait("a")
+        turn = poller.turn()
+        assert poller.fail(ValueError("broken")) == ["a"]
+        poller.fail(ValueError("later"))
+        await turn
+        for future in (before, poller.wait("b")):
+            with pytest.raises(ValueError, match="broken"):
+                await future
+        await poller.turn()
+        assert str(poller.failure) == "broken"
+
+    poll(work)
