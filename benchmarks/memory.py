@@ -1,0 +1,198 @@
+"""What each rank holds beside what it may hold and what one process holds: `mpirun -n 4 python -m benchmarks.memory`.
+
+Real training of a GPT-2 on every rank, as deep as there are ranks. Bytes are counted where they lie, and the process's
+resident memory is read from the system; the bound comes from sizes alone. At the end the same model trains on the same
+batch in one process, microbatch by microbatch.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import tyro
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from benchmarks._bound import bound_bytes
+from benchmarks._footprint import count_activations, resident, state_bytes
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.exchange import gather
+from pipelined.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
+from pipelined.optimizer import Recipe
+from pipelined.plan import Plan
+from pipelined.runtime import run
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from transports import Transport
+
+RECIPE = Recipe(lr=1e-4, steps=100)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Count what every rank of a training run holds."""
+
+    schedule: str = "chimera"
+    """The schedule's name."""
+    microbatches: int = 8
+    """N."""
+    microbatch: int = 4
+    """Sequences in a microbatch (B)."""
+    seq: int = 128
+    """Tokens a sequence."""
+    layers: int = 8
+    """Transformer blocks."""
+    d_model: int = 512
+    """Width of the model."""
+    heads: int = 8
+    """Attention heads."""
+    vocab: int = 4096
+    """Vocabulary."""
+    steps: int = 2
+    """Steps trained; the optimizer's state is there from the first."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    @property
+    def model(self) -> ModelConfig:
+        return ModelConfig(self.layers, self.d_model, self.heads, self.vocab, self.seq, dropout=0.0)
+
+    def plan(self, world_size: int) -> Plan:
+        """One stage a rank; alone, a microbatch at a time."""
+        schedule = self.schedule if world_size > 1 else "one_f_one_b"
+        return Plan(schedule, world_size, 1, self.microbatch, self.microbatches)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one rank holds at its fullest, in bytes.
+
+    Args:
+        activations: the most that was kept between forwards and backwards at once.
+        live: the most microbatches alive at once.
+        bound: the most that parameters, gradients, optimizer and activations together may be.
+        resident: growth of the process's memory while it built and trained: all of this, and whatever else it took.
+    """
+
+    rank: int
+    stages: list[int]
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    live: int
+    bound: int
+    resident: int
+
+    @property
+    def counted(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True)
+class RandomTokens:
+    """Data of the right shapes, by (step, global microbatch)."""
+
+    options: Options
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step << 20 | microbatch)
+        return torch.randint(self.options.vocab, (self.options.microbatch, self.options.seq), generator=generator)
+
+    targets = inputs
+
+
+async def bench(transport: Transport, options: Options) -> int:
+    """One rank: train, count, and bring what was counted to rank 0."""
+    before = resident("VmRSS")
+    row = asdict(await _held(transport, options, before))
+    rows = [Holding(**row) for row in await gather(transport, "holdings", row)]
+    if transport.rank == 0:
+        alone = rows[0] if len(rows) == 1 else await asyncio.to_thread(_alone, options)
+        print(as_json(options, rows, alone) if options.json else as_table(options, rows, alone), flush=True)
+    return 0
+
+
+async def _held(transport: Transport, options: Options, before: int) -> Holding:
+    plan, rank, place = options.plan(transport.world_size), transport.rank, torch.device("cpu")
+    device = TorchDevice("cpu", RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            trainer = Trainer(
+                actor, GPT2(options.model), plan, RECIPE, Numerics(), device, place, RandomTokens(options),
+                NullTracer(), options.seq, seed=0,
+            )  # fmt: skip
+            kept = count_activations(trainer)
+            for step in range(options.steps):
+                await trainer.step(step)
+            peaks = {"activations": kept.peak_bytes, "live": kept.peak_microbatches}
+            bound = bound_bytes(options.model, plan, rank, options.seq)
+            grown = resident("VmHWM") - before
+            return Holding(rank, plan.stages_of(rank), **state_bytes(trainer), **peaks, bound=bound, resident=grown)
+    finally:
+        device.close()
+
+
+def _alone(options: Options) -> Holding:
+    """What a process of its own holds that trains the same, started as if no launcher were there."""
+    launchers = {name for names in (*MPI, *LOCAL, SLURM, TORCHRUN) for name in names}
+    environ = {name: value for name, value in os.environ.items() if name not in launchers}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(options).items() if name != "json"]
+    command = [sys.executable, "-m", "benchmarks.memory", *flags, "--json"]
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+    row = json.loads(done.stdout)["one_process"]
+    return Holding(**{name: row[name] for name in Holding.__dataclass_fields__})
+
+
+def as_json(options: Options, rows: list[Holding], alone: Holding) -> str:
+    """Everything in bytes."""
+    told = {"ranks": [_plain(row) for row in rows], "one_process": _plain(alone)}
+    return json.dumps({**asdict(options), "depth": len(rows), "cores": len(os.sched_getaffinity(0)), **told})
+
+
+def _plain(row: Holding) -> dict[str, Any]:
+    return {**asdict(row), "counted": row.counted, "within": row.counted <= row.bound}
+
+
+def as_table(options: Options, rows: list[Holding], alone: Holding) -> str:
+    """A line a rank, in MiB."""
+    sizes = ("parameters", "gradients", "optimizer", "activations", "counted", "bound", "resident")
+    head = f"{options.schedule}, D = {len(rows)}, N = {options.microbatches}; MiB"
+    lines = [head, f"{'':>14}{'stages':>8}{'live':>6}" + "".join(f"{size:>13}" for size in sizes)]
+    for name, row in [*((f"rank {row.rank}", row) for row in rows), ("one process", alone)]:
+        cells = "".join(f"{getattr(row, size) / 2**20:>13.1f}" for size in sizes)
+        stages = ",".join(map(str, row.stages))
+        lines.append(
+            f"{name:>14}{stages:>8}{row.live:>6}{cells}{'' if row.counted <= row.bound else '  over the bound'}"
+        )
+    return "\n".join(lines)
+
+
+def warm_up(options: Options) -> None:
+    """Let torch take what it takes once: threads, code, and a first update."""
+    model = GPT2(ModelConfig(1, options.heads, options.heads, 16, 8, dropout=0.0))
+    module = model.build(range(model.layers), torch.float32, "cpu", 0)
+    optimizer = RECIPE.build(dict(module.named_parameters()))
+    ids = torch.zeros(2, 8, dtype=torch.int64)
+    model.loss(module(ids), ids).backward()
+    optimizer.step()
+
+
+def main() -> int:
+    """Read the flags and run on whatever launcher started this; without one, in one process alone."""
+    options = tyro.cli(Options, prog="python -m benchmarks.memory")
+    launch = detect(os.environ)
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or 1)))
+    warm_up(options)
+    return run(launch, launch.world_size or 1, lambda transport: bench(transport, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
