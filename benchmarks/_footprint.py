@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pipelined.noise import Noise
@@ -99,14 +100,13 @@ def storages(tensors: Iterable[torch.Tensor]) -> Storages:
     return {storage.data_ptr(): storage.nbytes() for storage in found}
 
 
-def state_bytes(trainer: Trainer) -> dict[str, int]:
+def state_bytes(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes of parameters, of their gradients, and of what the optimizer keeps, as they lie in memory now."""
-    parameters = list(trainer.replica.parameters.values())
-    states = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    values = list(parameters)
     groups = {
-        "parameters": parameters,
-        "gradients": [p.grad for p in parameters if p.grad is not None],
-        "optimizer": states,
+        "parameters": values,
+        "gradients": [p.grad for p in values if p.grad is not None],
+        "optimizer": [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)],
     }
     return {name: sum(storages(tensors).values()) for name, tensors in groups.items()}
 

@@ -1,0 +1,84 @@
+"""What is counted as held is all that is held: to the byte what the closed form says, and able to exceed it."""
+
+import pytest
+import torch
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from benchmarks._bound import activation_bytes, state_bytes
+from benchmarks._footprint import CountedStage, Kept, storages
+from benchmarks._footprint import state_bytes as counted_state
+from pipelined.noise import Noise
+from pipelined.optimizer import Recipe
+from pipelined.stage import Stage
+
+CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)
+ROWS, SEQUENCE = 2, 10
+IDS = torch.arange(ROWS * SEQUENCE).view(ROWS, SEQUENCE)
+TARGETS = IDS + 1
+
+
+class Counted:
+    """One stage of the model that is counted, and how to walk microbatches through it."""
+
+    def __init__(self, layers, recompute=False):
+        model, top = GPT2(CONFIG), CONFIG.layers + 1
+        self.first, self.last = 0 in layers, top in layers
+        depth = 3 - self.first - self.last
+        module = model.build(layers, torch.float32, "cpu", seed=1)
+        self.parameters = dict(module.named_parameters())
+        self.kept = Kept(storages(self.parameters.values()))
+        inner = Stage(model, module, 0 if self.first else 1, depth, torch.device("cpu"), recompute=recompute)
+        self.stage = CountedStage(inner, self.kept)
+
+    def forward(self, microbatch):
+        x = IDS if self.first else torch.randn(ROWS, SEQUENCE, CONFIG.d_model)
+        return self.stage.forward((0, microbatch), x, Noise(1, 0, microbatch), TARGETS if self.last else None)
+
+    def backward(self, microbatch):
+        gradient = None if self.last else torch.randn(ROWS, SEQUENCE, CONFIG.d_model)
+        self.stage.backward((0, microbatch), gradient, 1.0, Noise(1, 0, microbatch), TARGETS if self.last else None)
+
+
+STAGES = [range(0, 1), range(0, 2), range(1, 2), range(1, 4), range(2, 5), range(4, 5), range(0, 5)]
+
+
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_a_live_microbatch_takes_what_the_closed_form_says(layers):
+    counted = Counted(layers)
+    counted.forward(0)
+    assert counted.kept.peak_bytes == activation_bytes(CONFIG, layers, ROWS, SEQUENCE)
+
+
+def test_each_live_microbatch_is_counted_and_none_after_its_backward():
+    counted, one = Counted(range(1, 3)), activation_bytes(CONFIG, range(1, 3), ROWS, SEQUENCE)
+    for microbatch in range(3):
+        counted.forward(microbatch)
+    counted.backward(1)
+    assert len(counted.kept.alive) == 2
+    counted.forward(3)
+    assert (counted.kept.peak_bytes, counted.kept.peak_microbatches) == (3 * one, 3)
+    counted.forward(4)
+    assert (counted.kept.peak_bytes, counted.kept.peak_microbatches) == (4 * one, 4)
+
+
+def test_what_is_recomputed_is_alive_while_it_is_used():
+    counted, whole = Counted(range(1, 3), recompute=True), activation_bytes(CONFIG, range(1, 3), ROWS, SEQUENCE)
+    ends = 2 * 4 * ROWS * SEQUENCE * CONFIG.d_model  # its input and its output
+    counted.forward(0)
+    assert counted.kept.peak_bytes == ends
+    counted.backward(0)
+    assert counted.kept.peak_bytes >= whole
+    assert not counted.kept.alive
+
+
+@pytest.mark.parametrize("stages", [[range(0, 5)], [range(0, 2), range(3, 5)]], ids=["whole", "both ends"])
+def test_state_takes_what_the_closed_form_says(stages):
+    parameters = {name: p for layers in stages for name, p in Counted(layers).parameters.items()}
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = Recipe(lr=1e-3, steps=1).build(parameters)
+    optimizer.step()
+    counted = counted_state(parameters.values(), optimizer)
+    assert sum(counted.values()) == state_bytes(CONFIG, stages)
+    assert counted["gradients"] == counted["parameters"]
