@@ -1,0 +1,83 @@
+"""The schedule that docs/schedules.md writes is the one it shows, and does what is said of it."""
+
+import asyncio
+import re
+import shlex
+
+import pytest
+import torch
+
+from pipelined.__main__ import main
+from pipelined.pricer import Costs, price
+from pipelined.recorder import record
+from pipelined.schedules import Shape, find, known
+from tests.docs.test_documents import blocks
+from tests.launching import ROOT
+from tests.numerics.plain import Case, assert_same, pipelined, plain
+from transports import new_event_loop
+from transports.local import world
+
+DOCUMENT = ROOT / "docs" / "schedules.md"
+EXAMPLE = ROOT / "docs" / "examples" / "gems.py"
+
+
+def shown(language):
+    """The document's blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def in_root(monkeypatch):
+    """Paths in the document are from the root; several ranks here must not fight over two cores."""
+    monkeypatch.chdir(ROOT)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_file_shown_is_the_example():
+    assert shown("python") == [EXAMPLE.read_text()]
+
+
+def test_every_schedule_is_in_the_table():
+    assert set(known()) == set(re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+
+
+def test_the_grid_shown_is_what_the_command_prints(in_root, capsys):
+    assert main(shlex.split(blocks(DOCUMENT)[0])[3:]) == 0
+    assert capsys.readouterr().out == shown("text")[0]
+
+
+def test_the_fault_shown_is_what_the_checker_says(tmp_path, capsys):
+    right, wrong = "worker.backward(microbatch % 2)", "worker.backward((microbatch + 1) % 2)"
+    assert wrong in DOCUMENT.read_text()
+    (tmp_path / "wrong.py").write_text(EXAMPLE.read_text().replace(right, wrong))
+    assert main(["schedule", str(tmp_path / "wrong.py"), "--depth", "4", "--microbatches", "2"]) == 2
+    assert capsys.readouterr().err == shown("text")[1]
+
+
+def test_what_is_drawn_is_there(in_root, tmp_path):
+    for command in blocks(DOCUMENT)[1].splitlines():
+        *words, file = shlex.split(command)[3:]
+        assert main([*words, str(tmp_path / file)]) == 0
+        assert (tmp_path / file).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("depth", "microbatches"), [(4, 1), (4, 4), (3, 5), (8, 8)])
+def test_it_takes_the_time_it_says(depth, microbatches):
+    timeline = price(record(find(str(EXAMPLE)), Shape(depth, microbatches)), Costs(forward=1, backward=2))
+    assert timeline.makespan == depth + (microbatches - 1) * (2 * depth + 1) + 2 * depth
+    assert set(timeline.peak_activations) == {1}
+
+
+@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4)])
+def test_it_trains_to_the_numbers_of_one_process(case, in_root):
+    async def everyone():
+        return await asyncio.gather(*(pipelined(case, transport) for transport in world(case.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        outcomes = runner.run(everyone())
+    expected = plain(case)
+    for outcome in outcomes:
+        assert_same(expected, outcome)
