@@ -88,7 +88,7 @@ async def bench(transport: Transport, options: Options) -> int:
     plan = Plan(options.schedule, transport.world_size, 1, 1, options.microbatches, pipes=options.pipes)
     walk = await asyncio.to_thread(plan_walk, plan, transport.rank)
     seconds = {"forward": options.forward_ms / 1e3, "backward": options.backward_ms / 1e3}
-    device = TimedDevice(seconds, RealClock(), transport.computing)
+    device = TimedDevice(seconds, RealClock())
     random = np.random.default_rng(transport.rank)
     stages = {
         stage: Hollow(random.integers(0, 256, options.activation_bytes, np.uint8), stage == plan.depth - 1)

@@ -45,7 +45,7 @@ def test_a_computing_rank_never_polls_keenly():
 
 @pytest.mark.parametrize(
     ("ranks", "cores", "keen", "longest"),
-    [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 1e-3), (64, 2, False, 8e-3)],
+    [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 0.5e-3), (64, 2, False, 4e-3)],
 )
 def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
     patience = Patience.on_node(ranks, cores)
@@ -132,3 +132,18 @@ def test_after_a_failure_nothing_waits():
         assert str(poller.failure) == "broken"
 
     poll(work)
+
+
+def test_waking_while_polling_does_not_multiply_the_polls():
+    """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
+
+    async def work(poller, library):
+        for number in range(50):
+            library.outcomes[number] = number
+            await poller.wait(number, lambda outcome: poller.wake())
+        asked = library.asked
+        for _ in range(20):
+            await poller.turn()
+        assert library.asked - asked <= 20
+
+    poll(work, Patience(keen=0, shortest=1e-4, longest=1e-4))
