@@ -5,7 +5,7 @@ The one rule: whatever goes wrong with one rank is told to all that are seated, 
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +78,9 @@ class Coordinator:
 
     async def _seat(self, hello: Hello, sock: socket.socket) -> None:
         if hello.rank in self._seats:
-            await refuse(sock, RendezvousError(f"two processes claim rank {hello.rank}; give each a RANK of its own"))
-            sock.close()
-            return
+            with sock:
+                twice = f"two processes claim rank {hello.rank}; give each a RANK of its own"
+                return await refuse(sock, RendezvousError(twice))
         seat = self._seats[hello.rank] = Seat(sock, hello.incarnation)
         try:
             async with asyncio.timeout(SILENCE_S):
@@ -113,22 +113,32 @@ class Coordinator:
         table = [(rank, *seat.address, seat.incarnation) for rank, seat in sorted(self._seats.items())]
         check_reach(seat.address for seat in self._seats.values())
         try:
-            async with asyncio.timeout(self._wait), asyncio.TaskGroup() as group:
-                for rank, seat in self._seats.items():
-                    group.create_task(self._meshed(rank, seat.sock, table))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+            async with asyncio.timeout(self._wait):
+                await self._with_all(lambda sock: self._meshed(sock, table))
+                await self._with_all(lambda sock: send_letter(sock, "go"))
         except TimeoutError as error:
             raise RendezvousError(f"the ranks could not all reach one another (waited: {self._wait:g} s)") from error
-        for seat in self._seats.values():
-            await send_letter(seat.sock, "go")
 
-    async def _meshed(self, rank: int, sock: socket.socket, table: list[Any]) -> None:
+    async def _meshed(self, sock: socket.socket, table: list[Any]) -> None:
+        await send_letter(sock, "table", table)
+        await read_letter(sock, "meshed")
+
+    async def _with_all(self, talk: Callable[[socket.socket], Awaitable[None]]) -> None:
+        """Talk with every seated rank at once; the first that leaves ends it for all."""
+
+        async def with_one(rank: int, sock: socket.socket) -> None:
+            try:
+                await talk(sock)
+            except (OSError, WireError) as error:
+                reason = f"rank {rank} left during the rendezvous ({error}); see its own message"
+                raise RendezvousError(reason) from error
+
         try:
-            await send_letter(sock, "table", table)
-            await read_letter(sock, "meshed")
-        except (OSError, WireError) as error:
-            raise RendezvousError(f"rank {rank} left during the rendezvous ({error}); see its own message") from error
+            async with asyncio.TaskGroup() as group:
+                for rank, seat in self._seats.items():
+                    group.create_task(with_one(rank, seat.sock))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
 
     async def _dismiss(self, error: TransportError) -> None:
         for seat in self._seats.values():

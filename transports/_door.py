@@ -12,7 +12,7 @@ from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Dialogue, Hello, Identity, Verdict, WrongKey, accepting, connecting
 from transports._sockets import Address, accept, dial, read_exactly, tune
 
-SILENCE_S = 6.0
+SILENCE_S = 4.0
 STRANGERS = 256
 
 

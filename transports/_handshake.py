@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 
@@ -102,7 +102,7 @@ class Identity:
     world_size: int
     run: bytes
     incarnation: int
-    key: bytes
+    key: bytes = field(repr=False)
 
     def hello(self, role: Role, peer: int) -> Hello:
         nonce = secrets.token_bytes(32)

@@ -13,6 +13,7 @@ from transports._letters import LENGTH, SHORT, read_letter, send_letter
 from transports._meeting_point import LOOPBACK, InProcess, MasterPort, permitted
 from transports._place import Place
 from transports._rendezvous import gather, read_table
+from transports._sockets import accept, dial, listen
 
 KEY = b"secret"
 
@@ -115,14 +116,16 @@ def test_a_rank_that_finds_no_rank_0_says_what_it_tried():
 
 def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
     async def meet():
-        async def answer(reader, writer):
-            writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + bytes(100))
-            writer.close()
+        async def answer(taken):
+            with await accept(taken) as sock:
+                sock.send(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + bytes(100))
 
-        async with await asyncio.start_server(answer, LOOPBACK, 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            places = [place(rank, 2, port=port) for rank in range(2)]
-            return [end for at in places for end in await gathered(at, point=MasterPort(at))]
+        with listen((LOOPBACK, 0)) as taken:
+            answering = asyncio.create_task(answer(taken))
+            places = [place(rank, 2, port=taken.getsockname()[1]) for rank in range(2)]
+            ends = [end for at in places for end in await gathered(at, point=MasterPort(at))]
+            await answering
+            return ends
 
     rank_0, rank_1 = asyncio.run(asyncio.wait_for(meet(), 5))
     assert isinstance(rank_0, RendezvousError) and "is taken" in str(rank_0) and "MASTER_PORT" in str(rank_0)
@@ -181,14 +184,14 @@ def test_a_stranger_that_borrows_a_number_is_outdone_by_the_real_rank(monkeypatc
 def test_strangers_with_garbage_do_not_disturb_the_job(noise):
     async def meet():
         async with Seats(3) as seats:
-            strangers = [await asyncio.open_connection(*seats.address) for _ in range(40)]
-            for _, writer in strangers[:20]:
-                writer.write(noise)
-            for _, writer in strangers[:10]:
-                writer.close()
+            strangers = [await dial(seats.address) for _ in range(40)]
+            for sock in strangers[:20]:
+                sock.send(noise)
+            for sock in strangers[:10]:
+                sock.close()
             ranks = await asyncio.gather(*map(seats.join, (1, 2)))
-            for _, writer in strangers:
-                writer.close()
+            for sock in strangers:
+                sock.close()
         return [seats.end, *(end for (end,) in ranks)]
 
     ends = asyncio.run(asyncio.wait_for(meet(), 15))
@@ -200,10 +203,10 @@ def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting
 
     async def meet():
         async with Seats(2) as seats:
-            strangers = [await asyncio.open_connection(*seats.address) for _ in range(50)]
+            strangers = [await dial(seats.address) for _ in range(50)]
             ((end,),) = await asyncio.gather(seats.join(1))
-            for _, writer in strangers:
-                writer.close()
+            for sock in strangers:
+                sock.close()
         return end
 
     assert set(asyncio.run(asyncio.wait_for(meet(), SILENCE_S / 2))) == {0}

@@ -1,0 +1,280 @@
+"""Whatever bytes come, in whatever pieces: the stream gives its frames or a WireError, and a live rank never hangs."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, suppress
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from transports import PeerLost, RendezvousError, TransportError, WireError
+from transports._coordinator import Coordinator
+from transports._door import knock
+from transports._handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, run_digest
+from transports._incoming import Incoming
+from transports._inflow import DIRECT_BYTES, STAGING_BYTES, Inflow
+from transports._meeting_point import LOOPBACK, InProcess
+from transports._place import Place
+from transports._rendezvous import gather
+from transports._sockets import accept, dial, listen, read_exactly
+from transports._wire import DEFAULT_LIMITS, Block, Kind, encode, encode_buffer
+from transports.tcp import Tcp
+
+
+class Reader:
+    """An inflow and all that came out of it: [kind, key or channel, note, contents of the blocks]."""
+
+    def __init__(self):
+        self.frames, self.begun = [], []
+        self.inflow = Inflow(self._begin, self._complete)
+
+    def feed(self, data):
+        """Give the bytes as the inflow asks for them."""
+        data = memoryview(data)
+        while data:
+            hole = self.inflow.hole()
+            count = min(len(hole), len(data))
+            assert count
+            hole[:count] = data[:count]
+            data = data[count:]
+            self.inflow.filled(count)
+
+    def _begin(self, preamble, header):
+        self.begun.append(Incoming(header))
+        return self.begun[-1]
+
+    def _complete(self, preamble, incoming):
+        header = incoming.header
+        self.frames.append((preamble.kind, header.key, header.note, [bytes(block.data) for block in incoming.blocks]))
+
+
+def laid_out(frames):
+    return b"".join(bytes(part) for key, sizes, note in frames for part in message(key, sizes, note))
+
+
+def message(key, sizes, note):
+    return encode(Kind.MESSAGE, key, [Block.of(contents(size)) for size in sizes], note)
+
+
+def contents(size):
+    return np.arange(size, dtype=np.uint8)
+
+
+def expected(frames):
+    return [(Kind.MESSAGE, key, note, [contents(size).tobytes() for size in sizes]) for key, sizes, note in frames]
+
+
+SIZES = st.sampled_from([0, 1, 7, 300, DIRECT_BYTES - 1, DIRECT_BYTES, 3 * DIRECT_BYTES, STAGING_BYTES + 5])
+FRAMES = st.lists(
+    st.tuples(
+        st.tuples(st.integers(-5, 5), st.text(max_size=5)),
+        st.lists(SIZES, max_size=3),
+        st.one_of(st.none(), st.text(max_size=9)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+ONE = [((3, "activation"), [0, 9, 0, DIRECT_BYTES], "note")]
+
+
+@given(FRAMES, st.lists(st.integers(1, 2 * STAGING_BYTES), min_size=1, max_size=12))
+def test_frames_are_the_same_however_the_network_cuts_the_stream(frames, steps):
+    reader, data, at, turn = Reader(), laid_out(frames), 0, 0
+    while at < len(data):
+        step = steps[turn % len(steps)] if len(data) // len(steps) < 64 * max(steps) else len(data)
+        reader.feed(data[at : at + step])
+        at, turn = at + step, turn + 1
+    assert reader.frames == expected(frames)
+
+
+def test_frames_are_the_same_byte_by_byte_and_with_more_behind_them():
+    data = laid_out(ONE)
+    reader = Reader()
+    for place in range(len(data)):
+        reader.feed(data[place : place + 1])
+    reader.feed(data + data[:21])
+    assert reader.frames == 2 * expected(ONE)
+
+
+def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
+    async def scenario():
+        data = laid_out(ONE)
+        for end in [*range(600), *range(600, len(data), 977), len(data) - 1]:
+            reader = Reader()
+            reader.feed(data[:end])
+            assert not reader.frames
+            reader.inflow.fail(PeerLost(1, "cut"))
+            for incoming in reader.begun:
+                with pytest.raises(PeerLost):
+                    await incoming.whole()
+
+    asyncio.run(scenario())
+
+
+@given(st.binary(max_size=2000))
+@example(bytes(20))
+@example(b"\x93pip" + b"\xff" * 16)
+@example(b"\x93pip\x01\x01\0\0" + b"\0\0\0\1" + bytes(8) + b"\xc1")
+def test_random_bytes_give_a_wire_error_or_wait_for_more(noise):
+    for front in (b"", b"\x93pip\x01", b"\x93pip\x01\x01\0\0\0\0\0\x09" + bytes(8)):
+        reader = Reader()
+        try:
+            reader.feed(front + noise)
+        except WireError as error:
+            assert str(error)
+        assert len(reader.inflow.hole()) <= STAGING_BYTES
+
+
+@given(st.integers(0, 90), st.integers(1, 255))
+def test_a_changed_byte_gives_a_wire_error_another_frame_or_a_wait_and_nothing_else(place, mask):
+    frames = [((3, "activation"), [9, 40], "note")]
+    data = bytearray(laid_out(frames))
+    data[place % len(data)] ^= mask
+    reader = Reader()
+    try:
+        reader.feed(data)
+    except WireError:
+        assert not reader.frames
+
+
+@pytest.mark.parametrize(
+    ("header_bytes", "body_bytes"),
+    [(DEFAULT_LIMITS.header + 1, 0), (2**32 - 1, 0), (0, DEFAULT_LIMITS.body + 1), (0, 2**64 - 1)],
+)
+@pytest.mark.parametrize("kind", list(Kind))
+def test_sizes_beyond_the_limits_are_refused_before_memory_is_taken(kind, header_bytes, body_bytes):
+    preamble = encode(kind)[0][:8] + header_bytes.to_bytes(4, "big") + body_bytes.to_bytes(8, "big")
+    reader = Reader()
+    with pytest.raises(WireError, match="limit"):
+        reader.feed(preamble)
+    assert not reader.begun
+
+
+@asynccontextmanager
+async def live():
+    """Rank 0 of three, with the test at the other end of both connections."""
+    socks = [socket.socketpair() for _ in range(2)]
+    for sock in (sock for pair in socks for sock in pair):
+        sock.setblocking(False)
+    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)})
+    try:
+        yield here, socks[0][1], socks[1][1]
+    finally:
+        here.kill()
+        for _, there in socks:
+            there.close()
+
+
+async def survives(noise, hang_up=True):
+    """Send noise as rank 1: within a second it is lost or its frames are there, and rank 2 is heard all the same."""
+    async with live() as (here, mad, sane), asyncio.timeout(1):
+        pending = asyncio.ensure_future(here.receive(1, ("never",)))
+        await asyncio.get_running_loop().sock_sendall(mad, noise)
+        if hang_up:
+            mad.close()
+            with pytest.raises(TransportError):
+                await pending
+        await asyncio.get_running_loop().sock_sendall(sane, laid_out([(("fine",), [5], None)]))
+        assert bytes((await here.receive(2, ("fine",))).blocks[0].data) == bytes(range(5))
+        pending.cancel()
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=300), st.booleans())
+def test_a_live_rank_outlives_a_peer_that_sends_noise(noise, framed):
+    asyncio.run(survives(laid_out(ONE) + noise if framed else noise))
+
+
+def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
+    async def scenario():
+        data = laid_out([((3, "x"), [9, 40], "note")]) + encode_buffer(7, 16) + bytes(16)
+        for end in range(len(data)):
+            await survives(data[:end])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode(Kind.OFFER, ("x",))[0],
+        encode_buffer(16384, 4) + bytes(4),
+        b"".join(map(bytes, encode(Kind.GOODBYE, (), [Block.of(b"body")]))),
+    ],
+)
+def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
+    async def scenario():
+        async with live() as (here, mad, _):
+            mad.send(frame)
+            with pytest.raises(PeerLost, match="a frame that tcp does not send"):
+                await here.receive(1, ("never",))
+
+    asyncio.run(scenario())
+
+
+def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkeypatch):
+    def no_memory(layouts, into=None):
+        raise MemoryError
+
+    async def scenario():
+        async with live() as (here, mad, sane):
+            with monkeypatch.context() as patch:
+                patch.setattr("transports._incoming.landing", no_memory)
+                mad.send(laid_out([(("huge",), [100], None)]))
+                with pytest.raises(PeerLost, match="no memory"):
+                    await here.receive(1, ("huge",))
+            sane.send(laid_out([(("fine",), [5], None)]))
+            await here.receive(2, ("fine",))
+
+    asyncio.run(scenario())
+
+
+def identity(rank):
+    return Identity(rank, 2, run_digest("none/0"), 1 + rank, b"key")
+
+
+def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door():
+    async def scenario():
+        point = InProcess()
+        listener = await point.open()
+        gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
+        words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
+        for end in range(HELLO.size + 1):
+            with await dial(listener.getsockname()) as sock:
+                sock.send(words[:end])
+                sock.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionError):
+                    await read_exactly(sock, HELLO.size + 1)  # until it hangs up
+        place = Place(1, 2, LOOPBACK, 0, key=b"key")
+        for peers in await asyncio.gather(gathering, gather(place, point)):
+            for sock in peers.values():
+                sock.close()
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=HELLO.size + VERDICT.size), st.sampled_from(["noise", "hello", "verdict"]))
+def test_a_caller_is_told_at_once_when_what_answers_is_no_rank(noise, until):
+    hello = identity(0).hello(Role.ACCEPTOR, 1).pack()
+    front = {"noise": b"", "hello": hello, "verdict": hello + bytes([Verdict.WELCOME])}[until]
+
+    async def answer(listener):
+        with await accept(listener) as sock:
+            await read_exactly(sock, HELLO.size)
+            await asyncio.get_running_loop().sock_sendall(sock, front + noise)
+            sock.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):
+                await read_exactly(sock, PROOF_BYTES + 1)  # until it hangs up
+
+    async def scenario():
+        with listen((LOOPBACK, 0)) as listener:
+            async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+                group.create_task(answer(listener))
+                with pytest.raises(TransportError) as caught:
+                    await knock(listener.getsockname(), identity(1), 0)
+        assert "PIPELINED_KEY" in str(caught.value) or isinstance(caught.value, RendezvousError)
+
+    asyncio.run(scenario())
