@@ -1,0 +1,67 @@
+"""docs/command-line.md has every flag with its default, every command, variable and metrics key, and no other."""
+
+import json
+import pkgutil
+import re
+import sys
+from dataclasses import fields
+
+import pytest
+
+from apps._config import Config, flag
+from pipelined import _commands
+from pipelined.__main__ import main
+from pipelined.launch import MPI, SLURM, TORCHRUN
+from tests.launching import ROOT, launched
+
+TEXT = (ROOT / "docs" / "command-line.md").read_text()
+COMMANDS = sorted(m.name for m in pkgutil.iter_modules(_commands.__path__) if not m.name.startswith("_"))
+TINY = "--depth 2 --steps 2 --layers 1 --d-model 16 --seq 16 --sample 0 --eval-every 1 --data LICENSE".split()
+
+
+def part(heading):
+    """The text from a heading to the next of its level or above."""
+    level = len(heading.partition(" ")[0])
+    return re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", TEXT, re.MULTILINE | re.DOTALL)[1]
+
+
+def rows(text):
+    """(first cell without its ticks, second cell) of every row of the tables in a text."""
+    return [(name, cell.strip()) for name, cell in re.findall(r"^\| `([^|]+)` \|([^|]*)\|", text, re.MULTILINE)]
+
+
+def shown(default):
+    """A default as the document shows it."""
+    if default is None or default == ():
+        return "open"
+    return "off" if default is False else str(default)
+
+
+def test_every_flag_of_training_is_there_with_its_default():
+    found = [row for row in rows(part("## python -m apps.gpt2")) if row[0].startswith("--")]
+    assert dict(found) == {flag(f.name): shown(f.default) for f in fields(Config)}
+    assert len(found) == len(fields(Config))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_of_a_command_is_there(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    flags = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    told = part("## python -m pipelined").split(f"`python -m pipelined {command} ")[1].split("`python -m")[0]
+    assert {name for name, _ in rows(told)} == flags
+
+
+def test_every_variable_is_there():
+    names = set(re.findall(r"`([A-Z_]+)`", part("## Environment")))
+    launchers = {name for names in (*MPI, SLURM, TORCHRUN) for name in names}
+    assert names == {*launchers, "PIPELINED_KEY", "PIPELINED_KEY_FILE"}
+
+
+@pytest.mark.timeout(120)
+def test_every_key_of_the_metrics_is_there(tmp_path):
+    command = [sys.executable, "-m", "apps.gpt2", *TINY, "--schedule", "docs/examples/gems.py"]
+    done = launched([*command, "--metrics", tmp_path / "metrics"], timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]
+    assert {name for name, _ in rows(part("### Metrics"))} == {key for line in lines for key in line}
