@@ -4,11 +4,13 @@ import gzip
 import itertools
 import json
 
+import msgpack
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.trace import NullTracer, Span, TraceError, Tracer, read, write
+from pipelined.trace import Events, NullTracer, Span, TraceError, Tracer, read, write
 
 
 def at(*moments):
@@ -52,6 +54,13 @@ def test_an_unknown_category_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'forwards'; known: forward, backward, step, send"):
         tracer.record("forwards", "F0", 0.0, 1.0)
     assert len(tracer.events()) == 0
+
+
+def test_events_survive_the_way_to_another_rank():
+    events = recorded(("forward", 0, 2), ("send", 1, 3))
+    arrived = Events.unpack(msgpack.unpackb(msgpack.packb(events.pack())))
+    assert (arrived.kinds, len(arrived)) == (events.kinds, 2)
+    assert np.array_equal(arrived.times, events.times) and np.array_equal(arrived.places, events.places)
 
 
 def test_no_trace_reads_no_clock_and_records_nothing():
