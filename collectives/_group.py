@@ -3,13 +3,13 @@
 The one rule: both ends of a message know its size beforehand, and an empty one is never sent. Knows no algorithm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from collectives._links import Links
-from collectives._pieces import PIECE_BYTES
+from collectives._pieces import Range, pieces
 from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
@@ -27,13 +27,17 @@ class Group:
         ranks: the transport's ranks that take part; the position of each is its rank in the group.
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: what messages cost between these ranks; `auto` chooses by it.
+        piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and follow
+            one another closely, but each costs a message.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, links: Links | None = None):
+    def __init__(
+        self, transport: Transport, ranks: Sequence[int], channel: int, links: Links | None = None, piece: int = 2 << 20
+    ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.links = links or Links()
+        self.links, self.piece = links or Links(), piece
         self._check()
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
@@ -80,11 +84,18 @@ class Group:
 
         It is kept by the group, one for each lane, and its contents last until the next call with the same lane.
         """
-        needed = min(length, PIECE_BYTES // vector.itemsize) * vector.itemsize
+        needed = min(length, self._most(vector)) * vector.itemsize
         memory = self._memory.get(lane)
         if memory is None or memory.nbytes < needed:
             memory = self._memory[lane] = np.empty(needed, np.uint8)
         return vector.over(memory[:needed])
+
+    def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
+        """Cut a range of the vector's elements; an empty one has no pieces."""
+        return pieces(*span, self._most(vector))
+
+    def _most(self, vector: Vector) -> int:
+        return max(self.piece // vector.itemsize, 1)
 
     @cached_property
     def native(self) -> Native | None:

@@ -1,4 +1,4 @@
-"""How an array is cut: into a segment for each rank, and a segment into pieces that fit a core's cache.
+"""How an array is cut: into a segment for each rank, and a segment into pieces that follow one another.
 
 The one rule: both ends of a link cut alike from numbers that both know, so no size is ever sent. Numbers only: knows
 neither memory nor messages.
@@ -7,8 +7,6 @@ neither memory nor messages.
 from collections.abc import Iterator
 
 Range = tuple[int, int]
-
-PIECE_BYTES = 1 << 19  # what is received and then reduced stays in a core's second-level cache
 
 
 def segment(length: int, parts: int, index: int) -> Range:
@@ -21,7 +19,6 @@ def segments(length: int, parts: int) -> list[Range]:
     return [segment(length, parts, index) for index in range(parts)]
 
 
-def pieces(low: int, high: int, itemsize: int) -> Iterator[Range]:
-    """Cut [low, high) into ranges of at most `PIECE_BYTES`; an empty range has no pieces."""
-    most = PIECE_BYTES // itemsize
+def pieces(low: int, high: int, most: int) -> Iterator[Range]:
+    """Cut [low, high) into ranges of at most `most`; an empty range has no pieces."""
     return ((start, min(start + most, high)) for start in range(low, high, most))

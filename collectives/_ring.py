@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collectives._group import Group
-from collectives._pieces import Range, pieces, segment
+from collectives._pieces import Range, segment
 from collectives._reduction import Reduction
 from collectives._together import together
 from collectives._vector import Vector
@@ -70,7 +70,8 @@ class Walk:
         """The pieces of the segments v(start) .. v(stop - 1)."""
         size, position = self.group.size, self.position
         for step in range(start, stop):
-            yield from pieces(*segment(len(self.vector), size, (position - 1 - step) % size), self.vector.itemsize)
+            met = segment(len(self.vector), size, (position - 1 - step) % size)
+            yield from self.group.pieces(self.vector, met)
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
         following = (self.group.rank + self.stride) % self.group.size

@@ -3,7 +3,6 @@
 from typing import Any
 
 from collectives._group import Group
-from collectives._pieces import pieces
 from collectives._vector import Vector
 
 
@@ -27,7 +26,7 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
     vector = Vector.of(array)
     parent, children = branches((group.rank - root) % group.size, group.size)
     async with group.turn:
-        for low, high in pieces(0, len(vector), vector.itemsize):
+        for low, high in group.pieces(vector, (0, len(vector))):
             piece = vector.bytes(low, high)
             if parent is not None:
                 await group.receive((parent + root) % group.size, piece)

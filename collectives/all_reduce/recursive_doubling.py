@@ -1,7 +1,6 @@
 """Recursive doubling: the whole array to a partner 1, 2, 4 .. away. For short arrays, where only steps count."""
 
 from collectives._group import Group
-from collectives._pieces import pieces
 from collectives._reduction import Reduction
 from collectives._vector import Vector
 from collectives.all_reduce import _fold
@@ -29,7 +28,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 async def _swap(group: Group, vector: Vector, reduction: Reduction, scratch: Vector, member: int, partner: int) -> None:
     rank = _fold.rank_of(partner, group.size)
-    for low, high in pieces(0, len(vector), vector.itemsize):
+    for low, high in group.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
         mine, theirs = vector.elements[low:high], scratch.elements[: high - low]
         first, second = (mine, theirs) if member < partner else (theirs, mine)

@@ -62,7 +62,7 @@ def test_what_is_empty_is_never_sent():
 
 
 def test_scratch_is_made_once_and_bounded():
-    group, vector = Group(world(1)[0], (0,), 0), Vector.of(np.empty(1 << 20, "float32"))
+    group, vector = Group(world(1)[0], (0,), 0, piece=1 << 19), Vector.of(np.empty(1 << 20, "float32"))
     first = group.scratch(vector, len(vector))
     again = group.scratch(Vector.of(np.empty(9, "int64")), 9)
     assert first.nbytes == 1 << 19 and again.nbytes == 72 and again.elements.dtype == "int64"

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import segment, segments
-from collectives._pieces import PIECE_BYTES, pieces
+from collectives._pieces import pieces
 
 
 @given(st.integers(0, 10_000), st.integers(1, 64))
@@ -15,9 +15,9 @@ def test_segments_cover_the_array_evenly(length, parts):
     assert cut == [segment(length, parts, index) for index in range(parts)]
 
 
-@given(st.integers(0, 1 << 22), st.integers(0, 1 << 22), st.sampled_from([1, 2, 4, 8, 16]))
-def test_pieces_cover_a_range_within_their_bound(low, count, itemsize):
-    cut = list(pieces(low, low + count, itemsize))
+@given(st.integers(0, 1 << 22), st.integers(0, 1 << 22), st.integers(1 << 16, 1 << 21))
+def test_pieces_cover_a_range_within_their_bound(low, count, most):
+    cut = list(pieces(low, low + count, most))
     assert sum(high - start for start, high in cut) == count
-    assert all(0 < (high - start) * itemsize <= PIECE_BYTES for start, high in cut)
+    assert all(0 < high - start <= most for start, high in cut)
     assert [start for start, _ in cut] == ([low] + [high for _, high in cut[:-1]])[: len(cut)]

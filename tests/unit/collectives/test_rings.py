@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives._pieces import PIECE_BYTES
 from collectives.all_reduce.multi_ring import strides
 from transports.local import world
+
+PIECE = 1 << 18
 
 
 @pytest.mark.parametrize("name", ["ring", "multi_ring", "rabenseifner", "recursive_doubling"])
@@ -18,7 +19,7 @@ def test_extra_memory_is_a_piece_for_each_ring(name, size):
     arrays = [np.ones(6_000_000 // 4, "float32") for _ in ends]
 
     async def main():
-        groups = [Group(end, range(size), 0) for end in ends]
+        groups = [Group(end, range(size), 0, piece=PIECE) for end in ends]
         tracemalloc.start()
         calls = (all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True))
         await asyncio.gather(*calls)
@@ -27,7 +28,7 @@ def test_extra_memory_is_a_piece_for_each_ring(name, size):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     lanes = len(strides(size)) if name == "multi_ring" else 1
-    assert peak <= size * (lanes * PIECE_BYTES + (1 << 16))
+    assert peak <= size * (lanes * PIECE + (1 << 16))
     assert (arrays[0] == size).all()
 
 
@@ -35,14 +36,14 @@ def test_a_piece_goes_on_before_its_segment_is_whole():
     """Rank 0 of 3, fed by hand: two pieces a segment, and only the first of them comes from rank 2."""
 
     async def main():
-        ends, piece = world(3), memoryview(bytearray(PIECE_BYTES))
-        array = np.ones(3 * 2 * PIECE_BYTES, "uint8")
-        call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0), array, "sum", "ring"))
+        ends, piece = world(3), memoryview(bytearray(PIECE))
+        array = np.ones(3 * 2 * PIECE, "uint8")
+        call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0, piece=PIECE), array, "sum", "ring"))
         for _ in range(2):
             await ends[1].receive_buffer(0, 0, piece)
-        await ends[2].send_buffer(0, 0, memoryview(b"\x05" * PIECE_BYTES))
+        await ends[2].send_buffer(0, 0, memoryview(b"\x05" * PIECE))
         await asyncio.wait_for(ends[1].receive_buffer(0, 0, piece), 5)
-        assert bytes(piece) == b"\x06" * PIECE_BYTES
+        assert bytes(piece) == b"\x06" * PIECE
         call.cancel()
         await asyncio.wait([call])
 
