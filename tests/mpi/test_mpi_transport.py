@@ -7,8 +7,9 @@ import pytest
 from mpi4py import MPI
 
 from tests.conformance.clauses import EVERYWHERE, hold
-from transports import Block, Closed, new_event_loop, open_transport
+from transports import Block, TransportError, new_event_loop, open_transport
 from transports._mpi import MpiTransport
+from transports._mpi_requests import TAGS, Tags
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
@@ -37,7 +38,97 @@ def test_what_exceeds_a_piece_is_still_one_message(clause):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("clause", ["keys_may_be_asked_for_in_any_order", "messages_with_one_key_come_in_the_order_sent"])
+@pytest.mark.parametrize(
+    "clause", ["keys_may_be_asked_for_in_any_order", "messages_with_one_key_come_in_the_order_sent"]
+)
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_where_a_body_travels_makes_no_difference(clause, inline):
     run(EVERYWHERE[clause], MpiTransport.open(WORLD, inline=inline))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float32", "float64"])
+def test_mpis_own_all_reduce_agrees_with_numpy(dtype):
+    async def clause(end):
+        arrays = [np.arange(1000).astype(dtype) % (rank + 2) for rank in EVERY_RANK]
+        for op, expected in (("sum", sum(arrays)), ("max", np.max(arrays, axis=0))):
+            mine = arrays[end.rank].copy()
+            await end.native(EVERY_RANK, 5).all_reduce(Block.of(mine), op)
+            assert mine.tobytes() == expected.astype(dtype).tobytes()
+
+    run(clause)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_groups_that_share_ranks_reduce_beside_each_other_without_order():
+    """A rank that makes one group's communicator does not hold up its other groups."""
+    groups = {channel: [rank for rank in EVERY_RANK if rank != channel] for channel in range(3)}
+
+    async def clause(end):
+        async def reduce(channel):
+            mine = np.full(10, end.rank)
+            await end.native(groups[channel], channel).all_reduce(Block.of(mine), "sum")
+            assert (mine == sum(groups[channel])).all()
+
+        mine = [channel for channel, ranks in groups.items() if end.rank in ranks]
+        await asyncio.gather(*(reduce(channel) for channel in (mine if end.rank % 2 else reversed(mine))))
+
+    run(clause)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("block", "op"),
+    [
+        (Block("bfloat16", (1,), memoryview(bytearray(2))), "sum"),
+        (Block("float16", (1,), memoryview(bytearray(2))), "sum"),
+        (Block("complex64", (1,), memoryview(bytearray(8))), "max"),
+        (Block("float32", (1,), memoryview(bytearray(4))), "mean"),
+    ],
+)
+def test_what_mpi_cannot_reduce_is_named(block, op):
+    async def clause(end):
+        with pytest.raises(ValueError, match=rf"{block.dtype}.*{op}.*float32"):
+            await end.native(EVERY_RANK, 5).all_reduce(block, op)
+
+    run(clause)
+
+
+@pytest.mark.mpi
+def test_tags_are_used_again_but_never_two_at_a_time():
+    tags = Tags()
+    assert [tags.take(0) for _ in range(TAGS)] == list(range(TAGS))
+    assert tags.take(1) == 0
+    with pytest.raises(TransportError, match=f"rank 0.*{TAGS}"):
+        tags.take(0)
+    tags.release(0, 77)
+    tags.release(0, 5)
+    assert [tags.take(0), tags.take(0)] == [5, 77]
+
+
+@pytest.mark.mpi
+def test_ends_may_be_opened_and_closed_for_ever():
+    """MPI has some 2,000 communicators; an end that kept its own would use them up."""
+
+    async def main():
+        for _ in range(1000):
+            async with await MpiTransport.open(MPI.COMM_SELF) as end:
+                await end.native([0], 1).all_reduce(Block.of(np.ones(1)), "sum")
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.mpi
+def test_a_fault_in_the_poller_reaches_whoever_waits():
+    async def main():
+        end = await MpiTransport.open(WORLD)
+        waiting = asyncio.ensure_future(end.receive(None, ("never",)))
+        await asyncio.sleep(0)
+        end._poller.watch(WORLD.Irecv(bytearray(1), MPI.PROC_NULL), lambda outcome: 1 / 0)
+        with pytest.raises(TransportError, match="division by zero"):
+            await waiting
+        with pytest.raises(ZeroDivisionError):
+            await end.close()
+
+    asyncio.run(main())
