@@ -48,10 +48,12 @@ class Session:
     def first_rank(self) -> bool:
         return self.trainer.seat.actor.rank == 0
 
-    async def save(self, step: int) -> None:
+    async def save(self, step: int) -> Path | None:
+        """Save what `step` steps came to; where it lies, if anywhere."""
         config = self.job.config
-        if config.checkpoint is not None:
-            await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep)
+        if config.checkpoint is None:
+            return None
+        return await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep)
 
     async def evaluate(self, tag: int) -> float:
         """Mean nats a token over the validation text."""
@@ -59,14 +61,12 @@ class Session:
         return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag)
 
 
-async def train(transport: Transport, job: Job, launch: Launch, text: Text) -> int:
+async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a job to its end; returns its exit code."""
     config, clock = job.config, RealClock()
     place = _place(launch, transport.world_size)
     device = TorchDevice(str(place), clock, transport.computing)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
-    stop = StopRequest()
-    stop.listen()
     try:
         async with Actor(transport) as actor:
             trainer = _build(actor, job, text, device, place, tracer)
@@ -113,8 +113,7 @@ async def _run(session: Session) -> None:
     with reporting(session.first_rank, done, config.steps, tokens, config.metrics) as report:
         stopped = await _steps(session, report, done)
         if stopped is not None:
-            await session.save(stopped)
-            where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
+            where = await session.save(stopped) or "nowhere: give --checkpoint to keep the work"
             report.say(f"stopped on request after step {stopped}; saved to {where}")
             return
         await _finish(session, report)

@@ -6,43 +6,48 @@ only when all that can be known without it is known to be right.
 
 import os
 import sys
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 from apps._config import Config, parse
 from apps._job import Job, resolve
+from pipelined.ending import let_rank_0_speak
 from pipelined.errors import UsageError
-from pipelined.launch import Launch, detect
+from pipelined.launch import ALONE, Launch, detect
+from pipelined.preemption import StopRequest
 from pipelined.runtime import refuse, run
 from transports import Transport
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
-    here = detect(os.environ)
+    launch = ALONE
     try:
-        config = _parse(sys.argv[1:] if arguments is None else arguments, here.rank)
+        launch = detect(os.environ)
+        config = _parse(sys.argv[1:] if arguments is None else arguments, launch)
         launch = detect(os.environ, config.transport)
         job = resolve(config, launch.world_size)
     except UsageError as error:
-        return refuse(error, here.rank)
+        return refuse(error, launch)
     if config.print_config or config.dry_run:
         return _show(job, launch)
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
-    return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch))
+    stop = StopRequest(os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
+    return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch, stop), job.plan.stages_of)
 
 
-def _parse(arguments: list[str], rank: int) -> Config:
+def _parse(arguments: list[str], launch: Launch) -> Config:
     """Parse the command line; help and usage errors are printed by rank 0 alone."""
-    if rank == 0:
+    if launch.rank == 0:
         return parse(arguments)
-    with redirect_stderr(StringIO()), open(os.devnull, "w") as nowhere:
-        stdout, sys.stdout = sys.stdout, nowhere
+    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
         try:
             return parse(arguments)
-        finally:
-            sys.stdout = stdout
+        except SystemExit as end:
+            if end.code:
+                let_rank_0_speak(launch)
+            raise
 
 
 def _show(job: Job, launch: Launch) -> int:
@@ -51,14 +56,15 @@ def _show(job: Job, launch: Launch) -> int:
     return 0
 
 
-async def _rank(transport: Transport, job: Job, launch: Launch) -> int:
+async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest) -> int:
     """One rank: the text first, as a mistake in it needs no torch to be told."""
+    stop.listen()
     from apps._text import prepare_text
 
     text = await prepare_text(transport, job)
     from apps._training import train
 
-    return await train(transport, job, launch, text)
+    return await train(transport, job, launch, text, stop)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ class Actor:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            raise first_cause(group) from None
+            first = first_cause(group)
+            raise first from first.__cause__
 
     def tell(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> "asyncio.Task[None]":
         """Put a message on its way without waiting; its arrays must not change until the returned task is done."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipelined.errors import UsageError
+from transports import schemes
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -32,6 +33,7 @@ class Launch:
         by: the launcher, for people.
         local_rank: which of the ranks on this node.
         local_size: ranks on this node; every rank's where the launcher does not say; None where the plan decides.
+        hydra: whether it is MPICH's, which lets every rank end by itself, but does not say which one died.
     """
 
     url: str
@@ -40,6 +42,20 @@ class Launch:
     by: str
     local_rank: int = 0
     local_size: int | None = None
+    hydra: bool = False
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank is the one that tells the user what to put right: one for each launcher there is."""
+        return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
+
+    @property
+    def hasty(self) -> bool:
+        """Whether the launcher may end all ranks as soon as the first has gone."""
+        return self.world_size is not None and not self.hydra
+
+
+ALONE = Launch("local://", 0, None, "no launcher")
 
 
 def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
@@ -51,11 +67,14 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
     Raises:
         UsageError: the transport asked for needs a launcher that did not start this process.
     """
-    if transport == "auto":
-        return _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or _alone()
+    here = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
     scheme = transport.partition(":")[0]
+    if transport == "auto":
+        return here
+    if scheme not in schemes():
+        raise UsageError(f"unknown transport {transport!r}; known: auto, {', '.join(schemes())}, or a URL of these")
     if scheme == "local":
-        return _alone()
+        return _refuse_many(here)
     if scheme == "mpi":
         return _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
     found = _from_torchrun(environ)
@@ -64,6 +83,14 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
         fact = f"--transport {transport} needs torchrun's variables (not set: {missing})"
         raise UsageError(f"{fact}; start with torchrun")
     return found if "://" not in transport else replace(found, url=transport)
+
+
+def _refuse_many(here: Launch) -> Launch:
+    """All ranks in this process, unless there are more such processes, which would all write the same files."""
+    if here.world_size not in (None, 1):
+        fact = f"--transport local runs all ranks in one process (processes that {here.by} started: {here.world_size})"
+        raise UsageError(f"{fact}; start one process, or leave --transport out")
+    return ALONE
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
@@ -87,16 +114,14 @@ def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
     return _launch(environ, "mpi://", *SLURM, "srun")
 
 
-def _alone() -> Launch:
-    return Launch("local://", 0, None, "no launcher")
-
-
 def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str) -> Launch:
     number, ranks = _numbers(environ, rank, size)
+    node = number, ranks
     for local_rank, local_size in LOCAL:
         if local_rank in environ and local_size in environ:
-            return Launch(url, number, ranks, by, *_numbers(environ, local_rank, local_size))
-    return Launch(url, number, ranks, by, number, ranks)
+            node = _numbers(environ, local_rank, local_size)
+            break
+    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK")
 
 
 def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:

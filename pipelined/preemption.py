@@ -1,9 +1,8 @@
-"""Being asked to stop: SIGTERM or SIGUSR1 asks, the next step's end obeys, a second signal insists.
+"""Being asked to stop: SIGTERM or SIGUSR1 asks, the next step's end obeys, a second SIGTERM insists.
 
 Under openmpi's mpirun SIGTERM ends the job within half a second, so there SIGUSR1 is the one to send.
 """
 
-import asyncio
 import os
 import signal
 
@@ -11,18 +10,25 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
-    """Whether this process was asked to stop. All ranks in one process share one."""
+    """Whether this process was asked to stop. All ranks in one process share one.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Args:
+        parent: the launcher's process, if the ranks would outlive it: when it is gone, that counts as being asked.
+    """
+
+    def __init__(self, parent: int | None = None) -> None:
+        self._parent, self._signalled = parent, False
+
+    @property
+    def requested(self) -> bool:
+        return self._signalled or self._parent not in (None, os.getppid())
 
     def listen(self) -> None:
-        """Install the signal handlers on the running loop; they replace the default ones."""
-        loop = asyncio.get_running_loop()
+        """Answer the signals from now on; only the main thread may call this."""
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._asked, number)
+            signal.signal(number, self._asked)
 
-    def _asked(self, number: signal.Signals) -> None:
-        if self.requested and number == signal.SIGTERM:
+    def _asked(self, number: int, frame: object) -> None:
+        if self._signalled and number == signal.SIGTERM:
             os._exit(128 + number)
-        self.requested = True
+        self._signalled = True

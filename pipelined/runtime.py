@@ -5,137 +5,148 @@ on request; 1: a failure, named; 2: something the user can put right; 130: inter
 """
 
 import asyncio
-import os
-import sys
-import threading
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
 
+from pipelined import obituary
 from pipelined.actor import first_cause
+from pipelined.ending import (
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    Deadline,
+    heard,
+    leave,
+    let_rank_0_speak,
+    settled,
+    tell,
+)
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
 from pipelined.messages import describe
-from transports import (
-    AuthenticationError,
-    PeerAborted,
-    PeerLost,
-    RendezvousError,
-    Transport,
-    new_event_loop,
-    open_transport,
-)
+from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_transport
 
 T = TypeVar("T")
 Program = Callable[[Transport], Awaitable[int]]
-GRACE = 5.0
-"""Seconds in which a rank that is ending may still wait for others before it is ended by force."""
+StagesOf = Callable[[int], list[int]]
 
 
-def run(launch: Launch, world_size: int, program: Program) -> int:
+class AgreedError(UsageError):
+    """A mistake of the user's that every rank learns of at the same point of its program."""
+
+
+def run(launch: Launch, world_size: int, program: Program, stages_of: StagesOf = lambda rank: []) -> int:
     """Run one coroutine a rank to its end and return this process's exit code.
 
     Args:
         launch: who started this process; without a launcher all ranks live in it.
         world_size: ranks of the job.
         program: called with each rank's open transport; returns an exit code.
+        stages_of: the stages a rank holds, to be named when it is lost.
     """
     try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_ranks(launch, world_size, program))
+        with Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline).run()), launch)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except UsageError as error:
-        return refuse(error, launch.rank)
+        return refuse(error, launch)
 
 
-def refuse(error: Exception, rank: int) -> int:
-    """Tell the user what to put right, on rank 0 alone; the exit code is 2 everywhere."""
-    if rank == 0:
+def refuse(error: Exception, launch: Launch) -> int:
+    """Tell the user what to put right, on one rank alone; the exit code is 2 everywhere."""
+    if launch.speaks:
         tell(f"error: {error}")
-    return 2
+    else:
+        let_rank_0_speak(launch)
+    return USAGE
 
 
-def tell(text: str) -> None:
-    """One write to stderr, so that ranks do not cut into each other's lines."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()
+@dataclass(frozen=True)
+class _Job:
+    """What `run` was given."""
 
+    launch: Launch
+    world_size: int
+    program: Program
+    stages_of: StagesOf
+    deadline: Deadline
 
-async def _ranks(launch: Launch, world_size: int, program: Program) -> int:
-    if launch.url.startswith("local:"):
-        return await _together(world_size, program)
-    try:
-        transport = await open_transport(launch.url)
-    except (ValueError, RendezvousError, AuthenticationError) as error:
-        tell(f"error: {error}")
-        return 2
-    code = 130
-    try:
-        code = await _rank(transport, program)
-        return code
-    finally:
-        if code not in (0, 2):
-            _end_by_force(transport, code)
+    async def run(self) -> int:
+        """This process's ranks, to the exit code of the worst of them."""
+        if self.launch.url.startswith("local:"):
+            from transports.local import world
 
+            return max(await asyncio.gather(*map(self._rank, world(self.world_size))))
+        return await self._rank(await self._open())
 
-async def _together(world_size: int, program: Program) -> int:
-    """All ranks in this process: the first failure cancels the others."""
-    from transports.local import world
+    async def _open(self) -> Transport:
+        try:
+            transport = await open_transport(self.launch.url)
+        except (ValueError, OSError, TransportError) as error:
+            raise UsageError(str(error)) from error
+        if transport.world_size != self.world_size:
+            await transport.close()
+            fact = f"the plan needs another number of ranks (ranks: {transport.world_size}, needed: {self.world_size})"
+            raise UsageError(f"{fact}; start {self.world_size} ranks")
+        return transport
 
-    transports = world(world_size)
-    codes = await asyncio.gather(*(_rank(transport, program) for transport in transports))
-    return max(codes)
+    def _watched(self) -> AbstractContextManager[None]:
+        """Somebody who names the rank that dies, where the launcher does not."""
+        if not self.launch.hydra or self.launch.local_rank:
+            return nullcontext()
+        return obituary.watching([self._name(rank) for rank in range(self.world_size)])
 
+    async def _rank(self, transport: Transport) -> int:
+        try:
+            with self._watched():
+                code = await self.program(transport)
+                await transport.close()
+            return code
+        except AgreedError as error:
+            if transport.rank == 0:
+                tell(f"error: {error}")
+            await transport.close()
+            return USAGE
+        except UsageError as error:
+            return await self._end(transport, USAGE, str(error))
+        except asyncio.CancelledError:
+            await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
+            raise
+        except Exception as error:
+            return await self._fail(transport, first_cause(error))
 
-async def _rank(transport: Transport, program: Program) -> int:
-    try:
-        code = await program(transport)
-        await transport.close()
-        return code
-    except UsageError as error:
-        await transport.close()
-        return refuse(error, transport.rank)
-    except asyncio.CancelledError:
-        await transport.abort(f"rank {transport.rank} was interrupted")
-        raise
-    except Exception as error:
-        return await _fail(transport, first_cause(error))
+    async def _fail(self, transport: Transport, error: BaseException) -> int:
+        """Say what happened once, and make it end everywhere."""
+        if isinstance(error, PeerAborted):
+            return await self._end(transport, *heard(error))
+        story = self._story(transport, error)
+        tell(story)
+        self.deadline.start(FAILED)
+        return await leave(transport, FAILED, story.splitlines()[0], lead=True)
 
+    async def _end(self, transport: Transport, code: int, reason: str) -> int:
+        """End with the others; where the user can put it right, rank 0 says so, whoever found it."""
+        self.deadline.start(code)
+        if code == USAGE and transport.rank == 0:
+            tell(f"error: {reason}")
+        return await leave(transport, code, reason, lead=code != FAILED and transport.rank == 0)
 
-async def _fail(transport: Transport, error: BaseException) -> int:
-    """Say what happened once, make it end everywhere, and give the exit code."""
-    reason = _story(transport, error)
-    if not isinstance(error, PeerAborted):
-        tell(reason)
-    await transport.abort(reason.splitlines()[0])
-    return 1
+    def _story(self, transport: Transport, error: BaseException) -> str:
+        """What failed, the first line alone enough for a peer; then where, unless it is a peer's loss."""
+        if isinstance(error, PeerLost):
+            last = describe(transport.last_key(error.rank))
+            lost = f"rank {transport.rank}: lost {self._name(error.rank)}: {error.reason}"
+            return f"{lost}; last heard from it: {last}"
+        return (str(error) or repr(error)) + "\n" + "".join(traceback.format_exception(error))
 
-
-def _story(transport: Transport, error: BaseException) -> str:
-    """What failed, first line alone enough for a peer; then where, unless it is a peer's loss."""
-    if isinstance(error, PeerLost):
-        heard = describe(transport.last_key(error.rank))
-        return f"rank {transport.rank}: {error}; last heard from it: {heard}"
-    text = str(error) or repr(error)
-    if isinstance(error, PeerAborted):
-        return text
-    return text + "\n" + "".join(traceback.format_exception(error))
-
-
-def _end_by_force(transport: Transport, code: int) -> None:
-    """End this process (under MPI the job) if it has not ended by itself in time: nobody waits for ever."""
-
-    def end() -> NoReturn:
-        kill_world = getattr(transport, "kill_world", None)
-        if kill_world is not None:
-            kill_world(code)
-        os._exit(code)
-
-    timer = threading.Timer(GRACE, end)
-    timer.daemon = True
-    timer.start()
+    def _name(self, rank: int) -> str:
+        stages = ", ".join(map(str, self.stages_of(rank)))
+        return f"rank {rank} (stages {stages})" if stages else f"rank {rank}"
 
 
 async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
@@ -143,9 +154,9 @@ async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
 
     Args:
         what: a name for this exchange, the same on every rank.
-        work: may raise UsageError on any rank.
+        work: may raise UsageError or OSError on any rank.
     Raises:
-        UsageError: on every rank, the error of the lowest rank that had one.
+        AgreedError: on every rank, the error of the lowest rank that had one.
     """
     result, error = None, None
     try:
@@ -155,5 +166,5 @@ async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
     errors = [e for e in await gather(transport, what, error) if e]
     first = await share(transport, what, errors[0] if errors else None)
     if first is not None:
-        raise UsageError(first)
+        raise AgreedError(first)
     return result  # type: ignore[return-value]

@@ -17,9 +17,10 @@ from pipelined.runtime import together
 from pipelined.trainer import Trainer
 
 
-async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int) -> None:
+async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int) -> Path:
     """Save the state after `step` steps; when it returns, on any rank, the checkpoint is whole on disk.
 
+    Returns: the checkpoint's path on rank 0, its directory's on the others.
     Raises:
         CheckpointError: on every rank; the checkpoints before it are as they were.
     """
@@ -30,12 +31,13 @@ async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str
     record = await together(transport, f"shard {step}", writing)
     records = await gather(transport, f"records {step}", record)
 
-    def commit() -> None:
-        if rank == 0:
-            meta = Meta(step, trainer.model.identity(), config, {"seed": trainer.seat.seed})
-            checkpoint.commit(directory, meta, records, keep)
+    def commit() -> Path:
+        if rank:
+            return directory
+        meta = Meta(step, trainer.model.identity(), config, {"seed": trainer.seat.seed})
+        return checkpoint.commit(directory, meta, records, keep)
 
-    await together(transport, f"commit {step}", asyncio.to_thread(commit))
+    return await together(transport, f"commit {step}", asyncio.to_thread(commit))
 
 
 async def load(trainer: Trainer, path: Path) -> int:

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult
 from transports._contract import Transport
 from transports._errors import RendezvousError
 from transports._launcher import check_launcher
+from transports._segments import MAPS, give_up_names
 
 
 def load_library() -> ModuleType:
@@ -44,4 +45,7 @@ async def open_url(parts: SplitResult) -> Transport:
 
     from transports._mpi import MpiTransport
 
-    return await MpiTransport.open(world)
+    transport = await MpiTransport.open(world)
+    if MAPS.exists():
+        give_up_names(MAPS.read_text())
+    return transport

@@ -15,13 +15,18 @@ def test_no_launcher_means_all_ranks_in_this_process():
 @pytest.mark.parametrize(
     ("environ", "by"),
     [
-        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpirun"),
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
         ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, "srun"),
     ],
 )
 def test_mpirun_and_srun_mean_mpi(environ, by):
     assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4)
+
+
+def test_mpich_s_launcher_is_known_for_its_patience_and_silence():
+    launch = detect({"PMI_RANK": "3", "PMI_SIZE": "4"})
+    assert launch == Launch("mpi://", 3, 4, "mpirun", 3, 4, hydra=True)
+    assert not launch.hasty
 
 
 def test_torchrun_wins_over_the_mpirun_that_started_it():
@@ -46,3 +51,20 @@ def test_a_variable_that_is_no_number_is_named():
 def test_a_launcher_s_word_on_the_node_is_taken():
     launch = detect({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"})
     assert (launch.local_rank, launch.local_size) == (1, 4)
+
+
+def test_an_unknown_transport_names_the_known():
+    with pytest.raises(UsageError, match=r"unknown transport 'smoke'.*local, mpi, tcp"):
+        detect({}, "smoke")
+
+
+def test_one_process_for_all_ranks_is_refused_where_there_are_several():
+    with pytest.raises(UsageError, match=r"torchrun started: 4\); start one process"):
+        detect(TORCHRUN, "local")
+
+
+def test_one_rank_of_each_launcher_speaks():
+    assert detect({**TORCHRUN, "RANK": "0"}).speaks
+    assert not detect(TORCHRUN).speaks
+    assert detect({**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).speaks
+    assert not detect({"PMI_RANK": "4", "PMI_SIZE": "8", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}).speaks

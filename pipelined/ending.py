@@ -1,0 +1,90 @@
+"""How a process ends when something is wrong. The one rule: one exit code on every rank, and within seconds.
+
+A rank that fails tells its peers why, and with which exit code; who hears of it ends with the same. This file knows
+launchers and the last minutes of a transport; it must not know what the job was doing.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+from pipelined.launch import Launch
+from transports import PeerAborted, Transport
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+SPEAK_S = 3.0
+"""How long ranks that have nothing to say let rank 0 speak, where the first to go ends all."""
+LEAD_S = 0.2
+"""How long what was told may take to arrive, before a job that cannot end otherwise is ended."""
+GRACE_S = 4.0
+"""How long the others wait for that."""
+LAST_S = 7.0
+"""How long a process that is ending may still wait for anything."""
+
+_CODED = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
+
+
+def tell(text: str) -> None:
+    """One write to stderr, so that ranks do not cut into each other's lines."""
+    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.flush()
+
+
+def let_rank_0_speak(launch: Launch) -> None:
+    """Wait before ending, where the launcher ends every rank as soon as one has gone; a SIGTERM is its consent."""
+    if launch.hasty:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
+        time.sleep(SPEAK_S)
+
+
+def settled(code: int, launch: Launch) -> int:
+    """The exit code, safe from a launcher that ends the other ranks when the first has gone."""
+    if code != DONE and launch.hasty:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
+
+
+async def leave(transport: Transport, code: int, reason: str, lead: bool) -> int:
+    """Tell every peer why and with which code this rank ends; returns the code.
+
+    Args:
+        lead: whether this is the rank that ends the job, where it cannot end by itself (MPI cannot be left while
+            messages are under way).
+    """
+    await transport.abort(f"exit code {code}: {reason}")
+    kill_world = getattr(transport, "kill_world", None)
+    if kill_world is not None:
+        await asyncio.sleep(LEAD_S if lead else GRACE_S)
+        kill_world(code)
+    return code
+
+
+def heard(error: PeerAborted) -> tuple[int, str]:
+    """The exit code and the reason that a peer gave when it left."""
+    coded = _CODED.fullmatch(error.reason)
+    return (int(coded[1]), coded[2]) if coded else (FAILED, error.reason)
+
+
+class Deadline:
+    """Ends this process by force if, once started, the block is not left in time: nobody waits for ever."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def start(self, code: int) -> None:
+        """The process is ending; the first call counts."""
+        if self._timer is None:
+            self._timer = threading.Timer(LAST_S, os._exit, (code,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __enter__(self) -> "Deadline":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

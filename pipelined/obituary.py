@@ -1,0 +1,80 @@
+"""Who died? MPICH's mpirun kills all ranks when one has died, and does not say which. So a process watches each node.
+
+Theory of operation. The ranks of a node are children of one process of the launcher's. The watcher, which the first of
+them starts in a session of its own so that it outlives the killing, waits on a pidfd of each. The kernel queues their
+deaths in order, so that the first is known however late the watcher wakes. The one rule: who is still watched has not
+said goodbye. The file is run as a script by a bare interpreter and imports next to nothing.
+"""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+RANK = b"PMI_RANK="
+GOODBYE = b"."
+
+
+@contextmanager
+def watching(names: Sequence[str]) -> Iterator[None]:
+    """Have the ranks of this node watched until the block is left, however it is left.
+
+    Args:
+        names: what to call each rank.
+    """
+    command = [sys.executable, "-I", "-S", __file__, str(os.getppid()), str(os.getpid()), *names]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True) as watcher:
+        try:
+            yield
+        finally:
+            with suppress(BrokenPipeError):
+                watcher.stdin.write(GOODBYE)
+                watcher.stdin.flush()
+
+
+def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
+    """Wait until a rank dies; which, or None where the owner says goodbye.
+
+    Args:
+        watched: ranks by process id.
+        owner: the process that started this one and holds the other end of its standard input.
+    """
+    with select.epoll() as deaths:
+        deaths.register(0, select.EPOLLIN)
+        ranks = {os.pidfd_open(process): rank for process, rank in watched.items()}
+        for descriptor in ranks:
+            deaths.register(descriptor, select.EPOLLIN)
+        descriptor = deaths.poll(maxevents=1)[0][0]
+    if descriptor:
+        return ranks[descriptor]
+    return None if os.read(0, 1) else watched.get(owner)
+
+
+def ranks_under(parent: int) -> dict[int, int]:
+    """The ranks that a process of the launcher's has started, by process id."""
+    with open(f"/proc/{parent}/task/{parent}/children") as listed:
+        found = {int(child): rank_of(int(child)) for child in listed.read().split()}
+    return {process: rank for process, rank in found.items() if rank is not None}
+
+
+def rank_of(process: int) -> int | None:
+    """Which rank the launcher made of this process; None where it made none."""
+    with open(f"/proc/{process}/environ", "rb") as environ:
+        for variable in environ.read().split(b"\0"):
+            if variable.startswith(RANK):
+                return int(variable.removeprefix(RANK))
+    return None
+
+
+def main(parent: int, owner: int, names: Sequence[str]) -> None:
+    """Watch, and write an obituary if there must be one."""
+    rank = first_dead(ranks_under(parent), owner)
+    if rank is not None:
+        os.write(2, f"{names[rank]} died without a word; the launcher ends the job\n".encode())
+
+
+if __name__ == "__main__":
+    with suppress(OSError, AttributeError):  # no /proc, or a kernel without pidfds: then nobody watches
+        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,112 @@
+"""A small training job in which one rank fails on purpose: `mpirun -n 4 python -m tests.chaos.faulty raise 2 3`.
+
+It has every part of a real job but the text: launcher, transport, schedule, trainer. The fault strikes inside a
+forward, where a user's model would.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.launch import detect
+from pipelined.noise import Noise
+from pipelined.runtime import run
+from pipelined.stage import Stage
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
+from transports import Transport
+
+CASE = Case("chimera", depth=4, width=1, microbatches=4)
+
+
+class Fault(StrEnum):
+    """How a rank can fail."""
+
+    RAISE = "raise"
+    """An exception in the model."""
+    KILL = "kill"
+    """SIGKILL, as the kernel sends it when memory runs out."""
+    EXIT = "exit"
+    """The process ends itself without a word."""
+    DIE = "die"
+    """The transport's simulated death, where ranks share a process."""
+
+
+class Struck:
+    """A stage whose forward of a given step suffers a fault."""
+
+    def __init__(self, stage: Stage, step: int, strike: Callable[[], None]):
+        self._stage, self._step, self._strike = stage, step, strike
+
+    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
+        if noise.step == self._step:
+            self._strike()
+        return self._stage.forward(which, x, noise, targets)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
+    """What the fault does, from the device's thread."""
+    loop = asyncio.get_running_loop()
+
+    def strike() -> None:
+        match fault:
+            case Fault.RAISE:
+                raise ArithmeticError("the model blew up")
+            case Fault.KILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Fault.EXIT:
+                os._exit(7)
+            case Fault.DIE:
+                asyncio.run_coroutine_threadsafe(_die(transport), loop).result()
+
+    return strike
+
+
+async def _die(transport: Any) -> None:
+    transport.kill()
+
+
+async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
+    """One rank, which trains for ever."""
+    device = TorchDevice("cpu", RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            trainer = Trainer(
+                actor, CASE.model, CASE.plan, RECIPE, Numerics(torch.float64), device, torch.device("cpu"), Feed(),
+                NullTracer(), SEQUENCE, seed=3,
+            )  # fmt: skip
+            if transport.rank == rank:
+                strike = striker(fault, transport)
+                stages = trainer.seat.stages
+                stages.update({number: Struck(stage, step, strike) for number, stage in stages.items()})
+            number = 0
+            while True:
+                await trainer.step(number)
+                number += 1
+    finally:
+        device.close()
+
+
+def main(fault: str, rank: str, step: str) -> int:
+    """Run the job wherever it was launched."""
+    torch.set_num_threads(1)
+    faulty = (Fault(fault), int(rank), int(step))
+    plan = CASE.plan
+    return run(detect(os.environ), plan.world_size, lambda transport: job(transport, *faulty), plan.stages_of)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
