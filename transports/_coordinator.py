@@ -89,7 +89,8 @@ class Coordinator:
             await readable(sock)  # who is seated keeps silent until the table comes: this one has left
         except (TransportError, OSError, TimeoutError):
             pass
-        self._seats.pop(hello.rank).sock.close()
+        if not self._full.done():  # else the table is being written, and handing it out will notice
+            self._seats.pop(hello.rank).sock.close()
 
     def is_seated(self, rank: int) -> bool:
         """Whether this rank has come, and said where it listens."""

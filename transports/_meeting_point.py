@@ -6,6 +6,7 @@ The one rule: without a shared key nobody meets anywhere but on loopback.
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -75,16 +76,17 @@ class AgentStore:
         host = await self._own_host()
         listener = listen(reachable((host, 0)))
         try:
-            await asyncio.to_thread(self._publish, f"{host} {listener.getsockname()[1]}".encode())
+            address = f"{host} {listener.getsockname()[1]}"
+            await self._ask(lambda store: store.set(self._name, address.encode()))
         except BaseException:
             listener.close()
             raise
         return listener
 
     async def find(self) -> list[Address]:
-        found = await asyncio.to_thread(self._look)
-        if found is None:
+        if not await self._ask(lambda store: store.check([self._name])):
             return []
+        found = await self._ask(lambda store: store.get(self._name))
         host, _, port = found.decode(errors="replace").partition(" ")
         try:
             return [permitted((host, int(port)), self._place)]
@@ -103,22 +105,19 @@ class AgentStore:
         except OSError as error:
             raise RendezvousError(f"cannot reach {self._place.host!r} ({error}); check MASTER_ADDR") from error
 
-    def _publish(self, address: bytes) -> None:
-        self._connected().set(self._name, address)
-
-    def _look(self) -> bytes | None:
-        store = self._connected()
-        return store.get(self._name) if store.check([self._name]) else None
+    async def _ask(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            return await asyncio.to_thread(lambda: question(self._connected()))
+        except RuntimeError as error:
+            at = f"{self._place.host}:{self._place.port}"
+            raise RendezvousError(f"torchrun's store at {at} does not answer ({error}); start the job again") from error
 
     def _connected(self) -> Any:
         if self._store is None:
             from torch.distributed import TCPStore
 
-            host, port = self._place.host, self._place.port
-            try:
-                self._store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=STORE_S))
-            except RuntimeError as error:
-                raise RendezvousError(f"torchrun's store does not answer at {host}:{port} ({error})") from error
+            limit = timedelta(seconds=STORE_S)
+            self._store = TCPStore(self._place.host, self._place.port, is_master=False, timeout=limit)
         return self._store
 
 

@@ -285,13 +285,6 @@ def test_without_a_key_nobody_leaves_loopback():
     assert isinstance(end, RendezvousError) and "without a shared key" in str(end)
 
 
-def test_on_one_machine_the_ranks_meet_on_loopback_whatever_the_master_is_called():
-    async def found():
-        return await MasterPort(place(0, 2, host="node7.example", port=9, one_machine=True)).find()
-
-    assert asyncio.run(found()) == [(LOOPBACK, 9)]
-
-
 def test_ranks_that_some_machines_cannot_reach_are_refused():
     check_reach([(LOOPBACK, 1), ("127.0.1.1", 2)])
     check_reach([("10.0.0.1", 1), ("10.0.0.2", 2)])
