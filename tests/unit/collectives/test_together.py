@@ -42,14 +42,65 @@ def test_cancelling_ends_both():
     asyncio.run(main())
 
 
-def test_the_first_one_steps_first():
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_the_first_one_begins_at_once_and_goes_on_from_there(steps):
     async def main():
         order = []
 
-        async def note(name):
+        async def note(name, count):
+            for step in range(count):
+                order.append(f"{name}{step}")
+                await asyncio.sleep(0)
             order.append(name)
 
-        await together(note("first"), note("second"))
-        assert order == ["first", "second"]
+        await together(note("a", steps), note("b", 1))
+        assert order[0] == "a0"[: 2 - (steps == 0)] and order.index("b0") == 1
+        assert [name for name in order if name[0] == "a"] == [f"a{step}" for step in range(steps)] + ["a"]
+        assert order.count("b") == 1
+
+    asyncio.run(main())
+
+
+def test_what_ends_at_once_needs_no_task():
+    async def main():
+        async def nothing():
+            pass
+
+        async def count():
+            assert len(asyncio.all_tasks()) == 1
+
+        await together(nothing(), count())
+
+    asyncio.run(main())
+
+
+def test_an_error_at_the_first_step_leaves_the_other_one_unbegun():
+    async def main():
+        ended = []
+
+        async def fail_now():
+            raise KeyError("x")
+
+        with pytest.raises(KeyError):
+            await together(fail_now(), wait(ended))
+        assert ended == []
+
+    asyncio.run(main())
+
+
+def test_a_first_that_swallows_its_cancelling_is_waited_for():
+    async def main():
+        order = []
+
+        async def stubborn():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)
+                order.append("let go")
+
+        with pytest.raises(KeyError):
+            await together(stubborn(), fail(KeyError("x")))
+        assert order == ["let go"]
 
     asyncio.run(main())
