@@ -12,7 +12,7 @@ from transports import Closed, PeerAborted, PeerLost, RendezvousError, Transport
 from transports._sockets import watched
 
 LARGE = 32 << 20
-SECOND = 1.0
+SOON = 5.0  # it takes milliseconds on an idle machine; nothing in here waits for a probe of 15 s
 
 
 @asynccontextmanager
@@ -122,7 +122,7 @@ def test_a_receive_cancelled_inside_a_message_gets_its_array_back_and_the_next_o
     run(scenario())
 
 
-def test_every_operation_with_a_dead_rank_fails_within_a_second_and_names_it():
+def test_every_operation_with_a_dead_rank_fails_at_once_and_names_it():
     async def scenario():
         async with world(3) as (dead, here, other):
             pending = [
@@ -136,7 +136,7 @@ def test_every_operation_with_a_dead_rank_fails_within_a_second_and_names_it():
             ]
             await asyncio.sleep(0)
             dead.kill()
-            async with asyncio.timeout(SECOND):
+            async with asyncio.timeout(SOON):
                 ends = await asyncio.gather(*pending, return_exceptions=True)
             for operation in (here.send(0, ("late",)), here.receive(0, ("late",)), here.send_buffer(0, 1, b"")):
                 with pytest.raises(PeerLost):
@@ -187,7 +187,7 @@ def test_an_abort_reaches_every_rank_with_its_reason_past_a_large_message_under_
             queued = asyncio.create_task(failing.send(1, ("queued",)))
             pending = [asyncio.create_task(rank.receive(None, ("never",))) for rank in (here, other)]
             await asyncio.sleep(0)
-            async with asyncio.timeout(2 * SECOND):
+            async with asyncio.timeout(SOON):
                 await failing.abort("rank 0 failed at stage 2, microbatch 5")
                 ends = await asyncio.gather(*pending, return_exceptions=True)
             assert all(type(end) is PeerAborted and end.rank == 0 for end in ends)
@@ -207,7 +207,7 @@ def test_an_abort_does_not_wait_for_a_rank_that_has_stopped_reading():
             asyncio.get_running_loop().remove_reader(stuck._links[0]._sock)
             sending = asyncio.create_task(failing.send(1, ("large",), np.zeros(LARGE)))
             await asyncio.sleep(0)
-            async with asyncio.timeout(2 * SECOND):
+            async with asyncio.timeout(SOON):
                 await failing.abort("x" * (1 << 20))
             with pytest.raises(Closed):
                 await sending

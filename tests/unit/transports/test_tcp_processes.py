@@ -56,7 +56,7 @@ def test_four_processes_meet_at_torchruns_variables(port):
         assert ends(processes) == [(0, f"rank {rank} of 4: 6\n", "") for rank in range(4)]
 
 
-def test_the_survivors_of_a_killed_rank_name_it_and_what_it_last_sent_within_a_second(port):
+def test_the_survivors_of_a_killed_rank_name_it_and_what_it_last_sent_at_once(port):
     with ranks(4, f"tcp://127.0.0.1:{port}", "2") as processes:
         outcome = ends(processes)
     assert outcome.pop(2)[0] == -9
