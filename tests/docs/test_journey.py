@@ -1,0 +1,68 @@
+"""The microbatch that docs/journey.md follows really goes that way, and its bytes are those on the wire."""
+
+import re
+
+import numpy as np
+
+from apps._config import Config
+from apps._job import resolve
+from pipelined.checker import check
+from pipelined.eager import eager_stages
+from pipelined.grid import timeline_grid
+from pipelined.messages import Activation
+from pipelined.pricer import price
+from pipelined.recorder import record
+from pipelined.schedules import find
+from pipelined.walk import COSTS
+from tests.launching import ROOT
+from transports._blocks import Block
+from transports._wire import Kind, encode_head
+
+TEXT = (ROOT / "docs" / "journey.md").read_text()
+JOB = resolve(Config(), 4)
+PLAN = JOB.plan
+
+
+def program():
+    recorded = record(find(PLAN.schedule), PLAN.shape)
+    check(recorded)
+    return recorded
+
+
+def test_the_plan_is_the_one_told():
+    assert (PLAN.schedule, PLAN.depth, PLAN.width, PLAN.batch) == ("chimera", 4, 1, 32)
+    assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 128)
+    assert PLAN.layout.microbatches == ((0, 1), (2, 3))
+
+
+def test_the_grid_is_the_one_drawn():
+    assert f"```text\n{timeline_grid(price(program(), COSTS))}\n```" in TEXT
+
+
+def test_it_visits_the_ranks_told():
+    assert [PLAN.holder(0, 1, stage) for stage in range(4)] == [3, 2, 1, 0]
+    told = [repr(instruction) for instruction in program().workers[3][:2]]
+    assert told == ["0F2p1", "0F3p1"]
+    assert all(f"`{name}`" in TEXT for name in (*told, "3B2p1", "0B2p1"))
+
+
+def test_the_bytes_shown_are_those_on_the_wire():
+    key = Activation(step=7, pipe=1, stage=1, microbatch=2).key
+    assert str(key).replace("'", '"') in TEXT
+    block = Block.of(np.zeros((PLAN.rows, JOB.sequence, JOB.model.d_model), np.float32))
+    head = encode_head(Kind.OFFER, key, [block], channel=tag())
+    assert "".join(re.findall(r"^[0-9a-f]{2}(?: +[0-9a-f]{2})+$", TEXT, re.MULTILINE)).replace(" ", "") == head.hex()
+    assert f"{len(head)} bytes: a preamble of 20" in TEXT and f"{block.nbytes:,} bytes" in TEXT
+
+
+def tag():
+    """How many large messages rank 3 told rank 2 before: every activation it made in pipe 1, and gradient in pipe 0."""
+    layout, told = PLAN.layout, 0
+    for instruction in program().workers[3]:
+        towards = instruction.stage + (1 if instruction.op == "F" else -1)
+        told += layout.placement.get((instruction.pipe, towards)) == (2,)
+    return 7 * told
+
+
+def test_only_the_sum_of_stage_3_starts_early():
+    assert {stage for worker, stage in eager_stages(price(program(), COSTS)) if worker == 3} == {3}
