@@ -130,7 +130,7 @@ def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> d
         "vocab_size": config.vocab,
         **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
         **FIXED,
-        "initializer_range": 0.02,
+        "initializer_range": config.deviation,
         "tie_word_embeddings": config.tied,
         "bos_token_id": end,
         "eos_token_id": end,

@@ -50,7 +50,8 @@ def read_config(directory: str | Path) -> ModelConfig:
         raise UsageError(f"{directory}/config.json lacks {', '.join(missing)}; give --init a complete GPT-2 directory")
     stored = _find_tensors(directory)
     tied = about.get("tie_word_embeddings", True) and not _has_own_head(stored)
-    config = ModelConfig(**{ours: about[theirs] for ours, theirs in sizes.items()}, dropout=_dropout(about), tied=tied)
+    numbers = {ours: about[theirs] for ours, theirs in sizes.items()}
+    config = ModelConfig(**numbers, dropout=_dropout(about), tied=tied, deviation=about.get("initializer_range", 0.02))
     _check_shapes(stored, config, directory)
     return config
 

@@ -49,7 +49,7 @@ class GPT2:
         part = part.to(dtype).to_empty(device=device)
         if seed is not None and torch.device(device).type != "meta":
             for name, parameter in part.named_parameters():
-                _initialise(parameter, name, seed, self.config.layers)
+                _initialise(parameter, name, seed, self.config)
         return part
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ class GPT2:
         return (microbatch, sequence, self.config.d_model if layer < self.layers else self.config.vocab)
 
     def identity(self) -> Mapping[str, Any]:
-        """The sizes that a checkpoint must share; dropout may change from run to run."""
+        """The sizes that a checkpoint must share; dropout and initial values are the run's own."""
         names = ("layers", "d_model", "heads", "vocab", "positions", "tied")
         return {"model": "gpt2", **{name: getattr(self.config, name) for name in names}}
 
@@ -194,17 +194,17 @@ def _drop(x: torch.Tensor, p: float, place: str, noise: Noise | None) -> torch.T
 
 
 @torch.no_grad()
-def _initialise(parameter: nn.Parameter, name: str, seed: int, blocks: int) -> None:
+def _initialise(parameter: nn.Parameter, name: str, seed: int, config: ModelConfig) -> None:
     """Fill a parameter with its initial values, drawn in float32 on the CPU whatever its dtype and device.
 
-    Biases are 0, norms' weights 1, matrices normal with deviation 0.02; those that end a residual are divided by the
-    square root of the number of residuals, 2 L.
+    Biases are 0, norms' weights 1, matrices normal with the config's deviation; those that end a residual are divided
+    by the square root of the number of residuals, 2 L.
     """
     if name.endswith(".bias"):
         parameter.zero_()
     elif parameter.dim() == 1:
         parameter.fill_(1.0)
     else:
-        deviation = 0.02 / (math.sqrt(2 * blocks) if name.endswith("c_proj.weight") else 1.0)
+        deviation = config.deviation / (math.sqrt(2 * config.layers) if name.endswith("c_proj.weight") else 1.0)
         generator = keyed_generator(seed, name)
         parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=generator))

@@ -36,6 +36,8 @@ class ModelConfig:
     """Probability used after the embedding, in the attention and at the end of both halves of a block."""
     tied: bool = True
     """Whether the head's matrix is the token embedding."""
+    deviation: float = 0.02
+    """Standard deviation of the matrices' initial values; a narrow model learns sooner from larger ones."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "d_model", "heads", "vocab", "positions"):
@@ -47,6 +49,8 @@ class ModelConfig:
                 f"the heads do not divide the width (d_model: {self.d_model}, heads: {self.heads}); "
                 f"take {near} heads or another --d-model"
             )
+        if self.deviation <= 0.0:
+            raise UsageError(f"the initial deviation must be positive (got: {self.deviation}); 0.02 is GPT-2's")
         if not 0.0 <= self.dropout < 1.0:
             raise UsageError(f"dropout must lie in [0, 1) (got: {self.dropout}); 0.1 is usual, 0 turns it off")
 
@@ -70,7 +74,7 @@ class ModelConfig:
 _GPT2 = ModelConfig(layers=12, d_model=768, heads=12, vocab=50257)
 
 PRESETS: Mapping[str, ModelConfig] = {
-    "tiny": ModelConfig(layers=4, d_model=128, heads=4, vocab=256, positions=256, dropout=0.0),
+    "tiny": ModelConfig(layers=4, d_model=128, heads=4, vocab=256, positions=256, dropout=0.0, deviation=0.06),
     "gpt2": _GPT2,
     "gpt2-medium": replace(_GPT2, layers=24, d_model=1024, heads=16),
     "gpt2-large": replace(_GPT2, layers=36, d_model=1280, heads=20),

@@ -67,11 +67,12 @@ def test_initial_values_depend_on_seed_and_name_alone():
     assert all(torch.equal(single[n].double(), p) for n, p in whole.items())
 
 
-def test_initial_values_have_the_published_deviations():
-    config = ModelConfig(layers=2, d_model=128, heads=2, vocab=256, positions=64)
+@pytest.mark.parametrize("deviation", [0.02, 0.06])
+def test_initial_values_have_the_deviations_asked_for(deviation: float):
+    config = ModelConfig(layers=2, d_model=128, heads=2, vocab=256, positions=64, deviation=deviation)
     found = dict(build(config).named_parameters())
-    assert found["transformer.h.0.mlp.c_fc.weight"].std().item() == pytest.approx(0.02, rel=0.05)
-    assert found["transformer.h.0.mlp.c_proj.weight"].std().item() == pytest.approx(0.02 / 2, rel=0.05)
+    assert found["transformer.h.0.mlp.c_fc.weight"].std().item() == pytest.approx(deviation, rel=0.05)
+    assert found["transformer.h.0.mlp.c_proj.weight"].std().item() == pytest.approx(deviation / 2, rel=0.05)
     assert found["transformer.h.1.ln_2.weight"].eq(1).all() and found["transformer.h.1.attn.c_attn.bias"].eq(0).all()
 
 

@@ -15,7 +15,7 @@ from apps._tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 
 TIED = ModelConfig(layers=3, d_model=48, heads=4, vocab=256, positions=32)
-UNTIED = ModelConfig(layers=3, d_model=48, heads=4, vocab=256, positions=32, tied=False)
+UNTIED = ModelConfig(layers=3, d_model=48, heads=4, vocab=256, positions=32, tied=False, deviation=0.05)
 IDS = torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(0))
 both = pytest.mark.parametrize("config", [TIED, UNTIED], ids=["tied", "untied"])
 
@@ -35,7 +35,7 @@ def theirs(config: ModelConfig) -> GPT2LMHeadModel:
         "n_head": config.heads,
         "n_positions": config.positions,
     }
-    ends = {"bos_token_id": None, "eos_token_id": None}
+    ends = {"bos_token_id": None, "eos_token_id": None, "initializer_range": config.deviation}
     return GPT2LMHeadModel(GPT2Config(vocab_size=config.vocab, tie_word_embeddings=config.tied, **sizes, **ends)).eval()
 
 

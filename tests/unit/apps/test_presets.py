@@ -31,6 +31,10 @@ def test_a_tied_embedding_counts_once_in_the_model_and_for_each_layer_that_holds
     assert len(layer_parameters(TINY)) == TINY.layers + 2
 
 
+def test_only_the_tiny_preset_starts_from_other_values_than_published():
+    assert [name for name, config in PRESETS.items() if config.deviation != 0.02] == ["tiny"]
+
+
 def test_an_unknown_preset_lists_the_known():
     with pytest.raises(UsageError, match="tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera"):
         find_preset("gpt3")
@@ -41,6 +45,7 @@ def test_an_unknown_preset_lists_the_known():
     [
         ({"layers": 0}, r"layers must be at least 1 \(got: 0\)"),
         ({"d_model": 100, "heads": 8}, r"d_model: 100, heads: 8\); take 5 heads"),
+        ({"deviation": 0.0}, r"deviation must be positive \(got: 0.0\)"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\) \(got: 1.0\)"),
     ],
 )
