@@ -9,6 +9,14 @@ from typing import Any, Literal
 
 from pipelined.errors import UsageError
 
+LEAST = {
+    **dict.fromkeys(("depth", "width", "chunks", "microbatch", "microbatches", "batch"), 1),
+    **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "keep"), 1),
+    **dict.fromkeys(("pipes", "steps", "warmup", "lr", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("save_every", "eval_every", "sample"), 0),
+}
+"""The smallest value of each number that has one."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -99,15 +107,14 @@ class Config:
     """Print plan, shapes and memory a rank and stop."""
 
     def __post_init__(self) -> None:
-        floors = {"steps": 0, "keep": 1, "save_every": 0, "eval_every": 0, "warmup": 0, "sample": 0, "clip": 0, "lr": 0}
-        for name, least in floors.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"{flag(name)} must be at least {least} (it is {getattr(self, name)})")
-        for name in ("layers", "d_model", "heads", "vocab", "seq", "batch"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UsageError(f"{flag(name)} must be at least 1 (it is {getattr(self, name)})")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{flag(name)} must be at least {least} (it is {value})")
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+        if self.sample and not self.prompt:
+            raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""

@@ -69,9 +69,8 @@ class GPT2:
         return (microbatch, sequence, self.config.d_model if layer < self.layers else self.config.vocab)
 
     def identity(self) -> Mapping[str, Any]:
-        """The sizes that a checkpoint must share; dropout and initial values are the run's own."""
-        names = ("layers", "d_model", "heads", "vocab", "positions", "tied")
-        return {"model": "gpt2", **{name: getattr(self.config, name) for name in names}}
+        """The sizes that a checkpoint must share."""
+        return self.config.identity()
 
 
 class Part(nn.Module):

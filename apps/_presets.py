@@ -7,6 +7,7 @@ must not know how a layer computes.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from pipelined.errors import UsageError
 
@@ -53,6 +54,11 @@ class ModelConfig:
             raise UsageError(f"the initial deviation must be positive (got: {self.deviation}); 0.02 is GPT-2's")
         if not 0.0 <= self.dropout < 1.0:
             raise UsageError(f"dropout must lie in [0, 1) (got: {self.dropout}); 0.1 is usual, 0 turns it off")
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must share to fit this model; dropout may change from run to run."""
+        names = ("layers", "d_model", "heads", "vocab", "positions", "tied")
+        return {"model": "gpt2", **{name: getattr(self, name) for name in names}}
 
     def check_sequence(self, sequence: int) -> None:
         """Raise UsageError unless the model has a position for every token of a sequence."""

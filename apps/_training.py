@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from apps._checks import start_of
 from apps._data import TokenFeed, windows_of
 from apps._job import Job
 from apps._model import GPT2
@@ -16,11 +17,9 @@ from apps._report import Report, reporting
 from apps._sampling import Picker
 from apps._text import Text, batches_of
 from apps._tokenizer import printable
-from pipelined import checkpoint
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
-from pipelined.errors import UsageError
 from pipelined.evaluate import evaluate, sample
 from pipelined.launch import Launch
 from pipelined.optimizer import Recipe
@@ -172,15 +171,8 @@ async def _restore(session: Session) -> int:
     config = session.job.config
     if config.init is not None:
         await _initialise(session, config.init)
-    if config.resume is None:
-        return 0
-    path = checkpoint.latest(config.checkpoint) if config.resume == "auto" else Path(config.resume)
-    if path is None:
-        return 0
-    done = await load(session.trainer, path)
-    if done > config.steps:
-        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
-    return done
+    path = start_of(session.job)
+    return 0 if path is None else await load(session.trainer, path)
 
 
 async def _initialise(session: Session, directory: Path) -> None:

@@ -4,6 +4,7 @@ The way in: read the flags, find the launcher, fill in what was left open; then 
 only when all that can be known without it is known to be right.
 """
 
+import asyncio
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,7 +16,7 @@ from pipelined.ending import let_rank_0_speak
 from pipelined.errors import UsageError
 from pipelined.launch import ALONE, Launch, detect
 from pipelined.preemption import StopRequest
-from pipelined.runtime import refuse, run
+from pipelined.runtime import refuse, run, together
 from transports import Transport
 
 
@@ -57,10 +58,12 @@ def _show(job: Job, launch: Launch) -> int:
 
 
 async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest) -> int:
-    """One rank: the text first, as a mistake in it needs no torch to be told."""
+    """One rank: whatever may be wrong with job and text is found first, as it needs no torch to be told."""
     stop.listen()
+    from apps._checks import check_job
     from apps._text import prepare_text
 
+    await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
     from apps._training import train
 

@@ -101,7 +101,7 @@ def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> No
     fields = [key for key in {**wanted, **meta.identity} if wanted.get(key) != meta.identity.get(key)]
     if fields:
         both = "; ".join(f"{key}: {meta.identity.get(key)!r} saved, {wanted.get(key)!r} asked" for key in fields)
-        raise CheckpointError(f"{where} is of another model ({both}); ask for the saved model or start anew")
+        raise CheckpointError(f"{where} is of another model ({both}); ask for the saved model, or start anew in another directory")
 
 
 def force(path: Path) -> None:

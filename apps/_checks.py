@@ -1,0 +1,91 @@
+"""What can be known of a job before torch is there: that what it reads is whole, and that what it writes has a place.
+
+Rank 0 alone looks, before any rank builds anything, so a mistake is told once and nothing has been written over. This
+file must not know tensors.
+"""
+
+import os
+from pathlib import Path
+
+from apps._huggingface_read import check_export
+from apps._job import Job
+from collectives.all_reduce import algorithms
+from pipelined import checkpoint
+from pipelined.checker import check
+from pipelined.checkpoint import Checkpoint
+from pipelined.errors import UsageError
+from pipelined.recorder import record
+from pipelined.schedules import find
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that would fail later, or write over what is not its own.
+
+    Raises:
+        UsageError: the first mistake found, with its remedy.
+    Cost: what the proof of the schedule costs; no tensor is read.
+    """
+    config = job.config
+    check_schedule(job)
+    if config.all_reduce not in algorithms():
+        raise UsageError(f"unknown all-reduce {config.all_reduce!r}; known: {', '.join(algorithms())}")
+    for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
+        if path is not None:
+            check_file(flag, path)
+    if config.export is not None:
+        check_export(config.export)
+    if config.checkpoint is not None:
+        check_directory(job, config.checkpoint)
+    if config.resume is not None:
+        check_resume(job)
+
+
+def check_schedule(job: Job) -> None:
+    """Prove the plan's schedule, and that this program can train it."""
+    program = record(find(job.plan.schedule), job.plan.shape)
+    check(program)
+    split = {instruction.op for worker in program.workers for instruction in worker} - set("FB")
+    if split:
+        fact = f"{job.plan.schedule} splits the backward (instructions: {', '.join(sorted(split))})"
+        raise UsageError(f"{fact}, which is not trained yet; use a schedule of F and B")
+
+
+def check_file(flag: str, path: Path) -> None:
+    """Refuse a file that cannot be written."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; give {flag} a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path} (no such directory, or no right to); name another {flag}")
+
+
+def check_directory(job: Job, path: Path) -> None:
+    """Refuse a place for checkpoints that is none, or that holds those of another model."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; give --checkpoint a directory")
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"cannot write into {there} (no right to); give --checkpoint another directory")
+    newest = checkpoint.latest(path)
+    if newest is not None:
+        _own(job, newest)
+
+
+def check_resume(job: Job) -> None:
+    """Refuse a checkpoint that is not whole, of another model, or beyond the last step."""
+    path = start_of(job)
+    if path is None:
+        return
+    steps, done = job.config.steps, _own(job, path).meta.step
+    if done > steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {steps}); raise --steps")
+
+
+def start_of(job: Job) -> Path | None:
+    """The checkpoint that the run goes on from, if any."""
+    if job.config.resume == "auto":
+        return checkpoint.latest(job.config.checkpoint)
+    return job.config.resume and Path(job.config.resume)
+
+
+def _own(job: Job, path: Path) -> Checkpoint:
+    return checkpoint.open(path).require(job.model.identity())
