@@ -16,6 +16,9 @@ SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+_NAMES = {np.dtype(name): name for name in SIZES if name != "bfloat16"}  # for `dtype.name` takes microseconds
+_BYTE = np.dtype(np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -44,7 +47,10 @@ class Block:
             view = memoryview(array).cast("B")
             return cls("uint8", (view.nbytes,), view)
         solid = np.ascontiguousarray(array).reshape(np.shape(array))
-        return cls(solid.dtype.name, solid.shape, memoryview(solid.reshape(-1).view(np.uint8)))
+        if not solid.dtype.isnative:
+            solid = solid.astype(solid.dtype.newbyteorder("="))
+        name = _NAMES.get(solid.dtype) or solid.dtype.name
+        return cls(name, solid.shape, memoryview(solid.reshape(-1).view(_BYTE)))
 
     @classmethod
     def empty(cls, dtype: str, shape: tuple[int, ...]) -> "Block":

@@ -97,6 +97,11 @@ class Mailbox(Generic[Item]):
             raise
         return arrival
 
+    def holds(self, peer: int | None, key: Key) -> bool:
+        """Whether `take` would return at once."""
+        peers = self._arrived.get(key)
+        return peers is not None and (peer is None or peer in peers)
+
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Nothing more will come from this peer: fail the receives that wait for it; what arrived stays available."""
         self._gone.setdefault(peer, error)

@@ -64,10 +64,6 @@ class _Message:
     tag: int
     blocks: tuple[Block, ...] | None
 
-    @property
-    def nbytes(self) -> int:
-        return sum(layout.nbytes for layout in self.header.layouts)
-
     def land(self, into: Sequence[Any] | None) -> tuple[Block, ...]:
         """The blocks to hand out: filled, unless their bytes are still held at the sender."""
         if self.blocks is None:
@@ -137,6 +133,7 @@ class MpiTransport(Transport):
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._check(peer)
         self._poller.wake()
+        self._poller.linger(lambda: self._mailbox.holds(peer, key))
         arrival = await self._mailbox.take(peer, key)
         message = arrival.item
         try:
@@ -146,7 +143,7 @@ class MpiTransport(Transport):
             raise
         if message.blocks is None:
             await self._bodies.fetched(arrival.peer, message.tag, blocks, partial(self._restore, arrival, blocks))
-        self.traffic.count_received(message.nbytes)
+        self.traffic.count_received(message.header.nbytes)
         return Frame(arrival.peer, arrival.key, blocks, message.header.note)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:

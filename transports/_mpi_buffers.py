@@ -93,6 +93,7 @@ class Buffers:
         outcomes: list[Any] = []
         future = self._poller.wait(request, outcomes.append)
         self._open[peer].append(request)
+        self._poller.linger(future.done)
         try:
             return await future
         except TransportError as error:

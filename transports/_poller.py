@@ -15,6 +15,7 @@ from typing import Any
 
 Done = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
+FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Patience:
         shortest: the first nap.
         longest: no nap is longer.
         computing: while this rank computes, no nap is shorter, and there is no keen polling.
+        linger: how long one who must wait may poll by himself first; it takes the loop's time.
         share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
     """
 
@@ -33,6 +35,7 @@ class Patience:
     shortest: float = 100e-6
     longest: float = 1e-3
     computing: float = 1e-3
+    linger: float = 50e-6
     share: float = 1 / 8
 
     @classmethod
@@ -43,7 +46,7 @@ class Patience:
         """
         if ranks <= cores:
             return cls()
-        return cls(keen=0.0, longest=min(ranks / cores / 8 * 1e-3, 20e-3))
+        return cls(keen=0.0, linger=0.0, longest=min(ranks / cores / 8 * 1e-3, 20e-3))
 
     def nap(self, quiet: float, computing: bool) -> float:
         """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""
@@ -123,12 +126,25 @@ class Poller:
     def poll(self) -> bool:
         """Ask once about all requests; call what was to be called; say whether any was done."""
         finished = self._test(self._requests) if self._requests else []
+        if not finished:
+            return False
         dones = [(self._dones[index], outcome) for index, outcome in finished]
-        for index in sorted((index for index, _ in finished), reverse=True):
+        for index in sorted([index for index, _ in finished], reverse=True):
             del self._requests[index], self._dones[index]
         for done, outcome in dones:
             done(outcome)
-        return bool(finished)
+        return True
+
+    def linger(self, over: Callable[[], bool]) -> None:
+        """Poll right here for a moment, for what comes sooner than the loop's turns would notice it.
+
+        Not while this rank computes, nor with many requests, which mean that the loop has other work.
+        """
+        if self._computing or len(self._requests) > FEW:
+            return
+        end = self._loop.time() + self._patience.linger
+        while not over() and self._loop.time() < end:
+            self.poll()
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.

@@ -82,11 +82,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a message says of itself before its bytes come."""
+    """What a message says of itself before its `nbytes` bytes come."""
 
     key: Key
     note: Any
     layouts: tuple[Layout, ...]
+    nbytes: int = 0
 
 
 DEFAULT_LIMITS = Limits()
@@ -119,14 +120,17 @@ def encode_head(
 ) -> bytes:
     """Preamble and header alone, for a body that travels by itself."""
     _check_key(key, limits)
-    _within("blocks", len(blocks), limits.blocks)
+    if len(blocks) > limits.blocks:
+        raise _beyond("blocks", len(blocks), limits.blocks)
     body_bytes = 0
     for block in blocks:
         _check_layout(block.dtype, block.shape, limits)
         body_bytes += block.nbytes
     packed = _pack(key, note, blocks)
-    _within("header bytes", len(packed), limits.header)
-    _within("body bytes", body_bytes, limits.body)
+    if len(packed) > limits.header:
+        raise _beyond("header bytes", len(packed), limits.header)
+    if body_bytes > limits.body:
+        raise _beyond("body bytes", body_bytes, limits.body)
     return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, len(packed), body_bytes) + packed
 
 
@@ -150,8 +154,10 @@ def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAUL
         raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
     if not Kind.MESSAGE <= kind <= Kind.GOODBYE:
         raise WireError(f"unknown kind of frame (kind: {kind}, known: {Kind.MESSAGE:d} to {Kind.GOODBYE:d})")
-    _within("header bytes", header_bytes, limits.header)
-    _within("body bytes", body_bytes, limits.body)
+    if header_bytes > limits.header:
+        raise _beyond("header bytes", header_bytes, limits.header)
+    if body_bytes > limits.body:
+        raise _beyond("body bytes", body_bytes, limits.body)
     return Preamble(Kind(kind), channel, header_bytes, body_bytes)
 
 
@@ -169,12 +175,13 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
     if type(key) is not list or type(blocks) is not list:
         raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
     _check_key(key, limits)
-    _within("blocks", len(blocks), limits.blocks)
+    if len(blocks) > limits.blocks:
+        raise _beyond("blocks", len(blocks), limits.blocks)
     layouts = tuple([_layout(block, limits) for block in blocks])
     body_bytes = sum([layout.nbytes for layout in layouts])
     if body_bytes != preamble.body_bytes:
         raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
-    return Header(tuple(key), note, layouts)
+    return Header(tuple(key), note, layouts, body_bytes)
 
 
 def split_body(layouts: Iterable[Layout], body: memoryview) -> tuple[Block, ...]:
@@ -187,7 +194,8 @@ def split_body(layouts: Iterable[Layout], body: memoryview) -> tuple[Block, ...]
 
 
 def _bare(preamble: Preamble) -> Header:
-    _within("header bytes of a bare buffer", preamble.header_bytes, 0)
+    if preamble.header_bytes > 0:
+        raise _beyond("header bytes of a bare buffer", preamble.header_bytes, 0)
     return Header((), None, ())
 
 
@@ -217,7 +225,8 @@ def _layout(block: Any, limits: Limits) -> Layout:
 
 
 def _check_key(key: Sequence[Any], limits: Limits) -> None:
-    _within("key items", len(key), limits.key)
+    if len(key) > limits.key:
+        raise _beyond("key items", len(key), limits.key)
     for item in key:
         if not isinstance(item, (int, str)) or item is True or item is False:
             raise WireError(f"a key may hold only ints and strings (key: {key!r})")
@@ -226,15 +235,16 @@ def _check_key(key: Sequence[Any], limits: Limits) -> None:
 def _check_layout(dtype: Any, shape: Sequence[Any], limits: Limits) -> None:
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
-    _within("dimensions", len(shape), limits.dims)
+    if len(shape) > limits.dims:
+        raise _beyond("dimensions", len(shape), limits.dims)
     nbytes = SIZES[dtype]
     for size in shape:
         if type(size) is not int or size < 0:
             raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
         nbytes *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
-    _within("bytes of a block", nbytes, limits.body)
+    if nbytes > limits.body:
+        raise _beyond("bytes of a block", nbytes, limits.body)
 
 
-def _within(what: str, value: int, most: int) -> None:
-    if value > most:
-        raise WireError(f"too many {what} (got: {value}, limit: {most})")
+def _beyond(what: str, value: int, most: int) -> WireError:
+    return WireError(f"too many {what} (got: {value}, limit: {most})")

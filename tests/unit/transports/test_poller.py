@@ -149,3 +149,33 @@ def test_waking_while_polling_does_not_multiply_the_polls():
         assert sum(not timer.cancelled() for timer in timers) <= 1
 
     poll(work, Patience(keen=0, shortest=1000, longest=1000))
+
+
+def test_one_who_must_wait_may_poll_a_little_first():
+    async def work(poller, library):
+        library.outcomes["a"] = 1
+        future = poller.wait("a")
+        poller.linger(future.done)
+        assert future.result() == 1
+
+    poll(work)
+
+
+@pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
+def test_nobody_lingers_where_others_need_the_time(why):
+    async def work(poller, library):
+        poller.computing(why == "computing")
+        for request in range(100 if why == "busy" else 1):
+            poller.watch(request, lambda outcome: None)
+        asked = library.asked
+        poller.linger(lambda: False)
+        assert library.asked == asked
+
+    poll(work, Patience.on_node(4 if why == "crowded" else 1, 2))
+
+
+def test_lingering_ends():
+    async def work(poller, library):
+        poller.linger(lambda: False)
+
+    poll(work)
