@@ -40,7 +40,7 @@ class Config:
     """Microbatches a pipeline group takes a step (N)."""
     batch: int | None = None
     """Sequences a step over all groups (B·N·W). Open: 32, or what the other two make it."""
-    steps: int = 300
+    steps: int = 600
     """Steps to train; 0 only evaluates, exports and samples."""
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or chimera (the paper's)."""
@@ -53,7 +53,7 @@ class Config:
     vocab: int | None = None
     """Vocabulary of the model, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None
-    """Tokens a sequence. Open: 128, or the model's positions if fewer."""
+    """Tokens a sequence. Open: 64, or the model's positions if fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
@@ -61,9 +61,9 @@ class Config:
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Open: what lies in --init, else bytes."""
-    lr: float = 3e-3
+    lr: float = 4e-3
     """Highest learning rate."""
-    warmup: int = 20
+    warmup: int = 30
     """Steps in which the learning rate rises."""
     weight_decay: float = 0.1
     """Decay of matrices (AdamW)."""

@@ -12,7 +12,7 @@ from pipelined.plan import Plan
 
 BATCH = 32
 """Sequences a step where nothing else is asked for."""
-SEQUENCE = 128
+SEQUENCE = 64
 """Tokens a sequence where nothing else is asked for and the model has as many positions."""
 STATE_BYTES = 16
 """Bytes a parameter in float32: value, gradient, and AdamW's two moments."""
