@@ -13,6 +13,8 @@ from transports import schemes
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+AGENT = "TORCHELASTIC_RUN_ID"
+"""What torchrun's agent sets; who sets the other four by hand watches over nobody."""
 LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -33,7 +35,8 @@ class Launch:
         by: the launcher, for people.
         local_rank: which of the ranks on this node.
         local_size: ranks on this node; every rank's where the launcher does not say; None where the plan decides.
-        hydra: whether it is MPICH's, which lets every rank end by itself, but does not say which one died.
+        hydra: whether it is MPICH's, which does not say which rank died.
+        hasty: whether it may end all ranks as soon as the first has gone, before another could say why.
     """
 
     url: str
@@ -43,16 +46,12 @@ class Launch:
     local_rank: int = 0
     local_size: int | None = None
     hydra: bool = False
+    hasty: bool = False
 
     @property
     def speaks(self) -> bool:
         """Whether this rank is the one that tells the user what to put right: one for each launcher there is."""
         return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
-
-    @property
-    def hasty(self) -> bool:
-        """Whether the launcher may end all ranks as soon as the first has gone."""
-        return self.world_size is not None and not self.hydra
 
 
 ALONE = Launch("local://", 0, None, "no launcher")
@@ -96,7 +95,8 @@ def _refuse_many(here: Launch) -> Launch:
 def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
     if any(name not in environ for name in TORCHRUN):
         return None
-    url = f"tcp://{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    host = environ["MASTER_ADDR"]
+    url = f"tcp://{f'[{host}]' if ':' in host else host}:{environ['MASTER_PORT']}"
     return _launch(environ, url, "RANK", "WORLD_SIZE", "torchrun")
 
 
@@ -121,7 +121,8 @@ def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str)
         if local_rank in environ and local_size in environ:
             node = _numbers(environ, local_rank, local_size)
             break
-    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK")
+    hasty = by == "srun" or rank.startswith("OMPI_") or AGENT in environ
+    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK", hasty=hasty)
 
 
 def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:

@@ -20,13 +20,16 @@ def test_no_launcher_means_all_ranks_in_this_process():
     ],
 )
 def test_mpirun_and_srun_mean_mpi(environ, by):
-    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4)
+    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4, hasty=True)
 
 
 def test_mpich_s_launcher_is_known_for_its_patience_and_silence():
-    launch = detect({"PMI_RANK": "3", "PMI_SIZE": "4"})
-    assert launch == Launch("mpi://", 3, 4, "mpirun", 3, 4, hydra=True)
-    assert not launch.hasty
+    assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}) == Launch("mpi://", 3, 4, "mpirun", 3, 4, hydra=True)
+
+
+def test_torchrun_s_agent_ends_all_when_one_has_gone():
+    assert detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).hasty
+    assert not detect(TORCHRUN).hasty
 
 
 def test_torchrun_wins_over_the_mpirun_that_started_it():
@@ -68,3 +71,7 @@ def test_one_rank_of_each_launcher_speaks():
     assert not detect(TORCHRUN).speaks
     assert detect({**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).speaks
     assert not detect({"PMI_RANK": "4", "PMI_SIZE": "8", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}).speaks
+
+
+def test_an_ipv6_address_is_bracketed_in_the_url():
+    assert detect({**TORCHRUN, "MASTER_ADDR": "::1"}).url == "tcp://[::1]:2950"
