@@ -12,9 +12,9 @@ from io import StringIO
 
 from apps._config import Config, parse
 from apps._job import Job, resolve
-from pipelined.ending import let_rank_0_speak
+from pipelined.ending import end_process, let_rank_0_speak
 from pipelined.errors import UsageError
-from pipelined.launch import ALONE, Launch, detect
+from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
 from pipelined.runtime import refuse, run, together
 from transports import Transport
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _show(job, launch)
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
-    stop = StopRequest(os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
+    stop = StopRequest(os.getppid() if AGENT in os.environ else None)
     return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch, stop), job.plan.stages_of)
 
 
@@ -71,4 +71,4 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -101,7 +101,8 @@ def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> No
     fields = [key for key in {**wanted, **meta.identity} if wanted.get(key) != meta.identity.get(key)]
     if fields:
         both = "; ".join(f"{key}: {meta.identity.get(key)!r} saved, {wanted.get(key)!r} asked" for key in fields)
-        raise CheckpointError(f"{where} is of another model ({both}); ask for the saved model, or start anew in another directory")
+        remedy = "ask for the saved model, or start anew in another directory"
+        raise CheckpointError(f"{where} is of another model ({both}); {remedy}")
 
 
 def force(path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from pipelined.clock import Clock
 
 T = TypeVar("T")
+PATIENCE_S = 3.0
+"""How long cancelled work may keep a rank that should tell its peers why it ends."""
 
 
 class Device(ABC):
@@ -33,7 +35,7 @@ class Device(ABC):
             op: "forward", "backward", … (what a timed device looks its duration up by).
             work: computes and returns; on a timed device it must be cheap.
         Returns: what `work` returned, and when it started and ended, in the clock's seconds.
-        Cancelled: work that has begun is finished before the cancellation is passed on.
+        Cancelled: work that has begun is waited for, `PATIENCE_S` at most, before the cancellation is passed on.
         """
         async with self._turn:
             self._on_busy(True)
@@ -71,7 +73,7 @@ class TorchDevice(Device):
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
+            await asyncio.wait([running], timeout=PATIENCE_S)
             raise
 
     def _finish(self, work: Callable[[], T]) -> T:
@@ -84,7 +86,8 @@ class TorchDevice(Device):
         return result
 
     def close(self) -> None:
-        self._thread.shutdown()
+        """Take no more work; what has begun and was given up is not waited for."""
+        self._thread.shutdown(wait=False)
 
 
 class TimedDevice(Device):

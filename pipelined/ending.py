@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from typing import NoReturn
 
 from pipelined.launch import Launch
 from transports import PeerAborted, Transport
@@ -46,6 +47,14 @@ def settled(code: int, launch: Launch) -> int:
     if code != DONE and launch.hasty:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
+
+
+def end_process(code: int) -> NoReturn:
+    """Exit; after a failure at once, as threads may still be computing what nobody wants any more."""
+    if code in (FAILED, INTERRUPTED):
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 async def leave(transport: Transport, code: int, reason: str, lead: bool) -> int:

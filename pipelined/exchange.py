@@ -6,6 +6,7 @@ import msgpack
 
 from transports import Transport
 
+
 async def share(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
     """Give every rank what `source` holds (the others pass None).
 

@@ -17,6 +17,7 @@ import torch
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
+from pipelined.ending import end_process
 from pipelined.launch import detect
 from pipelined.noise import Noise
 from pipelined.runtime import run
@@ -109,4 +110,4 @@ def main(fault: str, rank: str, step: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end_process(main(*sys.argv[1:]))
