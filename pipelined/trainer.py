@@ -129,6 +129,7 @@ class Trainer:
         seat = self.seat
         if self._walk is None:
             self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
+            await self._ready_groups()
         sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
         worker = TrainWorker(seat, step, sync, self._walk.instructions)
         await self._walk.schedule.schedule(worker)
@@ -146,6 +147,13 @@ class Trainer:
     async def _sum(self, bucket: Bucket) -> None:
         with self.seat.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             await sum_over_holders(self._groups, self.numerics.all_reduce, bucket)
+
+    async def _ready_groups(self) -> None:
+        """Where the transport's own sums are used, make its groups ready in one order on all ranks."""
+        if self.numerics.all_reduce == "native":
+            for group in sorted(self._groups.values(), key=lambda group: group.channel):
+                if group.size > 1 and group.native is not None:
+                    await group.native.ready()
 
     def _bucket_groups(self) -> dict[Stages, Group]:
         transport, channels = self.seat.actor.transport, self.replica.channels

@@ -57,6 +57,13 @@ class Traffic:
 class Native(Protocol):
     """A transport's own collectives over one group of ranks, as `Transport.native` gives them."""
 
+    async def ready(self) -> None:
+        """Make ready on all ranks of the group; `all_reduce` does so at its first call.
+
+        Where groups overlap, all ranks must make them ready in one order (by channel, say) before any two reduce at
+        once: a library may have to block for it.
+        """
+
     async def all_reduce(self, block: Block, op: str) -> None:
         """Reduce the block's memory in place over the ranks of the group; all ranks end with the same bits.
 

@@ -6,7 +6,6 @@ by messages, which block nobody, and make the call only when all have come.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from mpi4py import MPI
 
@@ -44,18 +43,18 @@ class MpiNative:
                 f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
                 f"{', '.join(_OPS)} (max: not of complex)"
             )
-        comm = await self._communicator()
-        request = comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
+        await self.ready()
+        request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
         await self._poller.wait(request)
 
-    async def _communicator(self) -> Any:
+    async def ready(self) -> None:
+        """Make the group's communicator; see `transports._contract.Native`."""
         async with self._making:
             if self.comm is None:
                 await self._meet()
                 group = self._world.Get_group().Incl(self._ranks)
                 self.comm = self._world.Create_group(group, tag=self._channel)
                 group.Free()
-        return self.comm
 
     async def _meet(self) -> None:
         """Return when every rank of the group is here: all tell the first, and the first tells all."""

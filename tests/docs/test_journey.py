@@ -31,7 +31,7 @@ def program():
 
 def test_the_plan_is_the_one_told():
     assert (PLAN.schedule, PLAN.depth, PLAN.width, PLAN.batch) == ("chimera", 4, 1, 32)
-    assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 128)
+    assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 64)
     assert PLAN.layout.microbatches == ((0, 1), (2, 3))
 
 
