@@ -13,7 +13,7 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules._checks import check_chunks, check_positive
+from pipelined.schedules._checks import check_chunks, check_even, check_positive
 from pipelined.schedules._contract import SCALES, Layout, ScheduleError, Shape, Worker
 
 
@@ -125,10 +125,7 @@ def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
 
 def _each_way(shape: Shape) -> int:
     """f, the pipes in each direction."""
-    if shape.depth % 2:
-        neighbours = " or ".join(str(depth) for depth in (shape.depth - 1, shape.depth + 1) if depth)
-        remedy = f"use --depth {neighbours}, or a schedule that takes any depth: one_f_one_b, gpipe"
-        raise ScheduleError(f"chimera needs an even depth (depth: {shape.depth}); {remedy}")
+    check_even("chimera", shape)
     pipes, half = shape.pipes or 2, shape.depth // 2
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]
     if pipes not in possible:

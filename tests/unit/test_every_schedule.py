@@ -13,12 +13,19 @@ NAMES = known()
 every_schedule = pytest.mark.parametrize("name", NAMES)
 
 shapes = st.builds(
-    Shape, st.integers(1, 12), st.integers(1, 26), st.integers(0, 8), st.integers(1, 2), st.sampled_from(SCALES)
+    Shape, st.integers(1, 12), st.integers(1, 26), st.integers(0, 8), st.integers(0, 4), st.sampled_from(SCALES)
 )
 
 
+def taken(name, depth):
+    """The numbers of microbatches up to 4D that the schedule takes: all, or what its refusal names."""
+    rounds = depth if name == "interleaved" else 1
+    return range(rounds, 4 * depth + 1, rounds)
+
+
 def test_the_schedules_are_the_files():
-    assert {"chimera", "gpipe", "one_f_one_b"} <= set(NAMES)
+    published = {"chimera", "gems", "gpipe", "one_f_one_b"}
+    assert published <= set(NAMES)
     assert not any(name.startswith("_") for name in NAMES)
 
 
@@ -43,23 +50,23 @@ def test_a_shape_is_refused_with_a_remedy_or_gives_a_right_program(name, shape):
 
 
 @every_schedule
-def test_it_takes_any_number_of_microbatches_at_an_even_depth(name):
-    for depth in (2, 4, 6, 8):
-        for microbatches in range(1, 4 * depth + 1):
-            program = record(find(name), Shape(depth, microbatches))
-            check(program)
-            assert sorted(sum(program.layout.microbatches, ())) == list(range(microbatches))
+@pytest.mark.parametrize("depth", [2, 4, 6, 8])
+def test_it_takes_any_number_of_microbatches_at_an_even_depth(name, depth):
+    for microbatches in taken(name, depth):
+        program = record(find(name), Shape(depth, microbatches))
+        check(program)
+        assert sorted(sum(program.layout.microbatches, ())) == list(range(microbatches))
 
 
 @every_schedule
 def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
-    for microbatches in (1, 3, 4, 8, 9):
+    for microbatches in taken(name, 4):
         for pipe in find(name).layout(Shape(4, microbatches)).microbatches:
             assert list(pipe) == sorted(pipe)
 
 
 @every_schedule
-@pytest.mark.parametrize("field", ["depth", "microbatches"])
+@pytest.mark.parametrize("field", ["depth", "microbatches", "chunks"])
 def test_nothing_to_do_is_refused(name, field):
     with pytest.raises(ScheduleError, match=rf"--{field} must be at least 1 \(it is 0\)"):
         find(name).layout(Shape(**{"depth": 4, "microbatches": 4, field: 0}))
@@ -67,10 +74,11 @@ def test_nothing_to_do_is_refused(name, field):
 
 @every_schedule
 def test_it_never_beats_the_work_of_its_busiest_worker(name):
-    for microbatches in (1, 4, 6, 9):
+    for microbatches in taken(name, 4)[::3]:
         timeline = price(record(find(name), Shape(4, microbatches)), Costs(1, 2, p2p=0.125))
         busiest = max(sum(t.end - t.start for t in worker) for worker in timeline.workers)
-        assert timeline.makespan >= max(busiest, 4 * 3)
+        there_and_back = 4 * (1 + 1)  # the input half alone holds up the next stage
+        assert timeline.makespan >= max(busiest, there_and_back)
         assert 0.0 <= timeline.bubble_ratio < 1.0
 
 

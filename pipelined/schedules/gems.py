@@ -1,0 +1,21 @@
+"""GEMS: two copies of the model take turns from both ends of the workers, so that one microbatch alone is alive.
+
+The next microbatch goes forward right behind the last one's backward: T = DF + (N-1)(DB + F) + DB for B >= F, else with
+DF + B in the middle. Weights are held twice.
+Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.
+"""
+
+from pipelined.schedules._contract import Layout, Shape, Worker
+from pipelined.schedules._layouts import both_ways
+
+
+def layout(shape: Shape) -> Layout:
+    """Pipe 0 runs down the workers, pipe 1 up; they take the microbatches in turn. Takes any depth and number."""
+    return both_ways("gems", shape, (tuple(range(0, shape.microbatches, 2)), tuple(range(1, shape.microbatches, 2))))
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker: each microbatch there and back, then the next from the other end."""
+    for microbatch in range(sum(map(len, worker.layout.microbatches))):
+        await worker.forward(microbatch % 2)
+        await worker.backward(microbatch % 2)
