@@ -1,0 +1,50 @@
+"""Interleaved 1F1B: a worker holds v stages far apart, so that filling and draining take 1/v of the time.
+
+P workers, D = vP stages, N a multiple of P. Microbatches go through in rounds of P: all of a round through the first P
+stages, then through the next P, and so on. With f and b seconds a forward and a backward of one stage:
+T = Nv(f+b) + (P-1)(f+b). Worker w has (v-1)P + 2(P-1-w) + 1 of its Nv stage inputs alive, or all if they are fewer;
+with v = 1 it is 1F1B, and D-w. Source: Narayanan et al., Efficient large-scale language model training (2021),
+section 2.2.
+"""
+
+from pipelined.schedules._checks import check_direct, check_pipes, check_positive
+from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s mod P, where P is depth / chunks.
+
+    Raises:
+        ScheduleError: chunks that do not divide the depth, or workers that do not divide the microbatches.
+    """
+    check_positive(shape)
+    check_pipes("interleaved", shape, 1)
+    check_direct("interleaved", shape)
+    workers, left = divmod(shape.depth, shape.chunks)
+    if left or not workers:
+        fact = f"interleaved puts as many stages on every worker (depth: {shape.depth}, chunks: {shape.chunks})"
+        raise ScheduleError(f"{fact}; use --depth {_multiples(shape.depth, shape.chunks)}")
+    if shape.microbatches % workers:
+        fact = f"interleaved takes rounds of a microbatch a worker (microbatches: {shape.microbatches}, workers: "
+        raise ScheduleError(f"{fact}{workers}); use --microbatches {_multiples(shape.microbatches, workers)}")
+    placement = {(0, stage): (stage % workers,) for stage in range(shape.depth)}
+    return Layout(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker: warm-up, steady state and cool-down, in which the stages take turns of P microbatches."""
+    workers, stages = worker.layout.workers, worker.layout.stages_of(worker.index)
+    chunks, total = len(stages), len(stages) * len(worker.layout.microbatches[0])
+    to_the_end = workers - 1 - worker.index
+    warm_up = min(total, (chunks - 1) * workers + to_the_end * (2 if chunks > 1 else 1))
+    for turn in range(warm_up + total):
+        if turn < total:
+            await worker.forward(0, stages[turn // workers % chunks])
+        if turn >= warm_up:
+            await worker.backward(0, stages[-1 - (turn - warm_up) // workers % chunks])
+
+
+def _multiples(number: int, of: int) -> str:
+    """The multiples on both sides of a number."""
+    below = number // of * of
+    return f"{below} or {below + of}" if below else str(of)
