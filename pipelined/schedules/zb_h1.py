@@ -1,0 +1,30 @@
+"""ZB-H1: 1F1B with the backward split; weight halves are put off by a worker's index and fill its cool-down.
+
+bubble = (D-1)(F + I - Wg) for N >= D and Wg <= I <= F, where 1F1B's is (D-1)(F + I + Wg); I and Wg are the seconds of
+the input and of the weight half. Every worker has min(N, D) microbatches alive, as 1F1B's first has.
+Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.
+"""
+
+from pipelined.schedules._contract import Layout, Shape, Worker
+from pipelined.schedules._layouts import one_pipe
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s. Takes any depth and any number of microbatches."""
+    return one_pipe("zb_h1", shape)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker: 1F1B's order of F and I; the weight half of an I comes `index` input halves later."""
+    microbatches = len(worker.layout.microbatches[0])
+    warm_up, put_off = (min(microbatches, n) for n in (worker.layout.depth - 1 - worker.index, worker.index))
+    for _ in range(warm_up):
+        await worker.forward(0)
+    for done in range(microbatches):
+        if done < microbatches - warm_up:
+            await worker.forward(0)
+        await worker.backward_input(0)
+        if done >= put_off:
+            await worker.backward_weight(0)
+    for _ in range(put_off):
+        await worker.backward_weight(0)

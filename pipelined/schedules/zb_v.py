@@ -1,0 +1,39 @@
+"""ZB-V: stages folded like a V and the backward split, so that no worker idles once the pipe is full.
+
+P workers, D = 2P stages. Where the forward and both halves of a backward of a stage take one unit each,
+T = 6N + P - 1 for N >= 2P-1, so the bubble is that of waiting for the first microbatch alone; with other costs it is
+longer. 2P stage inputs are alive on a worker, as much as P microbatches of 1F1B. Fewer microbatches keep the order with
+those beyond left out. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
+"""
+
+from collections.abc import Iterator
+
+from pipelined.schedules._contract import Layout, Shape, Worker
+from pipelined.schedules._follow import Place, follow
+from pipelined.schedules._layouts import folded
+
+
+def layout(shape: Shape) -> Layout:
+    """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
+    return folded("zb_v", shape)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker."""
+    await follow(worker, _order(worker.index, worker.layout.workers, len(worker.layout.microbatches[0])))
+
+
+def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, Place]]:
+    """(op, place) in their order; `down` is the worker's stage on the way in, `up` on the way out."""
+    down, up = (0, worker), (0, 2 * workers - 1 - worker)
+    behind = workers - worker
+    rounds = max(microbatches, 2 * workers - 1)
+    backward_down, backward_up = [("I", down), ("W", down)], [("I", up), ("W", up)]
+    yield from [("F", down)] * (2 * behind - 1)
+    yield from [("F", up), ("F", down)] * worker
+    yield from [("F", up), *backward_up] * behind
+    yield from [("F", down), *backward_down, ("F", up), *backward_up] * (rounds - 2 * workers + 1 + worker)
+    yield from [*backward_down, ("F", up), *backward_up] * (behind - 1)
+    yield from [("I", down), ("I", up)] * worker
+    yield from backward_down * behind
+    yield from [("W", up)] * worker + [("W", down)] * worker
