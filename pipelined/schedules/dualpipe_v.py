@@ -1,0 +1,24 @@
+"""DualPipe-V: DualPipe cut in half; the stages are folded like a V, and weights are held once.
+
+P workers, D = 2P stages; what goes up a DualPipe's other half of the workers comes back here. With f, i and w seconds a
+forward and the halves of a backward of one stage, bubble = (P-1)(f + i - w) for N >= 2P, w <= i <= f and f <= i + w.
+2P+1 stage inputs are alive on a worker. Fewer microbatches keep the order with those beyond left out.
+Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
+"""
+
+from pipelined.schedules._contract import Layout, Shape, Worker
+from pipelined.schedules._dualpipe import dualpipe_order
+from pipelined.schedules._follow import follow
+from pipelined.schedules._layouts import folded
+
+
+def layout(shape: Shape) -> Layout:
+    """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
+    return folded("dualpipe_v", shape)
+
+
+async def schedule(worker: Worker) -> None:
+    """One step of one worker."""
+    workers, entering = worker.layout.workers, len(worker.layout.microbatches[0])
+    first, second = (0, worker.index), (0, 2 * workers - 1 - worker.index)
+    await follow(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))
