@@ -27,6 +27,7 @@ from pipelined.ending import (
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
+from pipelined.memory import keep_freed
 from pipelined.messages import describe
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_transport
 
@@ -48,6 +49,7 @@ def run(launch: Launch, world_size: int, program: Program, stages_of: StagesOf =
         program: called with each rank's open transport; returns an exit code.
         stages_of: the stages a rank holds, to be named when it is lost.
     """
+    keep_freed()
     try:
         with Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
             return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline).run()), launch)
