@@ -17,6 +17,30 @@ _COUNTS = {
 }
 
 
+_REMEDY = (
+    "launcher and MPI library do not belong together; use the mpirun that pip installed beside the library, or under "
+    "Slurm `srun --mpi=pmi2` with the mpich wheel, and start one program per launch"
+)
+
+
+def check_library(version: str, environ: Mapping[str, str]) -> None:
+    """Refuse, before it is initialised, a library that cannot speak with the launcher.
+
+    MPICH's dies of Open MPI's mpirun; Open MPI's (from 5.0) makes worlds of one rank where only PMI is spoken.
+
+    Args:
+        version: what the library says of itself.
+    Raises:
+        RendezvousError: they do not belong together; both are named.
+    """
+    spoken = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & environ.keys()
+    count = environ.get("OMPI_COMM_WORLD_SIZE") or environ.get("PMI_SIZE")
+    if version.startswith("MPICH") and "OMPI_COMM_WORLD_SIZE" in environ:
+        raise RendezvousError(f"Open MPI's mpirun started {count} ranks, but the library is MPICH's: {_REMEDY}")
+    if version.startswith("Open MPI") and "PMI_SIZE" in environ and not spoken:
+        raise RendezvousError(f"a launcher that speaks PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
+
+
 def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
     """Compare the size of MPI's world with what the launcher says it started.
 
@@ -29,8 +53,6 @@ def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
         if int(environ[name]) != world_size:
             raise RendezvousError(
                 f"{launcher} started {environ[name]} ranks, but MPI sees a world of {world_size} "
-                f"({name}={environ[name]}, world size: {world_size}): launcher and MPI library do not belong together; "
-                "use the mpirun that pip installed beside the library, or under Slurm `srun --mpi=pmi2` with the mpich "
-                "wheel, and start one program per launch"
+                f"({name}={environ[name]}, world size: {world_size}): {_REMEDY}"
             )
         return

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult
 
 from transports._contract import Transport
 from transports._errors import RendezvousError
-from transports._launcher import check_launcher
+from transports._launcher import check_launcher, check_library
 from transports._segments import MAPS, give_up_names
 
 
@@ -18,15 +18,20 @@ def load_library() -> ModuleType:
     """mpi4py's MPI module, initialised for calls from this thread alone (or more, where somebody else did it).
 
     Raises:
-        RendezvousError: mpi4py or an MPI library is missing, or this is a thread that may not call it.
+        RendezvousError: mpi4py or an MPI library is missing, it is not the launcher's, or this is a thread that may not
+            call it.
     """
     try:
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled"
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise RendezvousError(f"no MPI library could be loaded ({error}); `pip install mpi4py mpich`") from error
+        reason = " ".join(str(error).split())
+        raise RendezvousError(f"no MPI library could be loaded ({reason}); `pip install mpi4py mpich`") from error
+    if not MPI.Is_initialized():
+        check_library(MPI.Get_library_version(), os.environ)
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED and not MPI.Is_thread_main():
         raise RendezvousError("MPI may only be called from the thread that loaded it; open the transport there")
     return MPI

@@ -3,7 +3,7 @@
 import pytest
 
 from transports import RendezvousError
-from transports._launcher import check_launcher
+from transports._launcher import check_launcher, check_library
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -26,3 +26,28 @@ def test_silent_singletons_are_refused_with_both_numbers_and_the_remedy(name):
 )
 def test_the_nearest_launcher_counts(world_size, environ):
     check_launcher(world_size, environ)
+
+
+MPICH, OPEN_MPI = "MPICH Version:      5.0.2\nMPICH Release date: …", "Open MPI v5.0.11, package: …"
+
+
+@pytest.mark.parametrize(
+    ("version", "environ"), [(MPICH, {"OMPI_COMM_WORLD_SIZE": "4"}), (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"})]
+)
+def test_a_library_that_cannot_speak_with_the_launcher_is_refused_before_it_is_initialised(version, environ):
+    with pytest.raises(RendezvousError, match=r"started 4 ranks, but .* use the mpirun that pip installed beside"):
+        check_library(version, environ)
+
+
+@pytest.mark.parametrize(
+    ("version", "environ"),
+    [
+        (MPICH, {}),
+        (MPICH, {"PMI_SIZE": "4"}),
+        (OPEN_MPI, {}),
+        (OPEN_MPI, {"OMPI_COMM_WORLD_SIZE": "4", "PMI_SIZE": "2"}),
+        (OPEN_MPI, {"PMIX_RANK": "0", "PMI_SIZE": "4"}),
+    ],
+)
+def test_any_library_will_do_for_any_other_launcher(version, environ):
+    check_library(version, environ)
