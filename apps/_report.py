@@ -51,7 +51,7 @@ class Report:
             self._line(report, rate, evaluated)
 
     def evaluated(self, done: int, loss: float) -> None:
-        """Tell of the evaluation at the end, after so many steps."""
+        """Tell of an evaluation without a step of training before it, after so many steps."""
         if self._metrics is not None:
             self._metrics.write(json.dumps({"step": done, "eval_loss": loss}) + "\n")
 

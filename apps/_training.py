@@ -110,32 +110,41 @@ async def _run(session: Session) -> None:
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
     with reporting(session.first_rank, done, config.steps, tokens, config.metrics) as report:
-        stopped = await _steps(session, report, done)
+        stopped, loss = await _steps(session, report, done)
         if stopped is not None:
             where = await session.save(stopped) or "nowhere: give --checkpoint to keep the work"
             report.say(f"stopped on request after step {stopped}; saved to {where}")
             return
-        await _finish(session, report)
+        if loss is None:
+            loss = await session.evaluate(config.steps)
+            report.evaluated(config.steps, loss)
+        await _finish(session, report, loss)
 
 
-async def _steps(session: Session, report: Report, done: int) -> int | None:
-    """Train; returns after how many steps it was asked to stop, or None at the end."""
-    config = session.job.config
+async def _steps(session: Session, report: Report, done: int) -> tuple[int | None, float | None]:
+    """Train.
+
+    Returns: after how many steps it was asked to stop, or None at the end; and the last evaluation's loss.
+    """
+    config, loss = session.job.config, None
     for step in range(done, config.steps):
-        result = await session.trainer.step(step, session.stop.requested)
-        due = config.eval_every and (step + 1) % config.eval_every == 0 and step + 1 < config.steps
-        report.step(result, await session.evaluate(step + 1) if due else None)
+        result, count = await session.trainer.step(step, session.stop.requested), step + 1
         if result.stop:
-            return step + 1
-        if config.save_every and (step + 1) % config.save_every == 0 and step + 1 < config.steps:
-            await session.save(step + 1)
-    return None
+            report.step(result, None)
+            return count, None
+        loss = await session.evaluate(count) if count == config.steps or _due(count, config.eval_every) else None
+        report.step(result, loss)
+        if count < config.steps and _due(count, config.save_every):
+            await session.save(count)
+    return None, loss
 
 
-async def _finish(session: Session, report: Report) -> None:
+def _due(count: int, every: int) -> bool:
+    return every > 0 and count % every == 0
+
+
+async def _finish(session: Session, report: Report, loss: float) -> None:
     config, text, job = session.job.config, session.text, session.job
-    loss = await session.evaluate(config.steps)
-    report.evaluated(config.steps, loss)
     if session.first_rank:
         grams = await asyncio.to_thread(
             score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
