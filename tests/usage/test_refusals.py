@@ -1,0 +1,140 @@
+"""Every mistake a user can make, alone on one machine: one message with fact and remedy, exit code 2, and no torch."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from apps._presets import find_preset
+from pipelined import checkpoint
+from pipelined.checkpoint import Meta
+from tests.launching import ROOT
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A command line, `~` standing for the folder of prepared files, and words that the message must hold."""
+
+    flags: str
+    words: tuple[str, ...]
+
+
+def mistake(flags, *words):
+    return pytest.param(Mistake(flags, words), id=flags)
+
+
+MISTAKES = [
+    mistake("--depth 3 --schedule chimera", "chimera needs an even depth (depth: 3)", "--depth 2 or 4"),
+    mistake("--depth 8", "more stages than layers (stages: 8, layers: 6", "lower --depth to 6"),
+    mistake("--depth 0", "--depth must be at least 1", "0"),
+    mistake("--depth 4 --width 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
+    mistake("--depth 2 --microbatch 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
+    mistake("--depth 4 --pipes 3", "pipes: 3", "--pipes can be 2, 4"),
+    mistake("--depth 4 --chunks 3", "chunks: 3", "--chunks 1"),
+    mistake("--depth 4 --scale up", "unknown scale 'up'", "known: direct"),
+    mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: chimera, "),
+    mistake("--schedule ~/absent.py", "cannot import the schedule", "absent.py", "known: chimera, "),
+    mistake("--schedule ~/stuck.py --depth 2", "deadlock"),
+    mistake("--all-reduce fast", "unknown all-reduce 'fast'", "known: auto, "),
+    mistake("--transport smoke", "unknown transport 'smoke'", "local, mpi, tcp"),
+    mistake("--transport tcp", "torchrun", "not set: RANK, WORLD_SIZE"),
+    mistake("--preset huge", "no preset is called 'huge'", "tiny, gpt2, "),
+    mistake("--heads 3", "d_model: 128, heads: 3", "take 2 heads"),
+    mistake("--seq 9999", "sequence: 9999, positions: 256", "take --seq between 1 and 256"),
+    mistake("--dropout 1.5", "dropout must lie in [0, 1)", "1.5"),
+    mistake("--steps -1", "--steps must be at least 0", "-1"),
+    mistake("--sample 5 --prompt=", "--prompt is empty", "--sample 0"),
+    mistake("--bogus 3", "--bogus", "--help"),
+    mistake("--depth four", "--depth", "four"),
+    mistake("--dtype float8", "float8", "float32"),
+    mistake("--data ~/absent", "cannot read the text", "absent", "give --data a readable file"),
+    mistake("--data ~/empty", "is empty (0 bytes)", "give --data a file with text in it"),
+    mistake("--data ~/binary", "is not UTF-8 text", "byte 0 of 256"),
+    mistake("--data ~/nothing", "holds no files", "give --data one with text files in it"),
+    mistake("--data ~/short", "too little text for one batch", "give more --data"),
+    mistake("--tokenizer gpt2", "tokenizer: 50257, model: 256", "take --vocab 50257 or another --tokenizer"),
+    mistake("--vocab 100", "tokenizer: 256, model: 100", "take --vocab 256 or another --tokenizer"),
+    mistake("--tokenizer absent", "no tokenizer is called 'absent'", "take bytes, gpt2, "),
+    mistake("--init ~/absent", "cannot read", "config.json"),
+    mistake("--init ~/bert", "another architecture (model_type: bert, needed: gpt2)", "give a GPT-2 directory"),
+    mistake("--export ~/occupied", "something else than a GPT-2 (entries: 1)", "give --export a new directory"),
+    mistake("--checkpoint ~/empty", "is a file", "give --checkpoint a directory"),
+    mistake("--checkpoint ~/other", "another model", "layers: 9 saved, 4 asked", "another directory"),
+    mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
+    mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
+    mistake("--resume ~/absent", "no checkpoint", "name one"),
+    mistake("--resume ~/cut", "is cut short (bytes: ", "resume from another checkpoint"),
+    mistake("--resume ~/garbled", "is damaged", "resume from another checkpoint"),
+    mistake("--resume ~/same --steps 6", "beyond the last step (saved: 7, --steps 6)", "raise --steps"),
+    mistake("--metrics ~/absent/file", "cannot write", "name another --metrics"),
+    mistake("--metrics ~/nothing", "is a directory", "give --metrics a file"),
+    mistake("--trace ~/absent/file", "cannot write", "name another --trace"),
+]
+
+STUCK = """
+from pipelined.schedules import gpipe
+
+layout = gpipe.layout
+
+async def schedule(worker):
+    for _ in worker.layout.microbatches[0]:
+        await worker.backward(0)
+        await worker.forward(0)
+"""
+
+
+def save(directory, model):
+    """A checkpoint of one parameter after seven steps."""
+    record = checkpoint.write_shard(directory, 7, 0, 1, {"weight": {"value": torch.arange(9.0)}})
+    return checkpoint.commit(directory, Meta(7, model.identity(), {}), [record], keep=1)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of files that are wrong, each in its own way."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "empty").touch()
+    (folder / "binary").write_bytes(bytes(range(255, -1, -1)))
+    (folder / "short").write_text("to be\n")
+    (folder / "stuck.py").write_text(STUCK)
+    for name in ("nothing", "bert", "occupied"):
+        (folder / name).mkdir()
+    (folder / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "occupied" / "thesis.txt").write_text("years of work")
+    tiny = find_preset("tiny")
+    save(folder / "same", tiny)
+    save(folder / "other", type(tiny)(layers=9, d_model=128, heads=4, vocab=256))
+    shard = next(save(folder / "cut", tiny).glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (save(folder / "garbled", tiny) / "manifest.json").write_text("{")
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def outcomes(files):
+    """What every command line came to, in one process without torch; it must leave the files as they are."""
+    mistakes = [case.values[0] for case in MISTAKES]
+    lines = [one.flags.replace("~", str(files)).split(" ") for one in mistakes]
+    before = contents(files)
+    command = [sys.executable, "-m", "tests.usage.refused"]
+    done = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert contents(files) == before
+    return dict(zip(mistakes, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("wrong", MISTAKES)
+def test_a_mistake_is_told_in_one_message_before_torch_is_imported(wrong, outcomes):
+    outcome = outcomes[wrong]
+    told = " ".join(outcome["said"].replace("│", " ").split())
+    assert outcome["code"] == 2, told
+    assert all(word in told for word in wrong.words), told
+    assert told.count("error:") + told.count("For full helptext") == 1
+    assert "Traceback" not in told
