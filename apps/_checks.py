@@ -59,15 +59,19 @@ def check_file(flag: str, path: Path) -> None:
 
 
 def check_directory(job: Job, path: Path) -> None:
-    """Refuse a place for checkpoints that is none, or that holds those of another model."""
+    """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; give --checkpoint a directory")
     there = next(place for place in (path, *path.parents) if place.exists())
     if not os.access(there, os.W_OK):
         raise UsageError(f"cannot write into {there} (no right to); give --checkpoint another directory")
     newest = checkpoint.latest(path)
-    if newest is not None:
-        _own(job, newest)
+    if newest is None:
+        return
+    _own(job, newest)
+    if job.config.resume is None:
+        fact = f"{path} holds checkpoints of an earlier run (the latest: {newest.name})"
+        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
 
 
 def check_resume(job: Job) -> None:

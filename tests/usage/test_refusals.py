@@ -63,6 +63,7 @@ MISTAKES = [
     mistake("--export ~/occupied", "something else than a GPT-2 (entries: 1)", "give --export a new directory"),
     mistake("--checkpoint ~/empty", "is a file", "give --checkpoint a directory"),
     mistake("--checkpoint ~/other", "another model", "layers: 9 saved, 4 asked", "another directory"),
+    mistake("--checkpoint ~/same", "an earlier run (the latest: step-00000007)", "add --resume auto"),
     mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
     mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
     mistake("--resume ~/absent", "no checkpoint", "name one"),
