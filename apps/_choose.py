@@ -99,7 +99,10 @@ def _free_grid(ranks: int, wishes: Wishes) -> tuple[int, int, str]:
         )
     depth = divisors[-1]
     if depth == 1:
-        return 1, ranks, f"{ranks} ranks do not fit {wishes.layers} layers as stages, so each holds the whole model"
+        if ranks == 1:
+            return 1, 1, "one rank holds the whole model"
+        fact = f"{ranks} ranks do not fit {wishes.layers} layers as stages, so each holds the whole model"
+        return 1, ranks, fact + (f" and the batch of {wishes.batch} is rounded" if wishes.batch % ranks else "")
     return depth, ranks // depth, f"no even depth divides {ranks} ranks: one stage a rank, 1F1B"
 
 

@@ -49,7 +49,7 @@ class Job:
         lines = [
             f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
             f"{self.model.d_model}, vocabulary {self.model.vocab}",
-            f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width} = {plan.world_size} ranks ({self.reason})",
+            f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}, ranks: {plan.world_size} ({self.reason})",
             f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]

@@ -12,7 +12,7 @@ from io import StringIO
 
 from apps._config import Config, parse
 from apps._job import Job, resolve
-from pipelined.ending import end_process, let_rank_0_speak
+from pipelined.ending import end_process, hush, let_rank_0_speak
 from pipelined.errors import UsageError
 from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         job = resolve(config, launch.world_size)
     except UsageError as error:
         return refuse(error, launch)
+    except BrokenPipeError:
+        hush()
+        return 0
     if config.print_config or config.dry_run:
         return _show(job, launch)
     if launch.rank == 0:

@@ -35,6 +35,11 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
+def hush() -> None:
+    """Print no more: whoever read our output (`| head`) has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def let_rank_0_speak(launch: Launch) -> None:
     """Wait before ending, where the launcher ends every rank as soon as one has gone; a SIGTERM is its consent."""
     if launch.hasty:
