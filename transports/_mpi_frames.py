@@ -9,6 +9,8 @@ from transports._errors import TransportError
 from transports._mpi_requests import outcome_now
 from transports._poller import Poller
 
+TAG = 0  # the other tags of the communicator are for those who make communicators out of it
+
 Heard = Callable[[int, memoryview], None]
 
 
@@ -30,7 +32,7 @@ class Frames:
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
-        request = self._comm.Isend([frame, MPI.BYTE], peer)
+        request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
             await self._poller.wait(request)
@@ -39,7 +41,7 @@ class Frames:
 
     def post(self, peer: int, frame: bytes) -> asyncio.Future:
         """Send without waiting."""
-        return self._poller.wait(self._comm.Isend([frame, MPI.BYTE], peer))
+        return self._poller.wait(self._comm.Isend([frame, MPI.BYTE], peer, TAG))
 
     def stop(self) -> None:
         """Take the open receive back; the poller must have let go of it."""
@@ -47,7 +49,7 @@ class Frames:
         self._open.Wait()
 
     def _listen(self) -> None:
-        self._open = self._comm.Irecv([self._inbox, MPI.BYTE], MPI.ANY_SOURCE)
+        self._open = self._comm.Irecv([self._inbox, MPI.BYTE], MPI.ANY_SOURCE, TAG)
         self._poller.watch(self._open, self._came)
 
     def _came(self, outcome: MPI.Status | Exception) -> None:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from transports._blocks import Block
 from transports._contract import Transport
+from transports._mpi_frames import TAG
 from transports._poller import Poller
 
 _DATATYPES = {
@@ -26,12 +27,12 @@ class MpiNative:
 
     Args:
         transport: by which the ranks meet.
-        world: the communicator in which `ranks` are counted.
+        frames: the communicator in which `ranks` are counted; it carries frames, so other tags than theirs are used.
         channel: tells this group's communicator from another's in the making.
     """
 
-    def __init__(self, transport: Transport, poller: Poller, world: MPI.Comm, ranks: Sequence[int], channel: int):
-        self._transport, self._poller, self._world = transport, poller, world
+    def __init__(self, transport: Transport, poller: Poller, frames: MPI.Comm, ranks: Sequence[int], channel: int):
+        self._transport, self._poller, self._frames = transport, poller, frames
         self._ranks, self._channel = tuple(ranks), channel
         self.comm: MPI.Comm | None = None
         self._making = asyncio.Lock()
@@ -52,8 +53,8 @@ class MpiNative:
         async with self._making:
             if self.comm is None:
                 await self._meet()
-                group = self._world.Get_group().Incl(self._ranks)
-                self.comm = self._world.Create_group(group, tag=self._channel)
+                group = self._frames.Get_group().Incl(self._ranks)
+                self.comm = self._frames.Create_group(group, tag=TAG + 1 + self._channel)
                 group.Free()
 
     async def _meet(self) -> None:

@@ -74,13 +74,22 @@ async def everybody_may_exchange_with_everybody(end):
     await asyncio.gather(*(exchange(peer, channel) for peer in range(end.world_size) for channel in range(10)))
 
 
+async def _refused(end, channel, sent, room):
+    receive = asyncio.ensure_future(end.receive_buffer(left_of(end), channel, memoryview(bytearray(room))))
+    await meet(end, channel)
+    async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(sent)))):
+        with pytest.raises(TransportError, match=rf"\b{room}\b.*({sent}|more)"):
+            await receive
+
+
 async def a_buffer_of_another_size_is_refused_with_both_numbers(end):
-    for channel, (sent, room) in enumerate([(100, 60), (60, 100), (0, 8), (4 * LARGE, 4)]):
-        receive = asyncio.ensure_future(end.receive_buffer(left_of(end), channel, memoryview(bytearray(room))))
-        await meet(end, channel)
-        async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(sent)))):
-            with pytest.raises(TransportError, match=rf"\b{room}\b.*({sent}|more)"):
-                await receive
+    for channel, (sent, room) in enumerate([(100, 60), (60, 100), (0, 8)]):
+        await _refused(end, channel, sent, room)
+    await meet(end, "still works")
+
+
+async def a_much_larger_buffer_is_refused_with_both_numbers(end):
+    await _refused(end, 1, 4 * LARGE, 4)
     await meet(end, "still works")
 
 
