@@ -60,15 +60,30 @@ def price(program: Program, costs: Costs) -> Timeline:
 
 
 def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
-    """The timeline of a schedule's own coroutines; for a static one the same as `price` of its program."""
+    """The timeline of a schedule's own coroutines; for a static one the same as `price` of its program.
+
+    A dynamic one is told that a message is here if it comes at this very moment, give or take a billionth.
+
+    Raises:
+        ScheduleError: the shape is refused, or a coroutine asks for what is not there.
+        clock.Deadlock: the coroutines wait for one another.
+    """
     return _priced(schedule.layout(shape), schedule.schedule, costs)
 
 
 class _Post:
-    """What has been left by whom and when, for whoever waits for it."""
+    """What has been left by whom and when, for whoever waits for it, and what is being made and will be done when."""
 
     def __init__(self) -> None:
         self._left: dict[Token, asyncio.Future[tuple[int, float]]] = defaultdict(asyncio.Future)
+        self._due: dict[Token, tuple[int, float]] = {}
+
+    def announce(self, token: Token, worker: int, end: float) -> None:
+        self._due[token] = worker, end
+
+    def due(self, token: Token) -> tuple[int, float]:
+        """Who makes it and when that is done: never, as far as can be known now, if nobody has begun."""
+        return self._due.get(token, (-1, math.inf))
 
     def leave(self, token: Token, worker: int, now: float) -> None:
         if not self._left[token].done():
@@ -90,11 +105,22 @@ class _PricingWorker(Worker):
         instruction, depth = Instruction(op, pipe, stage, microbatch), self.layout.depth
         for token in instruction.takes(depth):
             await self._arrival(token)
-        start = self._clock.now()
-        await self._clock.sleep(self._costs.of(op, stage) / self.layout.parts)
+        start, seconds = self._clock.now(), self._costs.of(op, stage) / self.layout.parts
+        for token in instruction.gives(depth):
+            self._post.announce(token, self.index, start + seconds)
+        await self._clock.sleep(seconds)
         self.done.append(Timed(instruction, start, self._clock.now()))
         for token in instruction.gives(depth):
             self._post.leave(token, self.index, self._clock.now())
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        return all(map(self._here, Instruction(op, pipe, stage, microbatch).takes(self.layout.depth)))
+
+    def _here(self, token: Token) -> bool:
+        """What ends elsewhere at this moment is announced already, though its worker may be run after this one."""
+        sender, end = self._post.due(token)
+        arrival, now = end + self._costs.p2p * (sender != self.index), self._clock.now()
+        return arrival <= now or math.isclose(arrival, now)
 
     async def _arrival(self, token: Token) -> None:
         sender, sent = await self._post.take(token)
@@ -112,4 +138,7 @@ def _priced(layout: Layout, walk: Callable[[Worker], Coroutine[Any, Any, None]],
                 group.create_task(walk(worker), name=f"worker {worker.index}")
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
 
-    return run_virtual(everyone())
+    try:
+        return run_virtual(everyone())
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several

@@ -1,24 +1,40 @@
 """Recording: run a schedule's coroutines with workers that only write down what they are told.
 
 The rule: a recorded schedule waits for nothing, so no event loop, clock or device is needed, and this can be called
-from anywhere, a running loop included.
+from anywhere, a running loop included. Only one that asks whether messages have come needs a clock for the answers, the
+virtual one.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from pipelined.checker import check
+from pipelined.clock import Deadlock
+from pipelined.pricer import Costs, price_schedule
 from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
 
 
-def record(schedule: Schedule, shape: Shape) -> Program:
+def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Program:
     """The program of a schedule for a shape. It is not checked: see `checker.check`.
 
+    A dynamic schedule, which asks `Worker.ready`, is recorded twice: with every message in time, and on the virtual
+    clock, which gives the program. Both must agree on the order of F, B and I. Where a loop is running, call this
+    through `asyncio.to_thread` if the schedule may be a dynamic one.
+
+    Args:
+        costs: by which a dynamic schedule's messages come, unit costs if none; a static one has no use for them.
     Raises:
-        ScheduleError: the shape is refused, or the coroutine asks for what is not there, waits, or does not end.
+        ScheduleError: the shape is refused; the coroutine asks for what is not there, waits, or does not end; or a
+            dynamic schedule is wrong with every message in time, or lets timing change more than its weight halves.
     """
     layout = schedule.layout(shape)
-    return Program(layout, tuple(_recorded(schedule, layout, index) for index in range(layout.workers)))
+    workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
+    program = Program(layout, tuple(tuple(worker.written) for worker in workers))
+    if not any(worker.asked for worker in workers):
+        return program
+    check(program)
+    return _traced(schedule, shape, costs or Costs(), program)
 
 
 class _RecordingWorker(Worker):
@@ -27,6 +43,7 @@ class _RecordingWorker(Worker):
     def __init__(self, index: int, layout: Layout):
         super().__init__(index, layout)
         self.written: list[Instruction] = []
+        self.asked = False
         self._most = sum(len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -35,11 +52,34 @@ class _RecordingWorker(Worker):
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.written.append(Instruction(op, pipe, stage, microbatch))
 
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        self.asked = True
+        return True
 
-def _recorded(schedule: Schedule, layout: Layout, index: int) -> tuple[Instruction, ...]:
+
+def _recorded(schedule: Schedule, layout: Layout, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, layout)
     _run_without_waiting(schedule.schedule(worker), index)
-    return tuple(worker.written)
+    return worker
+
+
+def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
+    """What a dynamic schedule does at these costs, given what it does with every message in time."""
+    rule = "let what `ready` says change only when weight halves run"
+    try:
+        trace = price_schedule(schedule, shape, costs).program
+    except Deadlock as error:
+        raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
+    for worker, (early, late) in enumerate(zip(in_time.workers, trace.workers, strict=True)):
+        if skeleton(early) != skeleton(late):
+            fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
+            raise ScheduleError(f"{fact}; {rule}")
+    return trace
+
+
+def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:
+    """What others wait for, in order: all but the weight halves, for which nobody else does."""
+    return [instruction for instruction in instructions if instruction.op != "W"]
 
 
 def _run_without_waiting(coroutine: Coroutine[Any, Any, None], index: int) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelined.program import Instruction
+from pipelined.program import Instruction, Program
 from pipelined.schedules import Layout
 
 
@@ -26,6 +26,11 @@ class Timeline:
 
     layout: Layout
     workers: tuple[tuple[Timed, ...], ...]
+
+    @property
+    def program(self) -> Program:
+        """What every worker did, in its order."""
+        return Program(self.layout, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
 
     @property
     def makespan(self) -> float:

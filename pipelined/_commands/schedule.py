@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     shape = Shape(arguments.depth, arguments.microbatches, arguments.pipes, arguments.chunks, arguments.scale)
     costs = parse_costs(arguments.costs)
-    program = record(find(arguments.name), shape)
+    program = record(find(arguments.name), shape, costs)
     check(program)
     timeline = price(program, costs)
     _write_files(arguments, timeline)

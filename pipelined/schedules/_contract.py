@@ -3,6 +3,9 @@
 A schedule is a module with two things: `layout(shape)`, which refuses impossible shapes and says who holds which
 stage of which pipe, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next
 microbatch of its pipe unless told otherwise, waits for its message, computes and sends; it never waits for a send.
+
+A *dynamic* schedule also asks `ready`: whether the message of an instruction has come. By the answer it may choose when
+weight halves run, and nothing else: the order of F, B and I must be the same whatever the answers.
 """
 
 from abc import ABC, abstractmethod
@@ -83,23 +86,39 @@ class Worker(ABC):
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of it."""
-        await self.execute("F", pipe, *self._next("F", pipe, stage, microbatch))
+        await self._do("F", pipe, stage, microbatch)
 
     async def backward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Whole backward: gradient of the input and of the weights."""
-        await self.execute("B", pipe, *self._next("B", pipe, stage, microbatch))
+        await self._do("B", pipe, stage, microbatch)
 
     async def backward_input(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Input half of the backward; the weight half stays pending until `backward_weight`."""
-        await self.execute("I", pipe, *self._next("I", pipe, stage, microbatch))
+        await self._do("I", pipe, stage, microbatch)
 
     async def backward_weight(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Weight half of the backward."""
-        await self.execute("W", pipe, *self._next("W", pipe, stage, microbatch))
+        await self._do("W", pipe, stage, microbatch)
+
+    def ready(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
+        """Whether the next (or given) F, B or I of a pipe could start now, for its message has come; takes nothing."""
+        return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
 
     @abstractmethod
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Do one instruction: op is F, B, I or W."""
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Whether the message of an instruction has come, or it needs none; it must answer at once.
+
+        A worker that cannot tell says yes, as here: then nothing runs in the meantime, and the verb waits.
+        """
+        return True
+
+    async def _do(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> None:
+        stage, microbatch = self._next(op, pipe, stage, microbatch)
+        self._taken[op, pipe, stage] += 1
+        await self.execute(op, pipe, stage, microbatch)
 
     def _next(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> tuple[int, int]:
         if stage is None:
@@ -112,5 +131,4 @@ class Worker(ABC):
                 fact = f"worker {self.index} asks for one {op} more than there are (pipe: {pipe}, stage: {stage}"
                 raise ScheduleError(f"{fact}, microbatches: {taken}); let the schedule stop there")
             microbatch = entering[taken]
-        self._taken[op, pipe, stage] += 1
         return stage, microbatch

@@ -8,7 +8,7 @@ import pytest
 from pipelined.checker import check
 from pipelined.pricer import Costs, price, price_schedule
 from pipelined.recorder import record
-from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules import ScheduleError, Shape, find, known
 from pipelined.schedules.gpipe import layout as one_pipe
 
 BACKWARD_LONGER = [(1, 1), (2, 3), (1, 4)]
@@ -192,10 +192,55 @@ def test_a_split_backward_passes_the_gradient_on_before_its_weight_half():
     assert priced.peak_activations == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b", "chimera"])
-def test_a_schedule_costs_what_its_program_costs(name):
-    shape, costs = Shape(4, 6), Costs(1, 2, p2p=0.25)
-    assert price_schedule(find(name), shape, costs) == price(record(find(name), shape), costs)
+@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("costs", [Costs(1, 2, p2p=0.25), Costs(2, 5, 3, 2)])
+def test_a_schedule_costs_what_its_program_costs(name, costs):
+    shape = Shape(4, 8)
+    assert price_schedule(find(name), shape, costs) == price(record(find(name), shape, costs), costs)
+
+
+def answers(asking, costs, p2p=0.0):
+    """What the first of two workers hears when it asks for the gradient of its microbatch, after some weight halves."""
+    heard = []
+
+    async def schedule(worker):
+        await worker.forward(0)
+        await worker.forward(0)
+        await worker.backward_input(0)
+        if worker.index == 0:
+            for _ in range(asking):
+                heard.append(worker.ready("I", 0))
+                await worker.execute("W", 0, 0, 0)
+        await worker.backward_input(0)
+
+    timeline = price_schedule(SimpleNamespace(__name__="asks", layout=one_pipe, schedule=schedule), Shape(2, 2), costs)
+    assert heard, timeline
+    return heard
+
+
+def test_a_message_is_here_when_what_makes_it_ends():
+    """The second gradient is done when its worker has done F F I I, 1 + 2 + 2·3 seconds in; the first is here at 6."""
+    assert answers(3, Costs(1, 9, 3, 1)) == [True, True, True]
+    assert answers(3, Costs(1, 9, [1, 3], 1)) == [False, False, True]
+
+
+def test_a_message_that_comes_at_this_very_moment_is_here_whatever_the_rounding():
+    """One worker gets to 0.9 by threes, the other by ones, and the sums differ in the last place."""
+    assert answers(3, Costs(0.1, 9, [0.1, 0.3], 0.1)) == [False, False, True]
+
+
+def test_a_message_is_not_here_while_it_is_on_its_way():
+    assert answers(5, Costs(1, 9, [1, 3], 1, p2p=1)) == [False, False, True, True, True]
+
+
+def test_asking_takes_nothing_and_asks_for_no_more_than_there_is():
+    async def schedule(worker):
+        assert worker.ready("F", 0) and worker.ready("F", 0)
+        await worker.forward(0)
+        worker.ready("F", 0)
+
+    with pytest.raises(ScheduleError, match="one F more than there are"):
+        price_schedule(SimpleNamespace(__name__="asks", layout=one_pipe, schedule=schedule), Shape(1, 1), Costs())
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])
