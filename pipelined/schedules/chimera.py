@@ -59,11 +59,11 @@ def layout(shape: Shape) -> ChimeraLayout:
 async def schedule(worker: Worker) -> None:
     """One step of one worker."""
     doubled = worker.layout.units[0].pair == 2
-    for op, pipe in _phases(worker) if doubled else _slots(worker):
+    for op, pipe in _phases(worker) if doubled else slots(worker):
         await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
 
 
-def _slots(worker: Worker) -> Iterator[tuple[str, int]]:
+def slots(worker: Worker) -> Iterator[tuple[str, int]]:
     """(op, pipe) in the order of their slots: microbatch j of a unit goes down the stages from slot 2j, and back up."""
     depth, order = worker.layout.depth, []
     for number, unit in enumerate(worker.layout.units):
