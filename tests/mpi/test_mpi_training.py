@@ -10,7 +10,7 @@ from tests.numerics.arrangements import grid, name
 from tests.numerics.plain import assert_same, pipelined, plain
 from transports import new_event_loop, open_transport
 
-FITTING = [case for case in grid() if case.depth * case.width == MPI.COMM_WORLD.size][::4]
+FITTING = [case for case in grid() if case.plan.world_size == MPI.COMM_WORLD.size][::4]
 
 
 async def rank(case):

@@ -22,6 +22,9 @@ def grid() -> list[Case]:
     cases += [Case("chimera", depth, width, n, pipes=4) for depth in (4, 8) for width in WIDTHS for n in (2, depth, 9)]
     cases += [Case("chimera", 8, 1, n, pipes=8) for n in (3, 8, 17)]
     cases += [Case("chimera", depth, 1, 2 * depth, scale=s) for depth in DEPTHS for s in SCALES]
+    cases += [Case("gems", depth, width, n) for depth in (3, 4) for width in WIDTHS for n in (1, 4, 5)]
+    cases += [Case("interleaved", 2 * v, w, n, chunks=v) for v in (2, 3, 4) for w in WIDTHS for n in (2, 4)]
+    cases += [Case("interleaved", 8, 1, n, chunks=2) for n in (4, 8)]
     return [_varied(number, case) for number, case in enumerate(cases)]
 
 
@@ -42,5 +45,6 @@ def sampled(every: int) -> list:
 
 def name(case: Case) -> str:
     extras = [f"{case.pipes}pipes"] * (case.pipes > 0) + [case.scale] * (case.scale != "direct")
+    extras += [f"{case.chunks}chunks"] * (case.chunks > 1)
     extras += ["recompute"] * case.recompute + ["dropout"] * (case.dropout > 0) + ["untied"] * (not case.tied)
     return "-".join([case.schedule, f"D{case.depth}", f"W{case.width}", f"N{case.microbatches}", *extras])

@@ -38,6 +38,7 @@ class Case:
     tied: bool = True
     layers: int = 6
     scale: str = "direct"
+    chunks: int = 1
 
     @property
     def parts(self) -> int:
@@ -46,9 +47,9 @@ class Case:
 
     @property
     def plan(self) -> Plan:
-        return Plan(
-            self.schedule, self.depth, self.width, 2 * self.parts, self.microbatches, pipes=self.pipes, scale=self.scale
-        )
+        microbatch = 2 * self.parts
+        shape = (self.microbatches, self.pipes, self.chunks, self.scale)
+        return Plan(self.schedule, self.depth, self.width, microbatch, *shape)
 
     @property
     def model(self) -> GPT2:
