@@ -1,4 +1,4 @@
-"""Where the ranks meet: rank 0 opens the meeting point, the others find it. Two ways, by who owns MASTER_PORT.
+"""Where the ranks meet: rank 0 opens the meeting point, the others find it. Who owns MASTER_PORT decides how.
 
 The one rule: without a shared key nobody meets anywhere but on loopback.
 """
@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from transports._errors import RendezvousError
+from transports._node_file import LOOPBACK, NodeFile
 from transports._place import Place
 from transports._sockets import Address, family, is_loopback, listen, resolve, told
 
-LOOPBACK = "127.0.0.1"
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 STORE_S = 6.0
 
@@ -28,12 +28,17 @@ class MeetingPoint(Protocol):
     async def find(self) -> list[Address]:
         """The numeric addresses to try now, best first; empty while nobody knows."""
 
+    def close(self) -> None:
+        """Rank 0 has no more need of it; most meeting points may be found for as long as the job runs."""
+
 
 def meeting_point(place: Place) -> MeetingPoint:
-    return AgentStore(place) if place.store else MasterPort(place)
+    if not place.store:
+        return MasterPort(place)
+    return NodeFile(place) if place.one_machine else AgentStore(place)
 
 
-class MasterPort:
+class MasterPort(MeetingPoint):
     """Rank 0 itself listens at MASTER_ADDR:MASTER_PORT."""
 
     def __init__(self, place: Place):
@@ -62,7 +67,7 @@ class MasterPort:
         return [permitted(address, self._place) for address in found]
 
 
-class AgentStore:
+class AgentStore(MeetingPoint):
     """torchrun's agent holds MASTER_PORT with a TCPStore: rank 0 publishes there where it listens.
 
     Only bytes pass through the store. torch is imported when the first rank asks, in a thread, like every call to it.
@@ -121,7 +126,7 @@ class AgentStore:
         return self._store
 
 
-class InProcess:
+class InProcess(MeetingPoint):
     """All ranks share this object, and meet at a free port on loopback."""
 
     def __init__(self) -> None:

@@ -48,7 +48,11 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
     if place.world_size == 1:
         return {}
     if place.rank == 0:
-        return await Coordinator(me, place.wait).gather(await point.open())
+        listener = await point.open()
+        try:
+            return await Coordinator(me, place.wait).gather(listener)
+        finally:
+            point.close()
     with ExitStack() as opened:
         sock = await reach(place, point, me)
         opened.callback(sock.close)

@@ -7,6 +7,7 @@ import pytest
 
 from transports import RendezvousError
 from transports._meeting_point import LOOPBACK, AgentStore, MasterPort, meeting_point
+from transports._node_file import NodeFile
 from transports._place import Place
 
 
@@ -24,6 +25,7 @@ def store():
 def test_the_launcher_decides_which_it_is():
     assert isinstance(meeting_point(place(0, 2)), MasterPort)
     assert isinstance(meeting_point(place(0, 2, store=True)), AgentStore)
+    assert isinstance(meeting_point(place(0, 2, store=True, one_machine=True)), NodeFile)
 
 
 def test_on_one_machine_the_ranks_meet_on_loopback_whatever_the_master_is_called():

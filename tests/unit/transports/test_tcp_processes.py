@@ -81,7 +81,7 @@ def test_a_port_held_by_a_silent_program_ends_every_process_with_the_remedy():
                 assert code == 1 and "RendezvousError" in err and "choose another MASTER_PORT" in err
 
 
-def test_four_ranks_under_torchrun_meet_through_its_store():
+def test_four_ranks_under_torchrun_meet():
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", RING, "tcp://"]
     done = launched(command, 100, env=SURROUNDINGS)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,131 @@
+"""The user's mistakes under real launchers: still one message, from one rank, and exit code 2 on every rank in time."""
+
+import re
+import socket
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.launching import launched, mpirun, python_with, started
+
+SECONDS = 10
+DEPTH = "the ranks are not a multiple of the depth (ranks: {}, depth: 3)"
+EMPTY = "the text /dev/null is empty (0 bytes)"
+CODED = ["-m", "tests.usage.coded"]
+
+
+@contextmanager
+def in_time(request):
+    """Fail past the seconds that were promised, unless other work may hold the machine up."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < SECONDS * (1 if request.config.getoption("--full") else 3)
+
+
+def messages(text):
+    return [line for line in text.splitlines() if line.startswith("error: ")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "fact"),
+    [
+        (8, "--depth 3", DEPTH.format(8)),
+        (4, "--data /dev/null", EMPTY),
+        pytest.param(8, "--data /dev/null", EMPTY, marks=pytest.mark.full),
+        pytest.param(8, "--resume /absent", "no checkpoint /absent", marks=pytest.mark.full),
+        pytest.param(5, "--vocab 100", "tokenizer: 256, model: 100", marks=pytest.mark.full),
+        pytest.param(4, "--depth 4 --width 2", "ranks: 4, depth: 4, width: 2", marks=pytest.mark.full),
+    ],
+)
+def test_under_mpirun_one_rank_tells_and_every_rank_ends_with_2(ranks, flags, fact, tmp_path, request):
+    command, env = mpirun("mpich", ranks, *CODED, tmp_path, *flags.split())
+    with in_time(request):
+        done = launched(command, timeout=60, env=env)
+    assert done.returncode == 2, done.stderr
+    assert len(messages(done.stderr)) == 1 and fact in done.stderr
+    assert [Path(tmp_path, f"rank-{rank}").read_text() for rank in range(ranks)] == ["2"] * ranks
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
+def test_a_launcher_that_ends_all_with_the_first_lets_rank_0_speak(flags, request):
+    command, env = mpirun("openmpi", 4, "-m", "apps.gpt2", *flags.split())
+    with in_time(request):
+        done = launched(command, timeout=60, env=env)
+    assert done.returncode == 2, done.stderr
+    assert len(messages(done.stderr)) == 1
+
+
+@pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
+def test_under_torchrun_one_rank_tells_and_every_rank_ends_with_2(flags, request):
+    with in_time(request):
+        done = launched(
+            [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", 4, "-m", "apps.gpt2", *flags.split()],
+            timeout=60,
+        )
+    assert done.returncode == 1, "torchrun's own code"
+    assert len(messages(done.stderr)) == 1, done.stderr
+    assert re.findall(r"exitcode  : (-?\d+)", done.stderr) == ["2"] * 4, done.stderr
+
+
+@contextmanager
+def port(taken):
+    """A port on loopback: somebody listens there, or it has just become free."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        number = holder.getsockname()[1]
+        if not taken:
+            holder.close()
+        yield number
+
+
+def by_hand(ranks, port, keys):
+    """Start ranks over TCP as a user does without torchrun; their exit codes and what each said on stderr."""
+    with ExitStack() as group:
+        processes = []
+        for rank in range(ranks):
+            place = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            env = {name: str(value) for name, value in place.items()} | {"PIPELINED_KEY": keys.get(rank, "ours")}
+            command = [sys.executable, "-m", "apps.gpt2", "--steps", 1, "--sample", 0]
+            processes.append(group.enter_context(started(command, env)))
+        said = [process.communicate(timeout=60)[0] for process in processes]
+    return [process.returncode for process in processes], said
+
+
+def test_a_wrong_key_is_told_by_rank_0_and_ends_all(request):
+    with port(taken=False) as number, in_time(request):
+        codes, said = by_hand(4, number, {2: "theirs"})
+    assert codes == [2] * 4
+    assert messages("".join(said)) == messages(said[0])
+    assert "rank 2 holds another key or none; give every rank the same PIPELINED_KEY" in said[0]
+
+
+def test_a_taken_port_is_told_by_rank_0_and_ends_all(request):
+    with port(taken=True) as number, in_time(request):
+        codes, said = by_hand(3, number, {})
+    assert codes == [2] * 3
+    assert messages("".join(said)) == messages(said[0])
+    assert f"is taken (host: 127.0.0.1, port: {number}); choose another MASTER_PORT" in said[0]
+
+
+def test_mpi_without_a_library_is_told_once():
+    command, env = mpirun("mpich", 2, "-m", "apps.gpt2")
+    done = launched(command, timeout=60, env={**env, "MPI4PY_LIBMPI": "/absent/libmpi.so"})
+    assert done.returncode == 2, done.stderr
+    assert len(messages(done.stderr)) == 1
+    assert "no MPI library could be loaded" in done.stderr and "pip install mpi4py mpich" in done.stderr
+
+
+@pytest.mark.parametrize(("launcher", "library"), [("mpich", "openmpi"), ("openmpi", "mpich")])
+def test_a_launcher_of_one_mpi_with_the_library_of_the_other_is_refused(launcher, library):
+    command, env = mpirun(launcher, 2, "-m", "apps.gpt2")
+    command[command.index(python_with(launcher))] = python_with(library)
+    done = launched(command, timeout=60, env=env)
+    assert done.returncode == 2, done.stderr
+    assert len(messages(done.stderr)) == 1
+    assert "started 2 ranks" in done.stderr and "use the mpirun that pip installed beside the library" in done.stderr
+    assert "step" not in done.stdout
