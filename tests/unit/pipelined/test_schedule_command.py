@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pipelined.__main__ import main
+from pipelined.schedules import known
 from pipelined.trace import read
 
 FOUR = ["schedule", "chimera", "--depth", "4", "--microbatches", "4"]
@@ -87,7 +88,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], "known: chimera, gpipe, one_f_one_b"),
+        (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], f"known: {', '.join(known())}"),
         (["schedule", "chimera", "--depth", "5", "--microbatches", "4"], "needs an even depth (depth: 5)"),
         (["schedule", "gpipe", "--depth", "4", "--microbatches", "0"], "--microbatches must be at least 1"),
         ([*FOUR, "--pipes", "3"], "--pipes can be 2, 4"),
@@ -143,3 +144,12 @@ def test_a_reader_that_leaves_early_is_no_failure():
         process.stdout.readline()
         process.stdout.close()
         assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+def test_a_dynamic_schedule_is_shown_at_the_costs_given(capsys):
+    orders = []
+    for costs in ("forward=1", "forward=1,backward-input=1.1,backward-weight=0.9"):
+        assert main(["schedule", "chimera_w", "--depth", "4", "--microbatches", "4", "--costs", costs, "--json"]) == 0
+        worker = json.loads(capsys.readouterr().out)["workers"][0]
+        orders.append(" ".join(f"{i['op']}{i['microbatch']}" for i in worker))
+    assert orders == ["F0 F1 F2 I2 F3 I3 I0 W2 I1 W3 W0 W1", "F0 F1 F2 I2 F3 I3 W2 I0 W3 I1 W0 W1"]
