@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
-from pipelined.ending import end_process
+from pipelined.ending import FAILED, end_process
 from pipelined.launch import detect
 from pipelined.noise import Noise
 from pipelined.runtime import run
@@ -25,7 +26,7 @@ from pipelined.stage import Stage
 from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
 from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
-from transports import Transport
+from transports import Closed, Transport
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 
@@ -63,6 +64,7 @@ def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
     loop = asyncio.get_running_loop()
 
     def strike() -> None:
+        print(f"struck at {time.time()}", flush=True)
         match fault:
             case Fault.RAISE:
                 raise ArithmeticError("the model blew up")
@@ -81,6 +83,16 @@ async def _die(transport: Any) -> None:
 
 
 async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
+    """One rank, which trains until the fault; a dead one says nothing."""
+    try:
+        return await train(transport, fault, rank, step)
+    except Closed:
+        if fault is Fault.DIE and transport.rank == rank:
+            return FAILED
+        raise
+
+
+async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int:
     """One rank, which trains for ever."""
     device = TorchDevice("cpu", RealClock(), transport.computing)
     try:
