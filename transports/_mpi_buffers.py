@@ -99,7 +99,7 @@ class Buffers:
         except TransportError as error:
             return error
         except asyncio.CancelledError:
-            request.Cancel()
+            _cancel([request])
             while not outcomes:
                 with suppress(asyncio.CancelledError):
                     await self._poller.turn()
