@@ -170,7 +170,7 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     config, tokenizer = session.job.config, session.text.tokenizer
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
-    tokens = await sample(session.trainer.seat, prompt, config.sample, session.job.model.positions, pick)
+    tokens = await sample(session.trainer.seat, prompt, config.sample, session.job.sequence, pick)
     if session.first_rank:
         say("sample:\n" + printable(tokenizer.decode(tokens)))
 
