@@ -1,0 +1,102 @@
+"""A run that was stopped or killed goes on as if nothing had happened."""
+
+import json
+import signal
+import sys
+
+import pytest
+
+from pipelined import checkpoint
+from tests.launching import ROOT, launched, mpirun, started
+
+STEPS = 40
+JOB = f"--steps {STEPS} --layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --microbatch 2 --sample 0".split()
+RUN = ["-m", "apps.gpt2", *JOB, "--data", ROOT / "LICENSE", "--dropout", "0.1"]
+ALONE = [sys.executable, *RUN, "--depth", 2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2]
+DOUBLE = [sys.executable, *RUN, "--dtype", "float64"]
+
+
+def train(command, metrics, *flags, env=None):
+    """Run to the end; losses and norms by step, and the validation's where there is one."""
+    done = launched([*command, "--metrics", metrics, *flags], timeout=100, env=env)
+    assert done.returncode == 0, done.stderr
+    return measured(metrics)
+
+
+def measured(metrics):
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return {row["step"]: (row["loss"], row["grad_norm"], row.get("eval_loss", 0.0)) for row in rows}
+
+
+def end_after(command, word, number, *flags, env=None):
+    """Run until it has said a word, send it a signal, and wait; its exit code and what it said."""
+    with started([*command, *flags], env) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if word in line:
+                process.send_signal(number)
+                break
+        said.append(process.communicate(timeout=60)[0])
+    return process.returncode, "".join(said)
+
+
+def stop(command, place, metrics, env=None, number=signal.SIGTERM):
+    """Ask a run to stop after its first step; the step that it saved."""
+    flags = ["--checkpoint", place, "--metrics", metrics]
+    code, said = end_after(command, "step     1/", number, *flags, env=env)
+    assert code == 0, said
+    saved = checkpoint.open(place)
+    assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
+    assert 0 < saved.meta.step < STEPS, "it stopped in time to be tested"
+    return saved.meta.step
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return train(ALONE, tmp_path_factory.mktemp("uninterrupted") / "metrics")
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, tmp_path):
+    metrics = tmp_path / "metrics"
+    stop(ALONE, tmp_path / "saved", metrics, number=signal.SIGUSR1)
+    assert train(ALONE, metrics, "--checkpoint", tmp_path / "saved", "--resume", "auto") == uninterrupted
+    assert list(uninterrupted) == list(range(STEPS))
+
+
+def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted, tmp_path):
+    flags = ["--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics"]
+    code, said = end_after(ALONE, "step    10/", signal.SIGKILL, *flags, "--save-every", 1)
+    assert code == -signal.SIGKILL, said
+    assert checkpoint.open(tmp_path / "saved").meta.step in (9, 10, 11)
+    assert train(ALONE, tmp_path / "again", *flags[:2], "--resume", "auto").items() <= uninterrupted.items()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "--depth 4 --schedule gpipe",
+        pytest.param("--depth 1 --width 2", marks=pytest.mark.full),
+        pytest.param("--depth 2 --width 2 --schedule one_f_one_b --recompute", marks=pytest.mark.full),
+    ],
+)
+def test_a_stopped_run_goes_on_at_another_shape(shape, tmp_path):
+    whole = train([*DOUBLE, "--depth", 2], tmp_path / "whole")
+    step = stop([*DOUBLE, "--depth", 2], tmp_path / "saved", tmp_path / "first")
+    flags = ["--checkpoint", tmp_path / "saved", "--resume", "auto", *shape.split()]
+    rest = train(DOUBLE, tmp_path / "rest", *flags)
+    assert list(rest) == list(range(step, STEPS))
+    for number, row in rest.items():
+        assert row == pytest.approx(whole[number], rel=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("launcher", ["mpich", "torchrun"])
+def test_a_run_stopped_under_one_launcher_goes_on_alone(launcher, uninterrupted, tmp_path):
+    command, env = mpirun("mpich", 2, *RUN) if launcher == "mpich" else ([*TORCHRUN, *RUN], None)
+    flags = ["--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics"]
+    code, said = end_after(command, "step     1/", signal.SIGTERM, "--depth", 2, *flags, env=env)
+    assert code == (0 if launcher == "mpich" else 1), said
+    assert "; saved to " in said
+    assert train(ALONE, tmp_path / "metrics", *flags[:2], "--resume", "auto") == uninterrupted
