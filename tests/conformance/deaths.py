@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.conformance.neighbours import LARGE, SMALL, all_raise, filled, meet, outcomes, same, sending
+from tests.conformance.neighbours import LARGE, SMALL, all_raise, filled, meet_and_leave, outcomes, same, sending
 from transports import PeerLost, TransportError
 
 
@@ -13,7 +13,7 @@ def _victim(end):
 
 
 async def a_dead_peer_is_named_by_everything_that_waits_for_it(end):
-    await meet(end, "all here")
+    await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
         return end.kill()
     works = [
@@ -25,7 +25,7 @@ async def a_dead_peer_is_named_by_everything_that_waits_for_it(end):
 
 
 async def later_operations_on_a_dead_peer_fail_at_once(end):
-    await meet(end, "all here")
+    await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
         return end.kill()
     with pytest.raises(PeerLost):
@@ -41,7 +41,7 @@ async def later_operations_on_a_dead_peer_fail_at_once(end):
 
 
 async def a_send_that_a_dead_peer_never_took_does_not_wait_for_ever(end):
-    await meet(end, "all here")
+    await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
         return end.kill()
     send = asyncio.ensure_future(end.send(_victim(end), ("unwanted",), filled(end.rank, 256 * LARGE)))
@@ -50,7 +50,7 @@ async def a_send_that_a_dead_peer_never_took_does_not_wait_for_ever(end):
 
 
 async def the_dead_rank_itself_raises(end):
-    await meet(end, "all here")
+    await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
         pending = asyncio.ensure_future(end.receive(0, ("never",)))
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def the_dead_rank_itself_raises(end):
 
 async def survivors_go_on(end):
     """Both with one another and with receives from anyone, as long as anyone is left."""
-    await meet(end, "all here")
+    await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
         return end.kill()
     with pytest.raises(PeerLost):

@@ -45,6 +45,16 @@ async def meet(end, name):
             await end.receive(rank, ("meet", name))
 
 
+async def meet_and_leave(end, leaver):
+    """As `meet`, but the rank that is about to leave returns last, so that nobody still needs it."""
+    await meet(end, "all here")
+    if end.rank != leaver:
+        return await end.send(leaver, ("go",))
+    for rank in range(end.world_size):
+        if rank != leaver:
+            await end.receive(rank, ("go",))
+
+
 async def outcomes(*works):
     """What each of these ends in, results and exceptions alike."""
     return await asyncio.gather(*works, return_exceptions=True)
