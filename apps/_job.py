@@ -5,17 +5,20 @@ from dataclasses import dataclass, replace
 
 from apps._choose import Wishes, choose
 from apps._config import Config
-from apps._presets import ModelConfig, activation_bytes, find_preset, layer_costs, layer_parameters, parameters
+from apps._memory import activation_bytes, state_bytes
+from apps._presets import ModelConfig, find_preset, layer_costs, parameters
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 from pipelined.plan import Plan
+from pipelined.pricer import price
+from pipelined.recorder import record
+from pipelined.schedules import find
+from pipelined.walk import COSTS
 
 BATCH = 32
 """Sequences a step where nothing else is asked for."""
 SEQUENCE = 64
 """Tokens a sequence where nothing else is asked for and the model has as many positions."""
-STATE_BYTES = 16
-"""Bytes a parameter in float32: value, gradient, and AdamW's two moments."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,18 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        rows = [self._row(worker, cut) for worker in range(self.plan.layout.workers)]
+        live = price(record(find(self.plan.schedule), self.plan.shape), COSTS).peak_activations
+        rows = [self._row(worker, cut, live[worker]) for worker in range(self.plan.layout.workers)]
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return "\n".join([*rows, f"  activations between stages: {shape}"])
 
-    def _row(self, worker: int, cut: list[range]) -> str:
-        stages, sizes = self.plan.layout.stages_of(worker), layer_parameters(self.model)
-        kept = activation_bytes(self.model, self.plan.rows, self.sequence)
-        state = STATE_BYTES * sum(sizes[layer] for stage in stages for layer in cut[stage])
-        live = min(self.plan.depth, self.plan.total_microbatches // self.plan.width)
-        most = live * max(sum(kept[layer] for layer in cut[stage]) for stage in stages)
-        where = ", ".join(f"{s} (layers {cut[s].start}-{cut[s].stop - 1})" for s in stages)
-        sizes_in_words = f"{state / 2**20:,.1f} MiB of state, up to {most / 2**20:,.1f} MiB of activations"
-        return f"  worker {worker}: stages {where}; {sizes_in_words}"
+    def _row(self, worker: int, cut: list[range], live: int) -> str:
+        held = [cut[stage] for stage in self.plan.layout.stages_of(worker)]
+        kept = live * max(activation_bytes(self.model, stage, self.plan.rows, self.sequence) for stage in held)
+        where = ", ".join(f"{cut.index(stage)} (layers {stage.start}-{stage.stop - 1})" for stage in held)
+        state = state_bytes(self.model, held)
+        sizes = f"{state / 2**20:,.1f} MiB of state, up to {kept / 2**20:,.1f} MiB of activations"
+        return f"  worker {worker}: stages {where}; {sizes}"
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)

@@ -121,11 +121,6 @@ def parameters(config: ModelConfig) -> int:
     return sum(map(prod, shapes(config).values()))
 
 
-def layer_parameters(config: ModelConfig) -> list[int]:
-    """How many numbers each layer must hold; a tied embedding counts for both layers that hold it."""
-    return [sum(map(prod, layer.values())) for layer in layer_shapes(config)]
-
-
 def layer_costs(config: ModelConfig, sequence: int) -> list[float]:
     """Floating-point operations a token of a forward through each layer.
 
@@ -135,18 +130,6 @@ def layer_costs(config: ModelConfig, sequence: int) -> list[float]:
     width = config.d_model
     block = 2.0 * 12 * width**2 + 4.0 * sequence * width
     return [float(width), *[block] * config.layers, 2.0 * config.vocab * width]
-
-
-def activation_bytes(config: ModelConfig, rows: int, sequence: int) -> list[int]:
-    """Bytes that each layer keeps of one microbatch between forward and backward, in float32.
-
-    Twice the 16-bit count of Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022),
-    section 4.1, without the dropout masks and without the attention matrix, which a fused kernel does not keep: 16
-    numbers a token and channel. The head keeps its logits and their softmax.
-    """
-    tokens = rows * sequence
-    block = 4 * 16 * tokens * config.d_model
-    return [4 * tokens * config.d_model, *[block] * config.layers, 4 * tokens * (2 * config.vocab + 2 * config.d_model)]
 
 
 def _embedding_shapes(config: ModelConfig) -> Shapes:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from apps._memory import activation_bytes, state_bytes
 from apps._model import GPT2
 from apps._presets import ModelConfig
-from benchmarks._bound import activation_bytes, state_bytes
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
 from pipelined.noise import Noise
