@@ -1,6 +1,7 @@
 """A run that was stopped or killed goes on as if nothing had happened."""
 
 import json
+import shutil
 import signal
 import sys
 
@@ -10,11 +11,10 @@ from pipelined import checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 STEPS = 40
-JOB = f"--steps {STEPS} --layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --microbatch 2 --sample 0".split()
-RUN = ["-m", "apps.gpt2", *JOB, "--data", ROOT / "LICENSE", "--dropout", "0.1"]
+SIZES = "--layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --microbatch 2 --dropout 0.1 --dtype float64"
+RUN = ["-m", "apps.gpt2", "--steps", STEPS, *SIZES.split(), "--sample", 0, "--data", ROOT / "LICENSE"]
 ALONE = [sys.executable, *RUN, "--depth", 2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2]
-DOUBLE = [sys.executable, *RUN, "--dtype", "float64"]
 
 
 def train(command, metrics, *flags, env=None):
@@ -42,35 +42,34 @@ def end_after(command, word, number, *flags, env=None):
     return process.returncode, "".join(said)
 
 
-def stop(command, place, metrics, env=None, number=signal.SIGTERM):
-    """Ask a run to stop after its first step; the step that it saved."""
-    flags = ["--checkpoint", place, "--metrics", metrics]
-    code, said = end_after(command, "step     1/", number, *flags, env=env)
-    assert code == 0, said
-    saved = checkpoint.open(place)
-    assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
-    assert 0 < saved.meta.step < STEPS, "it stopped in time to be tested"
-    return saved.meta.step
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     return train(ALONE, tmp_path_factory.mktemp("uninterrupted") / "metrics")
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, tmp_path):
-    metrics = tmp_path / "metrics"
-    stop(ALONE, tmp_path / "saved", metrics, number=signal.SIGUSR1)
-    assert train(ALONE, metrics, "--checkpoint", tmp_path / "saved", "--resume", "auto") == uninterrupted
-    assert list(uninterrupted) == list(range(STEPS))
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a run that was asked to stop after its first step: what it saved, and its metrics."""
+    folder = tmp_path_factory.mktemp("stopped")
+    flags = ["--checkpoint", folder / "saved", "--metrics", folder / "metrics"]
+    code, said = end_after(ALONE, "step     1/", signal.SIGUSR1, *flags)
+    assert code == 0, said
+    saved = checkpoint.open(folder / "saved")
+    assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
+    assert 0 < saved.meta.step < STEPS, "it stopped in time to be tested"
+    return folder
 
 
-def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted, tmp_path):
-    flags = ["--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics"]
-    code, said = end_after(ALONE, "step    10/", signal.SIGKILL, *flags, "--save-every", 1)
-    assert code == -signal.SIGKILL, said
-    assert checkpoint.open(tmp_path / "saved").meta.step in (9, 10, 11)
-    assert train(ALONE, tmp_path / "again", *flags[:2], "--resume", "auto").items() <= uninterrupted.items()
+@pytest.fixture
+def saved(stopped, tmp_path):
+    """A copy of what the stopped run left."""
+    return shutil.copytree(stopped, tmp_path / "stopped")
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, saved):
+    whole = train(ALONE, saved / "metrics", "--checkpoint", saved / "saved", "--resume", "auto")
+    assert whole == uninterrupted
+    assert list(whole) == list(range(STEPS))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +80,20 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted,
         pytest.param("--depth 2 --width 2 --schedule one_f_one_b --recompute", marks=pytest.mark.full),
     ],
 )
-def test_a_stopped_run_goes_on_at_another_shape(shape, tmp_path):
-    whole = train([*DOUBLE, "--depth", 2], tmp_path / "whole")
-    step = stop([*DOUBLE, "--depth", 2], tmp_path / "saved", tmp_path / "first")
-    flags = ["--checkpoint", tmp_path / "saved", "--resume", "auto", *shape.split()]
-    rest = train(DOUBLE, tmp_path / "rest", *flags)
-    assert list(rest) == list(range(step, STEPS))
+def test_a_stopped_run_goes_on_at_another_shape(shape, uninterrupted, saved):
+    flags = ["--resume", checkpoint.latest(saved / "saved"), *shape.split()]
+    rest = train([sys.executable, *RUN], saved / "rest", *flags)
+    assert list(rest) == list(range(checkpoint.open(saved / "saved").meta.step, STEPS))
     for number, row in rest.items():
-        assert row == pytest.approx(whole[number], rel=1e-6)
+        assert row == pytest.approx(uninterrupted[number], rel=1e-6)
+
+
+def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted, tmp_path):
+    flags = ["--checkpoint", tmp_path / "saved", "--save-every", 1]
+    code, said = end_after(ALONE, "step    10/", signal.SIGKILL, *flags)
+    assert code == -signal.SIGKILL, said
+    assert checkpoint.open(tmp_path / "saved").meta.step in (9, 10, 11)
+    assert train(ALONE, tmp_path / "rest", *flags[:2], "--resume", "auto").items() <= uninterrupted.items()
 
 
 @pytest.mark.full
