@@ -177,14 +177,14 @@ class MpiTransport(Transport):
         self._world.Abort(code)
 
     async def abort(self, reason: str) -> None:
-        if self._end is not None:
+        if self._poller.failure is not None:
             return
         self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
-        told = [self._frames.post(peer, frame) for peer in range(self.world_size) if peer != self.rank]
+        told = [self._frames.start(peer, frame) for peer in range(self.world_size) if peer != self.rank]
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
-                await asyncio.gather(*told)
+                await self._poller.wait(*told)
         self._give_up(self._end)
         await self.close()
 
@@ -204,8 +204,8 @@ class MpiTransport(Transport):
             if in_order:
                 self._free()
 
-    def _offer(self, peer: int, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> asyncio.Future:
-        return self._frames.post(peer, encode_head(Kind.OFFER, key, blocks, note, tag, self._limits))
+    def _offer(self, peer: int, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> MPI.Request:
+        return self._frames.start(peer, encode_head(Kind.OFFER, key, blocks, note, tag, self._limits))
 
     def _heard(self, source: int, frame: memoryview) -> None:
         preamble = parse_preamble(frame, self._limits)
@@ -237,28 +237,30 @@ class MpiTransport(Transport):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
                     self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
-            self._frames.post(peer, encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=self._limits))
+            goodbye = encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=self._limits)
+            self._poller.watch(self._frames.start(peer, goodbye), lambda outcome: None)
 
     def _goodbye_came(self, source: int, buffers: int) -> None:
         """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
         self._gone[source] = PeerLost(source, "it closed")
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)
-        fetched = asyncio.gather(*(self._fetch_held(arrival) for arrival in arrivals))
-        fetched.add_done_callback(partial(self._goodbye_done, source, arrivals))
+        requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
+        self._poller.watch_all(requests, partial(self._goodbye_done, source, arrivals))
 
-    def _fetch_held(self, arrival: Arrival[_Message]) -> asyncio.Future:
+    def _fetch_held(self, arrival: Arrival[_Message]) -> list[MPI.Request]:
         message = arrival.item
         if message.blocks is not None:
-            return asyncio.gather()
+            return []
         message.blocks = landing(message.header.layouts)
         return self._bodies.fetch(arrival.peer, message.tag, message.blocks)
 
-    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[_Message]], fetched: asyncio.Future) -> None:
-        if fetched.exception() is None:
-            for arrival in arrivals:
-                self._mailbox.put_back(arrival)
-            self._mailbox.fail_peer(source, self._gone[source])
+    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[_Message]], outcome: Any) -> None:
+        if isinstance(outcome, Exception):
+            return self._give_up(outcome)
+        for arrival in arrivals:
+            self._mailbox.put_back(arrival)
+        self._mailbox.fail_peer(source, self._gone[source])
 
     def _quiet(self) -> bool:
         """Everybody closed, everything came, and nothing is under way but the receive that listens."""

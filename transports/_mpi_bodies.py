@@ -29,7 +29,7 @@ class Bodies:
         self._comm, self._poller, self._piece = comm, poller, piece
         self._tags = Tags()
 
-    def hold(self, peer: int, blocks: Sequence[Block], announce: Callable[[int], asyncio.Future]) -> asyncio.Future:
+    def hold(self, peer: int, blocks: Sequence[Block], announce: Callable[[int], MPI.Request]) -> asyncio.Future:
         """Hold the blocks for the peer under a tag that `announce` tells it; done when the peer has them all."""
         tag = self._tags.take(peer)
         try:
@@ -37,24 +37,21 @@ class Bodies:
         except TransportError:
             self._tags.release(peer, tag)
             raise
-        *firsts, last = [
-            start(self._comm.Issend, block.data, peer, tag, self._piece) for block in blocks if block.nbytes
-        ]
-        # Bodies of one tag are matched in order: when the last one is, the tag is free.
-        freed = self._poller.wait(last, lambda outcome: self._tags.release(peer, tag))
-        return asyncio.gather(announced, *map(self._poller.wait, firsts), freed)
+        datas = [block.data for block in blocks if block.nbytes]
+        requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
+        return self._poller.wait(announced, *requests, done=lambda outcome: self._tags.release(peer, tag))
 
-    def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future:
-        """Fill the blocks with the body held under this tag; cancelling the future does not stop it."""
+    def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
+        """Start to fill the blocks with the body held under this tag; the requests are the caller's to watch."""
         if self._poller.failure is not None:
             raise self._poller.failure.with_traceback(None)
         datas = [block.data for block in blocks if block.nbytes]
-        requests = [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
-        return asyncio.gather(*map(self._poller.wait, requests))
+        return [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
         """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
-        coming = self.fetch(peer, tag, blocks)
+        coming = self._poller.wait(*self.fetch(peer, tag, blocks))
+        self._poller.linger(coming.done)
         try:
             await asyncio.shield(coming)
         except asyncio.CancelledError:
@@ -67,4 +64,4 @@ class Bodies:
 
     def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
         """Let the peer go of a body that nobody wants."""
-        self.fetch(peer, tag, landing(layouts)).add_done_callback(asyncio.Future.exception)
+        self._poller.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)

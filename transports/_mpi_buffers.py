@@ -91,7 +91,7 @@ class Buffers:
 
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
-        future = self._poller.wait(request, outcomes.append)
+        future = self._poller.wait(request, done=outcomes.append)
         self._open[peer].append(request)
         self._poller.linger(future.done)
         try:

@@ -1,6 +1,5 @@
 """Headers, and small bodies with them. The one rule: one receive is always open, for any frame from anybody."""
 
-import asyncio
 from collections.abc import Callable
 
 from mpi4py import MPI
@@ -32,16 +31,16 @@ class Frames:
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
-        request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
+        request = self.start(peer, frame)
         outcome = outcome_now(request)
         if outcome is None:
             await self._poller.wait(request)
         elif isinstance(outcome, Exception):
             raise outcome
 
-    def post(self, peer: int, frame: bytes) -> asyncio.Future:
-        """Send without waiting."""
-        return self._poller.wait(self._comm.Isend([frame, MPI.BYTE], peer, TAG))
+    def start(self, peer: int, frame: bytes) -> MPI.Request:
+        """Send without waiting; the request is the caller's to watch."""
+        return self._comm.Isend([frame, MPI.BYTE], peer, TAG)
 
     def stop(self) -> None:
         """Take the open receive back; the poller must have let go of it."""

@@ -9,7 +9,7 @@ one that polls each millisecond 0 to 3 %; and 64 ranks that spin on 2 cores leav
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +98,22 @@ class Poller:
         self._dones.append(done)
         self.wake()
 
-    def wait(self, request: Any, done: Done | None = None) -> asyncio.Future:
-        """A future of the request's outcome; cancelling the future leaves the request watched.
+    def watch_all(self, requests: Sequence[Any], done: Done) -> None:
+        """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
+        outcomes: list[Any] = []
+
+        def one_done(outcome: Any) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(requests):
+                done(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), outcome))
+
+        for request in requests:
+            self.watch(request, one_done)
+        if not requests:
+            done(self._failure)
+
+    def wait(self, *requests: Any, done: Done | None = None) -> asyncio.Future:
+        """A future of what `watch_all` would tell; cancelling it leaves the requests watched.
 
         Args:
             done: called with the outcome first, whether or not somebody still waits.
@@ -111,7 +125,7 @@ class Poller:
                 done(outcome)
             _resolve(future, outcome)
 
-        self.watch(request, resolve)
+        self.watch_all(requests, resolve)
         return future
 
     def turn(self) -> asyncio.Future:

@@ -70,10 +70,30 @@ def test_each_request_gets_its_own_outcome():
     poll(work)
 
 
+def test_several_requests_are_done_when_all_are():
+    async def work(poller, library):
+        together = poller.wait("a", "b", "c")
+        library.outcomes.update(a=1, c=3)
+        await poller.turn()
+        assert not together.done()
+        library.outcomes["b"] = 2
+        assert await together == 2
+        failing = poller.wait("d", "e")
+        library.outcomes["d"] = ValueError("broken")
+        await poller.turn()
+        assert not failing.done()
+        library.outcomes["e"] = 5
+        with pytest.raises(ValueError, match="broken"):
+            await failing
+        assert await poller.wait() is None
+
+    poll(work)
+
+
 def test_a_cancelled_future_leaves_its_request_watched():
     async def work(poller, library):
         done = []
-        poller.wait("a", done.append).cancel()
+        poller.wait("a", done=done.append).cancel()
         await poller.turn()
         assert poller.requests == ["a"]
         library.outcomes["a"] = 1
@@ -143,7 +163,7 @@ def test_waking_while_polling_does_not_multiply_the_polls():
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
         for number in range(5):
             library.outcomes[number] = number
-            await poller.wait(number, lambda outcome: poller.wake())
+            await poller.wait(number, done=lambda outcome: poller.wake())
             poller.wake()
             await poller.turn()
         assert sum(not timer.cancelled() for timer in timers) <= 1
