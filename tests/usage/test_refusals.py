@@ -124,7 +124,7 @@ def outcomes(files):
     mistakes = [case.values[0] for case in MISTAKES]
     lines = [one.flags.replace("~", str(files)).split(" ") for one in mistakes]
     before = contents(files)
-    command = [sys.executable, "-m", "tests.usage.refused"]
+    command = [sys.executable, "-B", "-m", "tests.usage.refused"]
     done = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
     assert contents(files) == before
