@@ -278,6 +278,7 @@ class MpiTransport(Transport):
         if self._poller.failure is None:
             self._refuse(error)
             keep_alive(self._comms[0], self._poller.fail(self._end))
+            self._frames.stop()
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
@@ -290,7 +291,6 @@ class MpiTransport(Transport):
             self._give_up(error)
 
     def _free(self) -> None:
-        self._frames.stop()
         for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
             comm.Free()
 

@@ -43,9 +43,10 @@ class Frames:
         return self._comm.Isend([frame, MPI.BYTE], peer, TAG)
 
     def stop(self) -> None:
-        """Take the open receive back; the poller must have let go of it."""
-        self._open.Cancel()
-        self._open.Wait()
+        """Take the open receive back, so that no library complains of it at the end; the poller must have let go."""
+        if self._open != MPI.REQUEST_NULL:
+            self._open.Cancel()
+            outcome_now(self._open)
 
     def _listen(self) -> None:
         self._open = self._comm.Irecv([self._inbox, MPI.BYTE], MPI.ANY_SOURCE, TAG)
@@ -59,4 +60,5 @@ class Frames:
         except TransportError as error:
             self._failed(error)
         else:
-            self._listen()
+            if self._poller.failure is None:
+                self._listen()
