@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 RANK = b"PMI_RANK="
-GOODBYE = b"."
+READY, GOODBYE = b".", b"."
 
 
 @contextmanager
@@ -25,13 +25,14 @@ def watching(names: Sequence[str]) -> Iterator[None]:
         names: what to call each rank.
     """
     command = [sys.executable, "-I", "-S", __file__, str(os.getppid()), str(os.getpid()), *names]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True) as watcher:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as watcher:
+        watcher.stdout.read(len(READY))
         try:
             yield
         finally:
             with suppress(BrokenPipeError):
                 watcher.stdin.write(GOODBYE)
-                watcher.stdin.flush()
 
 
 def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
@@ -46,6 +47,7 @@ def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
         ranks = {os.pidfd_open(process): rank for process, rank in watched.items()}
         for descriptor in ranks:
             deaths.register(descriptor, select.EPOLLIN)
+        os.write(1, READY)
         descriptor = deaths.poll(maxevents=1)[0][0]
     if descriptor:
         return ranks[descriptor]

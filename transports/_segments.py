@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MAPS = Path("/proc/self/maps")
-_SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$", re.MULTILINE)
+_SEGMENT = re.compile(r"(?<=\s)/dev/shm/mpich_shm_\w+$", re.MULTILINE)
 
 
 def give_up_names(maps: str) -> None:
