@@ -38,7 +38,7 @@ class Buffers:
         self.sent[peer] += 1
         outcome = outcome_now(request)
         if outcome is None:
-            await self._poller.wait(request)
+            await self._poller.wait(request, urgent=True)
         elif isinstance(outcome, Exception):
             raise outcome
 
@@ -91,7 +91,7 @@ class Buffers:
 
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
-        future = self._poller.wait(request, done=outcomes.append)
+        future = self._poller.wait(request, done=outcomes.append, urgent=True)
         self._open[peer].append(request)
         self._poller.linger(future.done)
         try:

@@ -46,7 +46,7 @@ class MpiNative:
             )
         await self.ready()
         request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
-        await self._poller.wait(request)
+        await self._poller.wait(request, urgent=True)
 
     async def ready(self) -> None:
         """Make the group's communicator; see `transports._contract.Native`."""

@@ -53,6 +53,33 @@ def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
     assert patience.nap(100, computing=False) == longest
 
 
+def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
+    patience = Patience.on_node(8, 2)
+    assert patience.nap(0.4e-3, computing=False, urgent=True) == 0
+    assert patience.nap(0.4e-3, computing=False) > 0
+    assert patience.nap(0.4e-3, computing=True, urgent=True) > 0
+    assert patience.nap(0.6e-3, computing=False, urgent=True) > 0
+
+
+def test_urgency_ends_with_the_wait():
+    async def work(poller, library):
+        urgent = [poller.wait(name, urgent=True) for name in "ab"]
+        urgent[0].cancel()
+        await poller.turn()
+        asked = library.asked
+        await poller.turn()
+        assert library.asked > asked
+        library.outcomes.update(a=1, b=2)
+        await urgent[1]
+        await asyncio.sleep(0)
+        asked = library.asked
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert library.asked <= asked + 1
+
+    poll(work, Patience(keen=0, hurried=1000, shortest=1000, longest=1000))
+
+
 def test_no_nap_exceeds_twenty_milliseconds():
     assert Patience.on_node(1000, 1).nap(100, computing=False) == 20e-3
 
