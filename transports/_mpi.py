@@ -2,14 +2,14 @@
 
 Three communicators, so that nothing can be taken for anything else:
 
-    frames    every header, with the body behind it while it is small; one receive is always open for anybody's
+    frames    every header, with the body behind it while it is small; each poll asks whether anybody's is here
     bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and asked for (Irecv)
               straight into the receiver's arrays when somebody wants them
     buffers   bare bytes, tag = channel
 
     rank 0                                   rank 1
     send(1, key, big)
-      Isend  frames   OFFER key, tag 7  ───>  the open receive; the mailbox keeps the offer
+      Isend  frames   OFFER key, tag 7  ───>  a probe finds it; the mailbox keeps the offer
       Issend bodies   tag 7                   receive(0, key, into=[x])
                                         <───  Irecv bodies tag 7, into x
       the send returns                        the receive returns
@@ -213,7 +213,7 @@ class MpiTransport(Transport):
         header = parse_header(preamble, frame[PREAMBLE_BYTES:start], self._limits)
         match preamble.kind:
             case Kind.MESSAGE:
-                blocks = split_body(header.layouts, memoryview(bytearray(frame[start:])))
+                blocks = split_body(header.layouts, frame[start:])
                 self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
             case Kind.OFFER if self._end is None:
                 self._mailbox.arrived(source, header.key, _Message(header, preamble.channel, None))
@@ -263,10 +263,10 @@ class MpiTransport(Transport):
         self._mailbox.fail_peer(source, self._gone[source])
 
     def _quiet(self) -> bool:
-        """Everybody closed, everything came, and nothing is under way but the receive that listens."""
+        """Everybody closed, everything came, and nothing is under way."""
         if self._poller.failure is not None:
             return True
-        return len(self._gone) == self.world_size and self._buffers.swallow() and len(self._poller.requests) == 1
+        return len(self._gone) == self.world_size and self._buffers.swallow() and not self._poller.requests
 
     def _refuse(self, error: TransportError) -> None:
         self._end = self._end or error
@@ -278,7 +278,6 @@ class MpiTransport(Transport):
         if self._poller.failure is None:
             self._refuse(error)
             keep_alive(self._comms[0], self._poller.fail(self._end))
-            self._frames.stop()
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")

@@ -1,14 +1,19 @@
-"""Headers, and small bodies with them. The one rule: one receive is always open, for any frame from anybody."""
+"""Headers, and small bodies with them. The one rule: frames are asked for (a probe) and fetched one at a time.
+
+No receive from "anybody" is ever left open: over MPICH's UCX module, with ranks on several nodes, such a receive hears
+the first frame of each peer and then no more. A probe also tells the length, so that no memory waits for the longest.
+"""
 
 from collections.abc import Callable
 
 from mpi4py import MPI
 
-from transports._errors import TransportError
-from transports._mpi_requests import outcome_now
+from transports._errors import TransportError, WireError
+from transports._mpi_requests import outcome_now, translated
 from transports._poller import Poller
 
 TAG = 0  # the other tags of the communicator are for those who make communicators out of it
+MOST = 16  # frames taken in at one poll, so that a flood leaves the loop its turns
 
 Heard = Callable[[int, memoryview], None]
 
@@ -18,16 +23,16 @@ class Frames:
 
     Args:
         longest: bytes of the longest frame that a peer may send.
-        heard: called with (source, frame) for every frame; the memory is its own only until it returns.
+        heard: called with (source, frame) for every frame; the memory is its own to keep.
         failed: called when a frame cannot be received or `heard` raises a TransportError; nothing more is heard then.
     """
 
     def __init__(
         self, comm: MPI.Comm, poller: Poller, longest: int, heard: Heard, failed: Callable[[TransportError], None]
     ):
-        self._comm, self._poller, self._heard, self._failed = comm, poller, heard, failed
-        self._inbox = memoryview(bytearray(longest))
-        self._listen()
+        self._comm, self._poller, self._longest, self._heard, self._failed = comm, poller, longest, heard, failed
+        self._status, self._fetching = MPI.Status(), False
+        poller.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
@@ -42,23 +47,44 @@ class Frames:
         """Send without waiting; the request is the caller's to watch."""
         return self._comm.Isend([frame, MPI.BYTE], peer, TAG)
 
-    def stop(self) -> None:
-        """Take the open receive back, so that no library complains of it at the end; the poller must have let go."""
-        if self._open != MPI.REQUEST_NULL:
-            self._open.Cancel()
-            outcome_now(self._open)
+    def _listen(self) -> bool:
+        """Take in the frames that are here; whether there was any."""
+        taken = 0
+        while taken < MOST and self._poller.failure is None and self._take():
+            taken += 1
+        return taken > 0
 
-    def _listen(self) -> None:
-        self._open = self._comm.Irecv([self._inbox, MPI.BYTE], MPI.ANY_SOURCE, TAG)
-        self._poller.watch(self._open, self._came)
+    def _take(self) -> bool:
+        """Begin to fetch the next frame, which almost always ends it too; not while one is being fetched."""
+        if self._fetching:
+            return False
+        try:
+            message = self._comm.Improbe(MPI.ANY_SOURCE, TAG, self._status)
+        except MPI.Exception as error:
+            self._failed(translated(error))
+            return False
+        if message is None:
+            return False
+        self._fetch(message, self._status.source, self._status.Get_count(MPI.BYTE))
+        return True
 
-    def _came(self, outcome: MPI.Status | Exception) -> None:
+    def _fetch(self, message: MPI.Message, source: int, length: int) -> None:
+        if length > self._longest:
+            fact = f"rank {source} sent a frame of {length} bytes (limit: {self._longest})"
+            return self._failed(WireError(f"{fact}; run the same version on all ranks"))
+        frame = memoryview(bytearray(length))
+        request = message.Irecv([frame, MPI.BYTE])
+        outcome = outcome_now(request)
+        if outcome is not None:
+            return self._came(source, frame, outcome)
+        self._fetching = True
+        self._poller.watch(request, lambda outcome: self._came(source, frame, outcome))
+
+    def _came(self, source: int, frame: memoryview, outcome: MPI.Status | Exception) -> None:
+        self._fetching = False
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            self._heard(outcome.source, self._inbox[: outcome.Get_count(MPI.BYTE)])
+            self._heard(source, frame)
         except TransportError as error:
             self._failed(error)
-        else:
-            if self._poller.failure is None:
-                self._listen()

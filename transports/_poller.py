@@ -72,6 +72,7 @@ class Poller:
     def __init__(self, test: Test, patience: Patience):
         self._test, self._patience = test, patience
         self._loop = asyncio.get_running_loop()
+        self._listen: Callable[[], bool] = lambda: False
         self._requests: list[Any] = []
         self._dones: list[Done] = []
         self._turns: list[asyncio.Future] = []
@@ -93,6 +94,10 @@ class Poller:
     def failure(self) -> Exception | None:
         """Why nothing is watched any more, if that is so."""
         return self._failure
+
+    def listen(self, listen: Callable[[], bool]) -> None:
+        """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
+        self._listen = listen
 
     def watch(self, request: Any, done: Done) -> None:
         """Call `done(outcome)` once the request is done; at once if the poller has given up."""
@@ -146,10 +151,11 @@ class Poller:
         return turn
 
     def poll(self) -> bool:
-        """Ask once about all requests; call what was to be called; say whether any was done."""
+        """Ask once about all requests and for news; call what was to be called; say whether anything happened."""
+        news = self._listen()
         finished = self._test(self._requests) if self._requests else []
         if not finished:
-            return False
+            return news
         dones = [(self._dones[index], outcome) for index, outcome in finished]
         for index in sorted([index for index, _ in finished], reverse=True):
             del self._requests[index], self._dones[index]

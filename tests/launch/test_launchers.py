@@ -40,15 +40,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "mpich",
-        "openmpi",
-        "torchrun",
-        pytest.param("srun", marks=pytest.mark.xfail(reason="one rank a node over mpich may never hear the goodbyes")),
-    ],
-)
+@pytest.mark.parametrize("launcher", ["mpich", "openmpi", "torchrun", "srun"])
 def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
     assert losses(launcher, tmp_path) == pytest.approx(alone, rel=1e-12)
     assert len(alone) == 2

@@ -29,6 +29,30 @@ def test_the_ranks_of_all_nodes_form_one_world():
     assert (done.returncode, done.stdout) == (0, "0 1 2 3\n" * 4), done.stderr
 
 
+TALK = """
+import asyncio
+from transports import new_event_loop, open_transport
+
+async def main():
+    transport = await open_transport("mpi://")
+    peers, key = range(transport.world_size), (0, "talk")
+    for turn in range(20):
+        for peer in peers:
+            await transport.send(peer, key, note=[transport.rank, turn])
+    heard = [(await transport.receive(peer, key)).note for turn in range(20) for peer in peers]
+    assert heard == [[peer, turn] for turn in range(20) for peer in peers], heard
+    await transport.close()
+
+asyncio.Runner(loop_factory=new_event_loop).run(main())
+"""
+
+
+def test_ranks_on_nodes_of_their_own_hear_all_and_close():
+    """A receive left open for anybody hears one frame of each peer over MPICH's UCX module, and closing hung."""
+    done = srun("-c", TALK)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_failing_program_fails_the_job():
     done = srun("-c", "raise SystemExit(7)", nodes=2)
     assert done.returncode == 7
