@@ -67,6 +67,6 @@ def steps(size: int) -> int:
     return 2 if core_of(size)[1] else 0
 
 
-def bytes_sent(size: int, rank: int, nbytes: int) -> int:
-    """What this rank sends to fold in, or out: the array once, if it is one of a pair."""
-    return nbytes if rank < 2 * core_of(size)[1] else 0
+def bytes_to(size: int, rank: int, nbytes: int) -> dict[int, int]:
+    """What this rank sends to fold in, or out: the array once to the other one, if it is one of a pair."""
+    return {rank ^ 1: nbytes} if nbytes and rank < 2 * core_of(size)[1] else {}

@@ -8,7 +8,7 @@ Each of them defines
 and, where the algorithm has closed forms,
 
     def steps(size)                                          messages one after another that the last rank waits for
-    def bytes_sent(size, rank, nbytes, itemsize=1)           bytes one rank sends, exactly, uneven segments included
+    def bytes_to(size, rank, nbytes, itemsize=1)             bytes one rank sends to each peer, exactly; no zeros in it
 """
 
 import functools

@@ -10,10 +10,11 @@ Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks h
 """
 
 import asyncio
+from collections import Counter
 from math import gcd
 
 from collectives._group import Group
-from collectives._pieces import segment, segments
+from collectives._pieces import segments
 from collectives._reduction import Reduction
 from collectives._ring import Walk
 from collectives._vector import Vector
@@ -55,12 +56,11 @@ def steps(size: int) -> int:
     return ring.steps(size)
 
 
-def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
-    """What `ring` sends of each slice, from the rank's position in that ring."""
-    rings, length = strides(size), nbytes // itemsize
-    total = 0
-    for index, stride in enumerate(rings):
-        low, high = segment(length, len(rings), index)
+def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    """To the next rank of each ring what `ring` sends of its slice, from the rank's position there."""
+    rings, sent = strides(size), Counter[int]()
+    for stride, (low, high) in zip(rings, segments(nbytes // itemsize, len(rings)), strict=True):
         position = rank * pow(stride, -1, size) % size
-        total += ring.bytes_sent(size, position, (high - low) * itemsize, itemsize)
-    return total
+        for following, part in ring.bytes_to(size, position, (high - low) * itemsize, itemsize).items():
+            sent[following * stride % size] += part
+    return dict(sent)

@@ -5,6 +5,8 @@ other, then gathers the halves with the same partners in the opposite order. The
 message.
 """
 
+from collections import Counter
+
 from collectives._group import Group
 from collectives._pieces import Range
 from collectives._reduction import Reduction
@@ -66,9 +68,13 @@ def steps(size: int) -> int:
     return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
 
 
-def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
-    """Each half once, given on the way down or kept on the way up: 2(c-1)/c m where c divides m; and the fold's."""
+def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    """To each partner a half, given on the way down, and one kept on the way up: 2(c-1)/c m in all where c divides m;
+    and the fold's.
+    """
     member = _fold.member_of(rank, size)
     levels = [] if member is None else halvings(member, _fold.core_of(size)[0], nbytes // itemsize)
-    halves = sum(kept[1] - kept[0] + given[1] - given[0] for _, kept, given in levels)
-    return halves * itemsize + _fold.bytes_sent(size, rank, nbytes)
+    sent = Counter(_fold.bytes_to(size, rank, nbytes))
+    for distance, kept, given in levels:
+        sent[_fold.rank_of(member ^ distance, size)] += (kept[1] - kept[0] + given[1] - given[0]) * itemsize
+    return dict(+sent)

@@ -49,7 +49,8 @@ def steps(size: int) -> int:
     return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
 
 
-def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
-    """The array for each doubling, and the fold's."""
-    doublings = 0 if _fold.member_of(rank, size) is None else _fold.core_of(size)[0].bit_length() - 1
-    return doublings * nbytes + _fold.bytes_sent(size, rank, nbytes)
+def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    """The array to each partner, and the fold's."""
+    member, doublings = _fold.member_of(rank, size), range(_fold.core_of(size)[0].bit_length() - 1)
+    partners = [] if member is None else [_fold.rank_of(member ^ 1 << bit, size) for bit in doublings]
+    return dict.fromkeys(partners if nbytes else (), nbytes) | _fold.bytes_to(size, rank, nbytes)

@@ -29,7 +29,8 @@ def steps(size: int) -> int:
     return 2 * (size - 1)
 
 
-def bytes_sent(size: int, rank: int, nbytes: int, itemsize: int = 1) -> int:
-    """All segments twice, less once the rank's own and that of the next rank: 2(n-1)/n m where n divides m."""
+def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    """To the next rank all segments twice, less once the rank's own and its: 2(n-1)/n m where n divides m."""
     spared = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
-    return 2 * nbytes - sum(high - low for low, high in spared) * itemsize
+    sent = 2 * nbytes - sum(high - low for low, high in spared) * itemsize
+    return {(rank + 1) % size: sent} if sent else {}

@@ -119,12 +119,12 @@ def test_any_bits_at_all_end_equal_on_all_ranks(algorithm, data, size, op):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_bytes_sent_are_those_of_the_closed_form(algorithm, size):
+def test_every_peer_is_sent_the_bytes_of_the_closed_form(algorithm, size):
     for length in (0, 1, 5, 840, 1001):
         name = choose(size, length * 4, Links()) if algorithm == "auto" else algorithm
         ends = reduced(normal(size, length), "sum", algorithm)
-        sent = [end.traffic.bytes_sent for end in ends]
-        assert sent == [known(name).bytes_sent(size, rank, length * 4, 4) for rank in range(size)]
+        sent = [end.traffic.bytes_to for end in ends]
+        assert sent == [known(name).bytes_to(size, rank, length * 4, 4) for rank in range(size)]
 
 
 def test_only_the_ranks_of_the_group_take_part(algorithm):
