@@ -54,11 +54,6 @@ def name_buckets(names_of: Mapping[int, Sequence[str]]) -> dict[Stages, list[str
     return dict(sorted(buckets.items()))
 
 
-def holders_of(plan: Plan, stages: Stages) -> tuple[int, ...]:
-    """Every rank that holds one of these stages, ascending."""
-    return tuple(sorted({rank for stage in stages for rank in plan.holders(stage)}))
-
-
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
     """Give these parameters one flat gradient, zero at first."""
     first = next(iter(parameters.values()))
@@ -67,4 +62,4 @@ def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter])
     for parameter in parameters.values():
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-    return Bucket(stages, holders_of(plan, stages), parameters, gradient)
+    return Bucket(stages, plan.holders(*stages), parameters, gradient)

@@ -90,9 +90,9 @@ class Plan:
         """The rank that holds a stage of a pipe."""
         return self.rank(group, self.layout.placement[pipe, stage][0])
 
-    def holders(self, stage: int) -> tuple[int, ...]:
-        """Every rank that holds a replica of a stage, ascending: those whose gradients are summed."""
-        workers = {w for (_, s), held in self.layout.placement.items() if s == stage for w in held}
+    def holders(self, *stages: int) -> tuple[int, ...]:
+        """Every rank that holds a replica of one of these stages, ascending: those whose gradients are summed."""
+        workers = {w for (_, s), held in self.layout.placement.items() if s in stages for w in held}
         return tuple(sorted(self.rank(g, w) for g in range(self.width) for w in workers))
 
     def global_microbatch(self, group: int, microbatch: int) -> int:

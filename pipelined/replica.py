@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pipelined.buckets import Bucket, Stages, fill_bucket, holders_of, name_buckets
+from pipelined.buckets import Bucket, Stages, fill_bucket, name_buckets
 from pipelined.model import Model
 from pipelined.partition import partition
 from pipelined.plan import Plan
@@ -71,7 +71,7 @@ def build_replica(
     buckets = tuple(
         fill_bucket(plan, stages, {name: parameters[name] for name in names})
         for stages, names in named.items()
-        if rank in holders_of(plan, stages)
+        if rank in plan.holders(*stages)
     )
     channels = {stages: number for number, stages in enumerate(named)}
     names = tuple(dict.fromkeys(name for stage in range(plan.depth) for name in names_of[stage]))

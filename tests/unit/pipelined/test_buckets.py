@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipelined.buckets import fill_bucket, holders_of, name_buckets
+from pipelined.buckets import fill_bucket, name_buckets
 from pipelined.plan import Plan
 
 
@@ -26,8 +26,8 @@ def test_every_name_lies_in_exactly_one_bucket(stages):
 
 def test_a_tied_bucket_is_held_by_the_ranks_of_both_stages_once():
     plan = Plan("chimera", depth=4, width=2, microbatch=1, microbatches=4)
-    assert holders_of(plan, (0, 3)) == (0, 3, 4, 7)
-    assert holders_of(Plan("gpipe", 4, 2, 1, 4), (0, 3)) == (0, 3, 4, 7)
+    assert plan.holders(0, 3) == (0, 3, 4, 7)
+    assert Plan("gpipe", 4, 2, 1, 4).holders(0, 3) == (0, 3, 4, 7)
 
 
 def test_backward_adds_into_the_flat_gradient():
