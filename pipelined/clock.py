@@ -9,7 +9,7 @@ import asyncio
 import math
 import selectors
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class VirtualClock:
     """The clock of `run_virtual`; time passes only when nobody has anything else to do.
 
     Raises:
-        RuntimeError: from both methods, outside `run_virtual`.
+        RuntimeError: from every method, outside `run_virtual`.
     """
 
     def now(self) -> float:
@@ -50,6 +50,10 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         _virtual_loop()
         await asyncio.sleep(seconds)
+
+    def call_at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back at a moment, unless the handle that is returned is cancelled before."""
+        return _virtual_loop().call_at(moment, callback)
 
 
 class Deadlock(RuntimeError):

@@ -6,7 +6,6 @@ seconds from the end of what made it, however many are under way; on one worker 
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.program import OPS, Instruction, Program, Token
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
-from pipelined.timeline import Timed, Timeline
+from pipelined.timeline import Timeline
+from pipelined.virtual_worker import Bench, Post, VirtualWorker
 
 Seconds = float | Sequence[float]
 """One number for every stage, or one a stage."""
@@ -71,68 +71,29 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     return _priced(schedule.layout(shape), schedule.schedule, costs)
 
 
-class _Post:
-    """What has been left by whom and when, for whoever waits for it, and what is being made and will be done when."""
+class _FreeLinks(Bench):
+    """Every worker has a core of its own, and no message hinders another."""
 
-    def __init__(self) -> None:
-        self._left: dict[Token, asyncio.Future[tuple[int, float]]] = defaultdict(asyncio.Future)
-        self._due: dict[Token, tuple[int, float]] = {}
+    def __init__(self, layout: Layout, costs: Costs):
+        self._layout, self._costs, self._clock = layout, costs, VirtualClock()
 
-    def announce(self, token: Token, worker: int, end: float) -> None:
-        self._due[token] = worker, end
+    def seconds(self, instruction: Instruction) -> float:
+        return self._costs.of(instruction.op, instruction.stage) / self._layout.parts
 
-    def due(self, token: Token) -> tuple[int, float]:
-        """Who makes it and when that is done: never, as far as can be known now, if nobody has begun."""
-        return self._due.get(token, (-1, math.inf))
-
-    def leave(self, token: Token, worker: int, now: float) -> None:
-        if not self._left[token].done():
-            self._left[token].set_result((worker, now))
-
-    async def take(self, token: Token) -> tuple[int, float]:
-        return await self._left[token]
-
-
-class _PricingWorker(Worker):
-    """Charges the virtual clock for each instruction, and writes down when it ran."""
-
-    def __init__(self, index: int, layout: Layout, costs: Costs, post: _Post):
-        super().__init__(index, layout)
-        self.done: list[Timed] = []
-        self._costs, self._post, self._clock = costs, post, VirtualClock()
-
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        instruction, depth = Instruction(op, pipe, stage, microbatch), self.layout.depth
-        for token in instruction.takes(depth):
-            await self._arrival(token)
-        start, seconds = self._clock.now(), self._costs.of(op, stage) / self.layout.parts
-        for token in instruction.gives(depth):
-            self._post.announce(token, self.index, start + seconds)
+    async def compute(self, worker: int, seconds: float) -> None:
         await self._clock.sleep(seconds)
-        self.done.append(Timed(instruction, start, self._clock.now()))
-        for token in instruction.gives(depth):
-            self._post.leave(token, self.index, self._clock.now())
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        return all(map(self._here, Instruction(op, pipe, stage, microbatch).takes(self.layout.depth)))
+    def travel(self, token: Token, source: int, target: int) -> float:
+        return self._costs.p2p if source != target else 0.0
 
-    def _here(self, token: Token) -> bool:
-        """What ends elsewhere at this moment is announced already, though its worker may be run after this one."""
-        sender, end = self._post.due(token)
-        arrival, now = end + self._costs.p2p * (sender != self.index), self._clock.now()
-        return arrival <= now or math.isclose(arrival, now)
-
-    async def _arrival(self, token: Token) -> None:
-        sender, sent = await self._post.take(token)
-        wait = sent + self._costs.p2p - self._clock.now()
-        if sender != self.index and wait > 0:
-            await self._clock.sleep(wait)
+    def send(self, token: Token, source: int, target: int) -> float:
+        return self._clock.now() + self.travel(token, source, target)
 
 
 def _priced(layout: Layout, walk: Callable[[Worker], Coroutine[Any, Any, None]], costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
-        post = _Post()
-        workers = [_PricingWorker(index, layout, costs, post) for index in range(layout.workers)]
+        post, bench = Post(), _FreeLinks(layout, costs)
+        workers = [VirtualWorker(index, layout, post, bench) for index in range(layout.workers)]
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(walk(worker), name=f"worker {worker.index}")

@@ -5,18 +5,36 @@ after the flush otherwise: started in a busy stretch it would only slow the comp
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from collectives import Group, all_reduce
-from pipelined.actor import Actor
-from pipelined.buckets import Bucket, Stages
+
+if TYPE_CHECKING:  # they need torch, which pricing the same sums does without
+    from pipelined.buckets import Bucket, Stages
 
 
-class GradientSync:
+class Parent(Protocol):
+    """Whoever answers for tasks: an actor."""
+
+    def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
+
+
+class OfStages(Protocol):
+    """What is summed together, named by the stages that hold it: a bucket."""
+
+    @property
+    def stages(self) -> tuple[int, ...]: ...
+
+
+B = TypeVar("B", bound=OfStages)
+
+
+class GradientSync(Generic[B]):
     """The gradient sums of one rank in one step.
 
     Args:
-        actor: the parent of the sums.
+        parent: the parent of the sums.
         buckets: those this rank holds.
         sum_bucket: sums one bucket over its holders, in place.
         eager: stages whose sum starts at once.
@@ -25,13 +43,13 @@ class GradientSync:
 
     def __init__(
         self,
-        actor: Actor,
-        buckets: Sequence[Bucket],
-        sum_bucket: Callable[[Bucket], Awaitable[None]],
+        parent: Parent,
+        buckets: Sequence[B],
+        sum_bucket: Callable[[B], Coroutine[Any, Any, None]],
         eager: Collection[int],
         held: Collection[int],
     ):
-        self._actor, self._sum, self._eager, self._held = actor, sum_bucket, frozenset(eager), frozenset(held)
+        self._parent, self._sum, self._eager, self._held = parent, sum_bucket, frozenset(eager), frozenset(held)
         self._done: set[int] = set()
         self._waiting = list(buckets)
         self._running: list[asyncio.Task[None]] = []
@@ -47,16 +65,16 @@ class GradientSync:
         self._start(list(self._waiting))
         await asyncio.gather(*self._running)
 
-    def _complete(self, bucket: Bucket) -> bool:
+    def _complete(self, bucket: B) -> bool:
         return self._held.intersection(bucket.stages) <= self._done
 
-    def _start(self, buckets: Sequence[Bucket]) -> None:
+    def _start(self, buckets: Sequence[B]) -> None:
         for bucket in buckets:
             self._waiting.remove(bucket)
-            self._running.append(self._actor.start(self._sum(bucket)))
+            self._running.append(self._parent.start(self._sum(bucket)))
 
 
-async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucket: Bucket) -> None:
+async def sum_over_holders(groups: Mapping["Stages", Group], algorithm: str, bucket: "Bucket") -> None:
     """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
     if len(bucket.holders) == 1:
         return

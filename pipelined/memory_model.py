@@ -1,0 +1,74 @@
+"""The bytes a rank holds in a step, worked out: weights, gradients, optimizer state, and activations at their fullest.
+
+The rule: nothing is measured and no tensor is made. What a stage's microbatch keeps is told by the workload; when it is
+alive is read off the instructions: from a forward to the last backward, whole or weight half.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipelined.program import Instruction
+from pipelined.workload import Parameters, StageCosts, Workload
+
+MOMENTS = 2
+"""What AdamW keeps of each number of a parameter; beside these it counts its updates, in one number a parameter."""
+COUNT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes one rank holds at its fullest."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def rank_memory(
+    workload: Workload,
+    held: Iterable[int],
+    instructions: Iterable[Instruction],
+    parts: int = 1,
+    recompute: bool = False,
+) -> RankMemory:
+    """What a rank holds that holds these stages and does this in a step.
+
+    Args:
+        held: its stages; parameters that several of them share are held once.
+        parts: pieces each microbatch is cut into, `Layout.parts`.
+    """
+    stages = set(held)
+    mine = [group for group in workload.parameters if stages.intersection(group.stages)]
+    peak = peak_bytes(workload.stages, instructions, recompute) / parts
+    return RankMemory(weight_bytes(mine), weight_bytes(mine), optimizer_bytes(mine), peak)
+
+
+def weight_bytes(parameters: Iterable[Parameters]) -> int:
+    """Bytes of these parameters, which are those of their gradients too."""
+    return sum(group.nbytes for group in parameters)
+
+
+def optimizer_bytes(parameters: Iterable[Parameters]) -> int:
+    """Bytes AdamW keeps of these parameters after its first update."""
+    return sum(MOMENTS * group.nbytes + COUNT_BYTES * group.tensors for group in parameters)
+
+
+def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction], recompute: bool = False) -> int:
+    """The most bytes of activations alive at once; a recomputed forward is alive beside what is kept of the others."""
+    alive = peak = 0
+    for instruction in instructions:
+        costs = stages[instruction.stage]
+        kept = costs.boundary_bytes if recompute else costs.activation_bytes
+        if instruction.op == "F":
+            alive += kept
+        elif instruction.op in "BI":
+            alive += costs.activation_bytes - kept
+        peak = max(peak, alive)
+        if instruction.op in "BW":
+            alive -= costs.activation_bytes
+    return peak

@@ -1,0 +1,67 @@
+"""What is simulated: a plan of a workload on a machine, and how the step is run there.
+
+The rule: it is only said here, and refused where it cannot be; nothing runs.
+"""
+
+from dataclasses import dataclass
+
+from collectives.all_reduce import known
+from pipelined.errors import UsageError
+from pipelined.machine import Machine
+from pipelined.plan import Plan
+from pipelined.program import Instruction
+from pipelined.traffic import ledger_bytes
+from pipelined.workload import Parameters, Workload
+
+SYNCS = ("eager", "gap", "after")
+"""When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step to be simulated; the arguments are `simulator.simulate`'s.
+
+    Raises:
+        UsageError: an unknown name, an algorithm without a closed form, or costs for another number of stages.
+    """
+
+    plan: Plan
+    workload: Workload
+    machine: Machine
+    sync: str
+    recompute: bool
+    all_reduce: str
+
+    def __post_init__(self) -> None:
+        if self.sync not in SYNCS:
+            raise UsageError(f"unknown sync {self.sync!r}; known: {', '.join(SYNCS)}")
+        if len(self.workload.stages) != self.plan.depth:
+            fact = f"costs for another number of stages (costs: {len(self.workload.stages)}, depth: {self.plan.depth})"
+            raise UsageError(f"{fact}; give each stage its own")
+        try:
+            algorithm = known(self.all_reduce)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if self.all_reduce != "auto" and not hasattr(algorithm, "bytes_to"):
+            raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take rabenseifner, ring or auto")
+
+    def seconds(self, instruction: Instruction) -> float:
+        """How long an instruction takes on a core of its own."""
+        costs = self.workload.stages[instruction.stage]
+        return costs.seconds(instruction.op, self.recompute) / self.plan.layout.parts
+
+    def message_bytes(self, stage: int) -> float:
+        """What goes from a stage to the next, and comes back, for one of the schedule's microbatches."""
+        return self.workload.stages[stage].message_bytes / self.plan.layout.parts
+
+    def sum_seconds(self, ranks: tuple[int, ...], parameters: Parameters) -> float:
+        """How long the gradients of these parameters take to be summed over ranks that do nothing else."""
+        return self._all_reduce(self.all_reduce, ranks, parameters.nbytes)
+
+    def ledger_seconds(self) -> float:
+        """How long all ranks take to agree on a step's few numbers."""
+        return self._all_reduce("auto", tuple(range(self.plan.world_size)), ledger_bytes(self.plan, self.workload))
+
+    def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
+        links = self.machine.links(ranks)
+        return known(algorithm).cost(len(ranks), nbytes, links.alpha, links.beta, links.gamma)

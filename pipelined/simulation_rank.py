@@ -1,0 +1,133 @@
+"""One rank of a simulated job: what it computes and sends on, and its way through a step.
+
+The rule: a rank does in order what a trainer's rank does, and takes from the machine the seconds that it takes.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from pipelined.clock import VirtualClock
+from pipelined.cores import Cores
+from pipelined.links import Links
+from pipelined.program import Instruction, Token
+from pipelined.schedules import Schedule
+from pipelined.simulation_job import Job
+from pipelined.sync import GradientSync
+from pipelined.virtual_sums import VirtualSums
+from pipelined.virtual_worker import Bench, Post, VirtualWorker
+from pipelined.workload import Parameters
+
+LEDGER = "ledger"
+"""The name of the sum of a step's few numbers."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What all ranks of a job use together, as it is during one step."""
+
+    links: Links
+    cores: Cores
+    sums: VirtualSums
+
+
+class GroupBench(Bench):
+    """What the workers of one pipeline group compute on and send over.
+
+    Args:
+        group: which; it says what ranks the workers are.
+    """
+
+    def __init__(self, job: Job, hardware: Hardware, group: int):
+        self._job, self._hardware, self._first = job, hardware, job.plan.rank(group, 0)
+        self._clock = VirtualClock()
+        machine = job.machine
+        self._certain = not machine.interference and not machine.shares(job.plan.world_size)
+
+    def seconds(self, instruction: Instruction) -> float:
+        return self._job.seconds(instruction)
+
+    async def compute(self, worker: int, seconds: float) -> None:
+        """Compute; what a sum took away meanwhile is made up for at the end, as long as there is any."""
+        while seconds > 0:
+            start = self._clock.now()
+            await self._hardware.cores.run(seconds)
+            seconds = self._lost(worker, start)
+
+    def travel(self, token: Token, source: int, target: int) -> float:
+        if not self._certain:
+            return math.inf
+        return self._hardware.links.travel(self._first + source, self._first + target, self._nbytes(token))
+
+    def send(self, token: Token, source: int, target: int) -> float:
+        ends = self._first + source, self._first + target
+        return self._hardware.links.send(*ends, self._nbytes(token), self._clock.now())
+
+    def _lost(self, worker: int, start: float) -> float:
+        share = self._job.machine.interference
+        return share and share * self._hardware.sums.overlap(self._first + worker, start, self._clock.now())
+
+    def _nbytes(self, token: Token) -> float:
+        """A gradient goes to the stage whose activation came from there."""
+        kind, _, stage, _ = token
+        if kind == "activation":
+            return self._job.message_bytes(stage - 1)
+        return self._job.message_bytes(stage) if kind == "gradient" else 0.0
+
+
+class Rank:
+    """One rank in one step.
+
+    Args:
+        post: shared by the workers of its group.
+        holders: the ranks that sum each group of parameters this rank holds.
+        eager: its stages whose sums begin at once.
+        tasks: the parent of its sums.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        hardware: Hardware,
+        rank: int,
+        bench: GroupBench,
+        post: Post,
+        holders: dict[tuple[int, ...], tuple[int, ...]],
+        eager: frozenset[int],
+        tasks: asyncio.TaskGroup,
+    ):
+        self.job, self.rank, self._hardware, self._tasks, self._holders = job, rank, hardware, tasks, holders
+        layout, index = job.plan.layout, job.plan.seat(rank)[1]
+        self.worker = VirtualWorker(index, layout, post, bench, self._count)
+        self.stages = layout.stages_of(index)
+        mine = [group for group in job.workload.parameters if rank in holders[group.stages]]
+        self._sync = GradientSync(self, mine, self._sum, eager.intersection(self.stages), self.stages)
+        self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
+
+    async def step(self, schedule: Schedule) -> None:
+        """Walk the schedule, finish the sums, agree with all ranks, update."""
+        await schedule.schedule(self.worker)
+        await self._sync.finish()
+        everyone = tuple(range(self.job.plan.world_size))
+        await self._hardware.sums.join(LEDGER, everyone, self.job.ledger_seconds())
+        update = sum(self.job.workload.stages[stage].update for stage in self.stages)
+        await self._hardware.cores.run(update)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Answer for one of its sums."""
+        return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
+
+    async def _sum(self, parameters: Parameters) -> None:
+        ranks = self._holders[parameters.stages]
+        if len(ranks) > 1:
+            await self._hardware.sums.join(parameters.stages, ranks, self.job.sum_seconds(ranks, parameters))
+
+    def _count(self, done: Instruction) -> None:
+        """Tell the sums when the last backward of a stage has ended."""
+        if done.op in "BW":
+            self._left[done.stage] -= 1
+            if not self._left[done.stage]:
+                self._sync.stage_done(done.stage)

@@ -1,0 +1,148 @@
+"""The simulator: one whole step of a job on a priced machine, with one coroutine a rank on the virtual clock.
+
+The rule: what runs is what trains: the schedule's own coroutine, and the trainer's own order of gradient sums. Only
+computing, sending and summing are replaced, by the seconds that they take on the machine. A step is: walk the schedule,
+finish the sums, agree on the norm in one small sum over all ranks, update.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelined.checker import check
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.cores import Cores
+from pipelined.eager import eager_stages
+from pipelined.links import Links
+from pipelined.machine import Machine
+from pipelined.memory_model import RankMemory, rank_memory
+from pipelined.plan import Plan
+from pipelined.pricer import Costs, price
+from pipelined.recorder import record
+from pipelined.schedules import Schedule, find
+from pipelined.simulation_job import Job
+from pipelined.simulation_rank import LEDGER, GroupBench, Hardware, Rank
+from pipelined.timeline import Timeline
+from pipelined.traffic import Link, link_bytes
+from pipelined.virtual_sums import Sum, VirtualSums
+from pipelined.virtual_worker import Post
+from pipelined.workload import Workload
+
+Eager = list[frozenset[int]]
+"""For each worker of a group, the stages whose sums begin with their last backward."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One step as it went.
+
+    Args:
+        plan: what was simulated.
+        groups: what the workers of each pipeline group computed and when.
+        sums: the gradient sums of the step, in the order in which they were complete.
+        step_seconds: when the last rank had updated its parameters.
+        memory: bytes each rank holds at its fullest.
+        traffic: bytes by (from rank, to rank).
+    """
+
+    plan: Plan
+    groups: tuple[Timeline, ...]
+    sums: tuple[Sum, ...]
+    step_seconds: float
+    memory: tuple[RankMemory, ...]
+    traffic: Mapping[Link, int]
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last backward of all groups has ended."""
+        return max(timeline.makespan for timeline in self.groups)
+
+    @property
+    def exposed_sync(self) -> float:
+        """Seconds that gradients were still being summed after the last backward."""
+        return max([0.0, *(done.end - self.makespan for done in self.sums)])
+
+    @property
+    def busy(self) -> list[float]:
+        """Seconds each rank computed forwards and backwards."""
+        return [sum(done.end - done.start for done in worker) for group in self.groups for worker in group.workers]
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The idle share of all ranks' time until the last backward."""
+        return 1.0 - sum(self.busy) / (self.makespan * self.plan.world_size)
+
+
+def simulate(
+    plan: Plan,
+    workload: Workload,
+    machine: Machine | None = None,
+    sync: str = "gap",
+    recompute: bool = False,
+    all_reduce: str = "rabenseifner",
+) -> Simulated:
+    """Run one step on the virtual clock. Where a loop is running, call this through `asyncio.to_thread`.
+
+    Args:
+        plan: the arrangement; its ranks stand on the machine in their order.
+        workload: costs and parameters of `plan.depth` stages.
+        machine: what it runs on; free messages and a core for each rank if none.
+        sync: when a stage's gradient sum begins: with its last backward ("eager"), then if an idle gap follows
+            ("gap"), or "after" the flush.
+        recompute: keep only what enters and leaves a stage, and run its forward again before its backward.
+        all_reduce: the algorithm of gradient sums; it must have a closed form.
+    Raises:
+        ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
+        UsageError: an unknown name, or costs for another number of stages.
+    Cost: about 40 µs an instruction of every rank.
+    """
+    job, schedule = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), find(plan.schedule)
+    eager = _eager(job, schedule)
+    try:
+        groups, sums, seconds = run_virtual(_step(job, schedule, eager))
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    memory = tuple(_memory(job, worker, timeline) for timeline in groups for worker in range(plan.layout.workers))
+    return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce))
+
+
+async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
+    plan, machine = job.plan, job.machine
+    cores = Cores(machine.cores if machine.shares(plan.world_size) else 0)
+    hardware = Hardware(Links(machine), cores, VirtualSums())
+    holders = {group.stages: plan.holders(*group.stages) for group in job.workload.parameters}
+    groups: list[list[Rank]] = []
+    async with asyncio.TaskGroup() as tasks:
+        for group in range(plan.width):
+            post, bench = Post(), GroupBench(job, hardware, group)
+            seats = [(plan.rank(group, worker), stages) for worker, stages in enumerate(eager)]
+            groups.append([Rank(job, hardware, rank, bench, post, holders, stages, tasks) for rank, stages in seats])
+            for rank in groups[-1]:
+                tasks.create_task(rank.step(schedule), name=f"rank {rank.rank}")
+    timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
+    sums = tuple(done for done in hardware.sums.done if done.what != LEDGER)
+    return timelines, sums, VirtualClock().now()
+
+
+def _eager(job: Job, schedule: Schedule) -> Eager:
+    """Prove the schedule, and find what begins at once; gaps are those of one group with free messages."""
+    layout, costs = job.plan.layout, _costs(job)
+    program = record(schedule, job.plan.shape, costs)
+    check(program)
+    pairs = eager_stages(price(program, costs)) if job.sync == "gap" else ()
+    if job.sync == "eager":
+        return [frozenset(layout.stages_of(worker)) for worker in range(layout.workers)]
+    return [frozenset(stage for who, stage in pairs if who == worker) for worker in range(layout.workers)]
+
+
+def _costs(job: Job) -> Costs:
+    """The same seconds as the pricer takes them."""
+    forward, backward, half, weight = (
+        [costs.seconds(op, job.recompute) for costs in job.workload.stages] for op in "FBIW"
+    )
+    return Costs(forward, backward, half, weight)
+
+
+def _memory(job: Job, worker: int, timeline: Timeline) -> RankMemory:
+    layout, instructions = timeline.layout, (timed.instruction for timed in timeline.workers[worker])
+    return rank_memory(job.workload, layout.stages_of(worker), instructions, layout.parts, job.recompute)

@@ -1,0 +1,65 @@
+"""The bytes every link carries in a step, in closed form: activations, gradients, and what all ranks sum.
+
+The rule: payloads as transports count them (`Traffic.bytes_to`), headers left out; nothing is run. A link leads from
+one rank to another; what a rank tells itself uses none.
+"""
+
+from collections import Counter
+
+from collectives import Links
+from collectives.all_reduce import known
+from pipelined.ledger import Ledger
+from pipelined.plan import Plan
+from pipelined.workload import Workload
+
+Link = tuple[int, int]
+"""(from rank, to rank)."""
+LEDGER_ITEM = 8
+"""Bytes of one of a ledger's numbers, float64."""
+
+
+def link_bytes(plan: Plan, workload: Workload, all_reduce: str, links: Links | None = None) -> dict[Link, int]:
+    """Bytes by link.
+
+    Args:
+        all_reduce: a name `collectives.all_reduce` knows, and that has closed forms.
+        links: by which `auto` chooses; as the groups', which have the defaults if none.
+    """
+    carried: Counter[Link] = message_bytes(plan, workload)
+    links = links or Links()
+    for group in workload.parameters:
+        holders = plan.holders(*group.stages)
+        carried += sum_bytes(holders, group.nbytes, group.itemsize, all_reduce, links)
+    everyone = tuple(range(plan.world_size))
+    return dict(carried + sum_bytes(everyone, ledger_bytes(plan, workload), LEDGER_ITEM, "auto", links))
+
+
+def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
+    """What the pipelines carry: an activation down and a gradient up every boundary, for each microbatch."""
+    layout, carried = plan.layout, Counter[Link]()
+    for pipe, entering in enumerate(layout.microbatches):
+        for stage in range(plan.depth - 1):
+            nbytes = len(entering) * workload.stages[stage].message_bytes // layout.parts
+            for group in range(plan.width):
+                here, there = plan.holder(group, pipe, stage), plan.holder(group, pipe, stage + 1)
+                if here != there and nbytes:
+                    carried[here, there] += nbytes
+                    carried[there, here] += nbytes
+    return carried
+
+
+def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str, links: Links) -> Counter[Link]:
+    """What one all-reduce over these ranks carries."""
+    carried, name = Counter[Link](), algorithm
+    if algorithm == "auto":
+        name = known("auto").choose(len(ranks), nbytes, links)
+    for place, rank in enumerate(ranks):
+        for peer, sent in known(name).bytes_to(len(ranks), place, nbytes, itemsize).items():
+            carried[rank, ranks[peer]] += sent
+    return carried
+
+
+def ledger_bytes(plan: Plan, workload: Workload) -> int:
+    """Bytes of the few numbers that all ranks agree on at the end of a step."""
+    names = [""] * workload.tensors
+    return len(Ledger(names, plan.total_microbatches, plan.world_size)) * LEDGER_ITEM

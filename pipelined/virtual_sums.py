@@ -1,0 +1,73 @@
+"""Sums over many ranks on the virtual clock: a sum begins when the last of its ranks has joined.
+
+The rule: a rank takes part in one sum at a time, for they share its way to the network, and a sum lasts what its
+algorithm's closed form says. Of several that are complete the one completed first goes first on every rank, so no two
+wait for each other.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from pipelined.clock import VirtualClock
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One sum as it went, in seconds from the step's start.
+
+    Args:
+        what: its name; the stages of the parameters, for a gradient's.
+        ranks: those that took part.
+        start: when it went on its way: all had joined, and none was in an earlier one.
+        end: when every rank had the result.
+    """
+
+    what: Hashable
+    ranks: tuple[int, ...]
+    start: float
+    end: float
+
+
+class _Meeting:
+    """Who is still missing, and what happens once nobody is."""
+
+    def __init__(self, missing: int):
+        self.missing, self.complete, self.end = missing, asyncio.Event(), 0.0
+
+
+class VirtualSums:
+    """All sums of a step.
+
+    Attributes:
+        done: those that have begun, in the order of their completion.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[Sum] = []
+        self._clock, self._meetings = VirtualClock(), dict[Hashable, _Meeting]()
+        self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+
+    async def join(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> None:
+        """Take part in a sum and wait for its end; each of its ranks calls this once with equal arguments."""
+        meeting = self._meetings.setdefault(what, _Meeting(len(ranks)))
+        meeting.missing -= 1
+        if not meeting.missing:
+            meeting.end = self._begin(what, ranks, seconds)
+            meeting.complete.set()
+        await meeting.complete.wait()
+        await self._clock.sleep(max(0.0, meeting.end - self._clock.now()))
+
+    def overlap(self, rank: int, start: float, end: float) -> float:
+        """Seconds of a stretch in which a rank takes part in a sum."""
+        spans: Sequence[tuple[float, float]] = self._spans.get(rank, ())
+        return sum(max(0.0, min(end, high) - max(start, low)) for low, high in spans)
+
+    def _begin(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> float:
+        free = max(self._spans[rank][-1][1] if self._spans[rank] else 0.0 for rank in ranks)
+        start = max(self._clock.now(), free)
+        for rank in ranks:
+            self._spans[rank].append((start, start + seconds))
+        self.done.append(Sum(what, ranks, start, start + seconds))
+        return start + seconds
