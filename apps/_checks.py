@@ -26,7 +26,7 @@ def check_job(job: Job) -> None:
     Cost: what the proof of the schedule costs; no tensor is read.
     """
     config = job.config
-    check_schedule(job)
+    check(record(find(job.plan.schedule), job.plan.shape))
     if config.all_reduce not in algorithms():
         raise UsageError(f"unknown all-reduce {config.all_reduce!r}; known: {', '.join(algorithms())}")
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
@@ -38,16 +38,6 @@ def check_job(job: Job) -> None:
         check_directory(job, config.checkpoint)
     if config.resume is not None:
         check_resume(job)
-
-
-def check_schedule(job: Job) -> None:
-    """Prove the plan's schedule, and that this program can train it."""
-    program = record(find(job.plan.schedule), job.plan.shape)
-    check(program)
-    split = {instruction.op for worker in program.workers for instruction in worker} - set("FB")
-    if split:
-        fact = f"{job.plan.schedule} splits the backward (instructions: {', '.join(sorted(split))})"
-        raise UsageError(f"{fact}, which is not trained yet; use a schedule of F and B")
 
 
 def check_file(flag: str, path: Path) -> None:

@@ -38,6 +38,11 @@ class Inbox:
         self._ask()
         return frame
 
+    def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
+        """Whether `take` would return at once; no for what has not been asked for yet. It takes nothing."""
+        asked = self._asked.get((peer, key))
+        return asked is not None and asked.done()
+
     def _ask(self) -> None:
         while self._expected and len(self._asked) < self._ahead:
             peer, key = self._expected.popleft()

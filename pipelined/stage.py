@@ -12,6 +12,7 @@ from torch import nn
 
 from pipelined.model import Model
 from pipelined.noise import Noise
+from pipelined.split import WeightHalf, backward_input
 from transports import Frame
 
 Alive = tuple[int, int]
@@ -40,6 +41,7 @@ class Stage:
     autocast: bool = False
     recompute: bool = False
     alive: dict[Alive, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    pending: dict[Alive, WeightHalf] = field(default_factory=dict)
 
     @property
     def first(self) -> bool:
@@ -80,17 +82,44 @@ class Stage:
             scale: what the loss is multiplied by (one over the step's microbatches), used on the last stage.
         Returns: the input's gradient, on the host, or None on the first stage.
         """
-        x, output = self.alive.pop(which)
-        if self.recompute:
-            output = self._apply(x, noise, targets)
-        torch.autograd.backward(output, torch.full_like(output, scale) if gradient is None else self._here(gradient))
+        x, output = self._revived(which, noise, targets)
+        torch.autograd.backward(output, self._seed(output, gradient, scale))
         return None if self.first else x.grad.cpu()
+
+    def backward_input(
+        self,
+        which: Alive,
+        gradient: torch.Tensor | Frame | None,
+        scale: float,
+        noise: Noise,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """The half of `backward` that returns; the other half stays pending, and nothing is added up yet.
+
+        Cost: none on the first stage, where nobody waits for a gradient and all is left to the weight half.
+        """
+        x, output = self._revived(which, noise, targets)
+        seed = self._seed(output, gradient, scale)
+        back, self.pending[which] = backward_input(output, seed, None if self.first else x)
+        return None if back is None else back.cpu()
+
+    def backward_weight(self, which: Alive) -> None:
+        """The half of `backward` that adds up the parameters' gradients."""
+        self.pending.pop(which).run()
 
     @torch.no_grad()
     def evaluate(self, x: torch.Tensor | Frame) -> torch.Tensor:
         """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out."""
         with self._precision():
             return self.module(self._here(x), None)
+
+    def _revived(self, which: Alive, noise: Noise, targets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was kept of a microbatch: its input, and its output with a graph, for one backward."""
+        x, output = self.alive.pop(which)
+        return x, self._apply(x, noise, targets) if self.recompute else output
+
+    def _seed(self, output: torch.Tensor, gradient: torch.Tensor | Frame | None, scale: float) -> torch.Tensor:
+        return torch.full_like(output, scale) if gradient is None else self._here(gradient)
 
     def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
         with self._precision():

@@ -16,7 +16,7 @@ from pipelined.inbox import Address, Inbox
 from pipelined.messages import Activation, Gradient
 from pipelined.noise import Noise
 from pipelined.plan import Plan
-from pipelined.program import Instruction
+from pipelined.program import OPS, Instruction
 from pipelined.schedules import Worker
 from pipelined.sync import GradientSync
 from pipelined.trace import Tracer
@@ -38,6 +38,12 @@ class Computation(Protocol):
     def backward(
         self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
     ) -> Any: ...
+
+    def backward_input(
+        self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
+    ) -> Any: ...
+
+    def backward_weight(self, which: tuple[int, int]) -> None: ...
 
 
 class Feed(Protocol):
@@ -108,10 +114,17 @@ class TrainWorker(Worker):
         with self._blame(at):
             if op == "F":
                 await self._forward(at)
-            elif op == "B":
-                await self._backward(at)
+            elif op == "W":
+                await self._compute(at, lambda: self.seat.stages[stage].backward_weight(_alive(at)))
             else:
-                raise NotImplementedError(f"a split backward ({op}) is not trained yet; use a schedule of F and B")
+                await self._backward(at)
+        if op in "BW":
+            self._count(stage)
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Whether an instruction's message is on this rank, or it needs none."""
+        address = self._address(Instruction(op, pipe, stage, microbatch))
+        return address is None or self._inbox.here(*address)
 
     async def _forward(self, at: Instruction) -> None:
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
@@ -123,15 +136,20 @@ class TrainWorker(Worker):
             self._tell(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
 
     async def _backward(self, at: Instruction) -> None:
+        """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
         gradient = await self._arrival(at) if targets is None else None
         scale = 1.0 / self.seat.plan.total_microbatches
-        back = await self._compute(at, lambda: held.backward(_alive(at), gradient, scale, noise, targets))
+        half = held.backward if at.op == "B" else held.backward_input
+        back = await self._compute(at, lambda: half(_alive(at), gradient, scale, noise, targets))
         if at.stage > 0:
             self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
-        self._left[at.stage] -= 1
-        if not self._left[at.stage]:
-            self.sync.stage_done(at.stage)
+
+    def _count(self, stage: int) -> None:
+        """One more microbatch's gradient is added up; after the last, the stage's sum over its replicas may start."""
+        self._left[stage] -= 1
+        if not self._left[stage]:
+            self.sync.stage_done(stage)
 
     async def _arrival(self, at: Instruction) -> Frame:
         """The message an instruction works on."""
@@ -141,9 +159,9 @@ class TrainWorker(Worker):
             return await self._inbox.take(*address)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
-        op = "forward" if at.op == "F" else "backward"
-        result, start, end = await self.seat.device.run(op, work)
-        self.seat.tracer.record(op, op, start, end, tuple(self._place(at).values()))
+        name = OPS[at.op]
+        result, start, end = await self.seat.device.run(name, work)
+        self.seat.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
         return result
 
     def _tell(self, at: Instruction, message: Activation | Gradient, tensor: Any) -> None:
@@ -186,8 +204,7 @@ class TrainWorker(Worker):
         except TransportError:
             raise
         except Exception as error:
-            op = "forward" if at.op == "F" else "backward"
-            where = f"rank {self.seat.actor.rank}, step {self.step}: {op} of microbatch {at.microbatch}"
+            where = f"rank {self.seat.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
             raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}) failed: {error!r}") from error
 
 

@@ -8,6 +8,9 @@ from tests.numerics.plain import Case
 
 WIDTHS = (1, 2)
 DEPTHS = (2, 4, 8)
+SCALES = ("forward-doubling", "backward-halving")
+SPLIT = ("zb_h1", "zb_v", "dualpipe", "dualpipe_v", "chimera_w")
+"""The schedules with a backward in two halves."""
 
 
 def grid() -> list[Case]:
@@ -25,10 +28,15 @@ def grid() -> list[Case]:
     cases += [Case("gems", depth, width, n) for depth in (3, 4) for width in WIDTHS for n in (1, 4, 5)]
     cases += [Case("interleaved", 2 * v, w, n, chunks=v) for v in (2, 3, 4) for w in WIDTHS for n in (2, 4)]
     cases += [Case("interleaved", 8, 1, n, chunks=2) for n in (4, 8)]
+    cases += [
+        Case(schedule, depth, width, microbatches)
+        for schedule in SPLIT
+        for depth in DEPTHS
+        for width in WIDTHS
+        for microbatches in sorted({1, 3, depth, 2 * depth + 1})
+    ]
+    cases += [Case("chimera_w", depth, 1, n, pipes=4) for depth in (4, 8) for n in (2, depth, 9)]
     return [_varied(number, case) for number, case in enumerate(cases)]
-
-
-SCALES = ("forward-doubling", "backward-halving")
 
 
 def _varied(number: int, case: Case) -> Case:

@@ -32,7 +32,7 @@ def together(case, transports):
         return runner.run(main())
 
 
-@pytest.mark.parametrize("case", sampled(every=5))
+@pytest.mark.parametrize("case", sampled(every=7))
 def test_an_arrangement_gives_the_numbers_of_one_process(case):
     expected = plain(case)
     for outcome in together(case, world(case.plan.world_size)):
