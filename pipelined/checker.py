@@ -1,32 +1,45 @@
-"""Proof that a program is right: complete, on the right workers, and free of deadlock whatever the timing.
+"""Proof that a program is right: complete, on the right workers, within its memory, and free of deadlock.
 
 A send never blocks the program and a message waits until it is asked for, so a program ends for every timing if and
-only if program order and data dependencies together have no cycle. The rule: nothing is executed and no time passes.
+only if program order, data and the sums of gradients together have no cycle. Limits on what may wait, and on what may
+be alive, are options. The rule: nothing is executed and no time passes.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 
+from pipelined.deadlock import Limits, find_deadlock
 from pipelined.grid import fault_grid
-from pipelined.program import OPS, Instruction, Program, Token
+from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, ScheduleError
 
-Place = tuple[int, int]
-"""(worker, position in its program)."""
 
-
-def check(program: Program) -> None:
+def check(
+    program: Program, *, mailbox: int | None = None, blocking_sums: bool = False, budget: float | None = None
+) -> None:
     """Prove a program.
 
+    Args:
+        mailbox: messages a worker may keep that nobody has asked for yet, before a send holds it up; None: any number.
+            The verdict is right for every timing; `deadlock` says what a mailbox is.
+        blocking_sums: a worker waits in the sum of a stage's gradients, right behind its last of them, until the
+            stage's other holders are there too; else sums hold nobody up.
+        budget: microbatches a worker may have alive: forward begun, last backward (half) not ended.
     Raises:
-        ScheduleError: the layout does not add up; an instruction is unknown, misplaced, missing or repeated; or the
-            order deadlocks. The message shows the workers concerned with an arrow at each fault.
+        ScheduleError: the layout does not add up; an instruction is unknown, misplaced, missing or repeated; more is
+            alive than the budget; or the order deadlocks. The message shows the workers concerned with an arrow at
+            each fault.
     Cost: one pass over the instructions.
     """
+    if mailbox is not None and mailbox < 0:
+        raise ScheduleError(f"a mailbox holds no negative number of messages (mailbox: {mailbox}); use 0 or more")
     check_layout(program.layout)
     _check_places(program)
     _check_complete(program)
-    _check_acyclic(program)
+    deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
+    if deadlock:
+        raise ScheduleError(deadlock)
+    if budget is not None:
+        _check_budget(program, budget)
 
 
 def check_layout(layout: Layout) -> None:
@@ -49,7 +62,7 @@ def check_layout(layout: Layout) -> None:
 
 def _check_places(program: Program) -> None:
     layout = program.layout
-    for (worker, position), instruction in _everything(program):
+    for (worker, position), instruction in program.everything():
         pipe, stage = instruction.pipe, instruction.stage
         if instruction.op not in OPS:
             problem = f"unknown op {instruction.op!r}; known: {', '.join(OPS)}"
@@ -67,7 +80,7 @@ def _check_places(program: Program) -> None:
 
 def _check_complete(program: Program) -> None:
     found = defaultdict(list)
-    for (worker, position), i in _everything(program):
+    for (worker, position), i in program.everything():
         found[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
     for (pipe, stage), (worker,) in program.layout.placement.items():
         for microbatch in program.layout.microbatches[pipe]:
@@ -93,44 +106,14 @@ def _check_one(program: Program, worker: int, forward: Instruction, found: dict)
         raise ScheduleError(f"{fact}; each needs one F and one B, or F, I and W\n{grid}")
 
 
-def _check_acyclic(program: Program) -> None:
-    """Walk every worker as far as its messages allow; if somebody is left, show who waits for whom."""
-    heads, given, depth = [0] * len(program.workers), set(), program.layout.depth
-    waiting: dict[Token, int] = {}
-    ready = list(range(len(program.workers)))
-    while ready:
-        worker = ready.pop()
-        while heads[worker] < len(program.workers[worker]):
-            instruction = program.workers[worker][heads[worker]]
-            lacking = next((token for token in instruction.takes(depth) if token not in given), None)
-            if lacking is not None:
-                waiting[lacking] = worker
-                break
-            heads[worker] += 1
-            for token in instruction.gives(depth):
-                given.add(token)
-                if token in waiting:
-                    ready.append(waiting.pop(token))
-    if waiting:
-        raise ScheduleError(_deadlock(program, {worker: token for token, worker in waiting.items()}, heads))
-
-
-def _deadlock(program: Program, lacking: dict[int, Token], heads: list[int]) -> str:
-    givers = {t: place for place, i in _everything(program) for t in i.gives(program.layout.depth)}
-    cycle, worker = [], min(lacking)
-    while worker not in cycle:
-        cycle.append(worker)
-        worker = givers[lacking[worker]][0]
-    cycle = cycle[cycle.index(worker) :]
-    notes = {}
-    for worker in cycle:
-        giver, position = givers[lacking[worker]]
-        needed = program.workers[giver][position]
-        notes[worker, heads[worker]] = f"waits for {needed!r}, instruction {position} of worker {giver}"
-    return f"the order deadlocks (workers in the cycle: {cycle}); move one of these\n{fault_grid(program, notes)}"
-
-
-def _everything(program: Program) -> Iterator[tuple[Place, Instruction]]:
+def _check_budget(program: Program, budget: float) -> None:
+    """Count what is alive on each worker in its order; timing does not change that."""
     for worker, instructions in enumerate(program.workers):
+        alive = 0
         for position, instruction in enumerate(instructions):
-            yield (worker, position), instruction
+            alive += {"F": 1, "B": -1, "I": 0, "W": -1}[instruction.op]
+            if alive / program.layout.parts > budget:
+                count = f"{alive / program.layout.parts:g}"
+                fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
+                grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
+                raise ScheduleError(f"{fact}; raise --budget, or choose a schedule that keeps fewer\n{grid}")

@@ -4,6 +4,7 @@ An instruction *takes* what must be there before it can start and *gives* what i
 prices or executes a program reads its dependencies here and nowhere else.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules._contract import Layout
@@ -14,6 +15,9 @@ Token = tuple[str, int, int, int]
 `activation` and `gradient` are messages between neighbouring stages; `stash` (a forward's saved tensors) and
 `pending` (an input half whose weight half is to come) stay on the worker.
 """
+
+Place = tuple[int, int]
+"""(worker, position in its program)."""
 
 OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
@@ -59,3 +63,9 @@ class Program:
 
     layout: Layout
     workers: tuple[tuple[Instruction, ...], ...]
+
+    def everything(self) -> Iterator[tuple[Place, Instruction]]:
+        """Every instruction and where it stands, worker by worker in order."""
+        for worker, instructions in enumerate(self.workers):
+            for position, instruction in enumerate(instructions):
+                yield (worker, position), instruction

@@ -1,224 +1,16 @@
-"""The checker, against programs that are really executed with held sends under random timing."""
-
-import asyncio
-from collections import Counter
-from dataclasses import replace
+"""What the checker refuses, and how it shows the fault; that its verdicts are right is shown in test_deadlock."""
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from pipelined.checker import check, check_layout
-from pipelined.clock import Deadlock, VirtualClock, run_virtual
+from pipelined.pricer import Costs, price
 from pipelined.program import Instruction, Program
 from pipelined.recorder import record
-from pipelined.schedules import Layout, ScheduleError, Shape, find, known
+from pipelined.schedules import Layout, ScheduleError, Shape, find
+from tests.unit.pipelined.damage import with_worker
 
 CHIMERA = record(find("chimera"), Shape(4, 4))
 GPIPE = record(find("gpipe"), Shape(2, 2))
-
-
-class WentWrong(Exception):
-    """The execution did something that cannot be done, or left something undone."""
-
-
-class Execution:
-    """A program executed on mailboxes that hold every message until it is asked for.
-
-    Args:
-        durations: drawn from for each instruction.
-        blocking: a sender waits until its message is taken.
-    """
-
-    def __init__(self, program, durations, blocking=False):
-        self.program, self.layout, self.durations, self.blocking = program, program.layout, durations, blocking
-        self.mail, self.taken = {}, Counter()
-        self.stash, self.pending, self.summed = set(), set(), Counter()
-
-    def run(self):
-        """Raises WentWrong or Deadlock unless every stage sums the gradient of each of its microbatches once."""
-        run_virtual(self.everyone())
-        layout = self.layout
-        everything = {(p, s, m) for p, s in layout.placement for m in layout.microbatches[p]}
-        if self.summed != Counter(everything) or self.stash or self.pending or any(self.mail.values()):
-            raise WentWrong("something was left over or left out")
-
-    async def everyone(self):
-        await asyncio.gather(*(self.walk(w, i) for w, i in enumerate(self.program.workers)))
-
-    async def walk(self, worker, instructions):
-        for i in instructions:
-            await VirtualClock().sleep(self.durations())
-            if (i.pipe, i.stage) not in self.layout.held_by(worker):
-                raise WentWrong("no such stage here")
-            if i.microbatch not in self.layout.microbatches[i.pipe]:
-                raise WentWrong("no such microbatch in this pipe")
-            await getattr(self, f"do_{i.op}")((i.pipe, i.stage, i.microbatch))
-
-    async def do_F(self, place):
-        pipe, stage, microbatch = place
-        if stage > 0:
-            await self.receive("activation", place)
-        self.keep(self.stash, place)
-        if stage < self.layout.depth - 1:
-            await self.send("activation", (pipe, stage + 1, microbatch))
-
-    async def do_B(self, place):
-        await self.do_I(place)
-        await self.do_W(place)
-
-    async def do_I(self, place):
-        pipe, stage, microbatch = place
-        if stage < self.layout.depth - 1:
-            await self.receive("gradient", place)
-        self.use(self.stash, place)
-        self.keep(self.pending, place)
-        if stage > 0:
-            await self.send("gradient", (pipe, stage - 1, microbatch))
-
-    async def do_W(self, place):
-        self.use(self.pending, place)
-        self.summed[place] += 1
-
-    async def send(self, kind, place):
-        box = self.box(kind, place)
-        box.put_nowait(None)
-        if self.blocking:
-            await box.join()
-
-    async def receive(self, kind, place):
-        box = self.box(kind, place)
-        await box.get()
-        box.task_done()
-
-    def box(self, kind, place):
-        return self.mail.setdefault((kind, place), Mailbox())
-
-    def keep(self, where, place):
-        if place in where:
-            raise WentWrong("done twice")
-        where.add(place)
-
-    def use(self, where, place):
-        if place not in where:
-            raise WentWrong("not there yet")
-        where.remove(place)
-
-
-class Mailbox(asyncio.Queue):
-    def __bool__(self):
-        return not self.empty()
-
-
-def executes(program, durations=lambda: 1.0):
-    try:
-        Execution(program, durations).run()
-    except (WentWrong, Deadlock):
-        return False
-    return True
-
-
-def proved(program):
-    try:
-        check(program)
-    except ScheduleError:
-        return False
-    return True
-
-
-@st.composite
-def programs(draw):
-    """A program of any schedule, of a shape that it takes."""
-    name = draw(st.sampled_from(known()))
-    shape = Shape(draw(st.integers(1, 6)), draw(st.integers(1, 6)), chunks=draw(st.integers(1, 2)))
-    try:
-        return record(find(name), shape)
-    except ScheduleError:
-        return record(find(name), Shape(4, 4))
-
-
-@st.composite
-def mutated(draw):
-    program = draw(programs())
-    for _ in range(draw(st.integers(1, 2))):
-        program = draw(st.sampled_from([drop, swap, duplicate, retarget, split]))(draw, program)
-    return program
-
-
-def position_in(draw, program):
-    worker = draw(st.sampled_from([w for w, mine in enumerate(program.workers) if mine] or [0]))
-    assume(program.workers[worker])
-    return worker, draw(st.integers(0, len(program.workers[worker]) - 1)), list(program.workers[worker])
-
-
-def with_worker(program, worker, instructions):
-    workers = list(program.workers)
-    workers[worker] = tuple(instructions)
-    return replace(program, workers=tuple(workers))
-
-
-def drop(draw, program):
-    worker, position, mine = position_in(draw, program)
-    del mine[position]
-    return with_worker(program, worker, mine)
-
-
-def swap(draw, program):
-    worker, position, mine = position_in(draw, program)
-    other = draw(st.integers(0, len(mine) - 1))
-    mine[position], mine[other] = mine[other], mine[position]
-    return with_worker(program, worker, mine)
-
-
-def duplicate(draw, program):
-    worker, position, mine = position_in(draw, program)
-    mine.insert(draw(st.integers(0, len(mine))), mine[position])
-    return with_worker(program, worker, mine)
-
-
-def retarget(draw, program):
-    worker, position, mine = position_in(draw, program)
-    changes = {
-        "op": st.sampled_from("FBIW"),
-        "pipe": st.integers(0, program.layout.pipes),
-        "stage": st.integers(0, program.layout.depth),
-        "microbatch": st.integers(0, 6),
-    }
-    field = draw(st.sampled_from(sorted(changes)))
-    mine[position] = replace(mine[position], **{field: draw(changes[field])})
-    return with_worker(program, worker, mine)
-
-
-def split(draw, program):
-    """Make halves of one backward, the weight half anywhere."""
-    worker, position, mine = position_in(draw, program)
-    assume(mine[position].op == "B")
-    whole = mine[position]
-    mine[position] = replace(whole, op="I")
-    mine.insert(draw(st.integers(0, len(mine))), replace(whole, op="W"))
-    return with_worker(program, worker, mine)
-
-
-@given(programs(), st.randoms(use_true_random=False))
-def test_what_is_proved_executes_under_any_timing(program, random):
-    check(program)
-    assert executes(program, random.random)
-
-
-@settings(max_examples=400)
-@given(mutated(), st.randoms(use_true_random=False))
-def test_the_proof_agrees_with_the_execution_of_damaged_programs(program, random):
-    assert proved(program) == executes(program, random.random)
-
-
-@pytest.mark.parametrize("name, completes", [("gpipe", True), ("one_f_one_b", False), ("chimera", False)])
-def test_with_blocking_sends_only_gpipe_would_complete(name, completes):
-    execution = Execution(record(find(name), Shape(4, 4)), lambda: 1.0, blocking=True)
-    if completes:
-        execution.run()
-    else:
-        with pytest.raises(Deadlock):
-            execution.run()
 
 
 def refusal(program):
@@ -295,3 +87,33 @@ def test_a_layout_that_does_not_add_up_is_refused(layout, fact):
 
 def test_an_empty_program_lacks_everything():
     assert "lacks 0F0p0" in refusal(Program(GPIPE.layout, ((), ())))
+
+
+def test_more_alive_than_the_budget_is_pointed_at_where_it_begins():
+    check(CHIMERA, budget=4)
+    with pytest.raises(ScheduleError) as caught:
+        check(CHIMERA, budget=3)
+    assert str(caught.value) == (
+        "worker 1 has more alive than the budget (microbatches: 4, budget: 3); "
+        "raise --budget, or choose a schedule that keeps fewer\n"
+        "worker 1 | 1F0p0 2F2p1 1F1p0 2F3p1 2B2p1 1B0p0 2B3p1 1B1p0\n"
+        "                             ^ 4 alive from here"
+    )
+
+
+def test_the_budget_counts_halves_as_halves_and_pending_weight_halves_as_alive():
+    check(record(find("chimera"), Shape(4, 4, scale="backward-halving")), budget=4)
+    check(record(find("zb_h1"), Shape(4, 8)), budget=4)
+    with pytest.raises(ScheduleError, match=r"microbatches: 3.5, budget: 3\)"):
+        check(record(find("chimera"), Shape(4, 4, scale="backward-halving")), budget=3)
+    with pytest.raises(ScheduleError, match=r"microbatches: 4, budget: 3\)"):
+        check(record(find("zb_h1"), Shape(4, 8)), budget=3)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b", "chimera", "dualpipe", "zb_v", "chimera_w"])
+def test_the_budget_is_the_peak_of_the_priced_timeline(name):
+    program = record(find(name), Shape(4, 8))
+    peak = max(price(program, Costs()).peak_activations)
+    check(program, budget=peak)
+    with pytest.raises(ScheduleError, match="more alive than the budget"):
+        check(program, budget=peak - 1)
