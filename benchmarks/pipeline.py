@@ -46,10 +46,16 @@ class Options:
     """N."""
     pipes: int = 0
     """Model replicas inside the group, 2f for chimera."""
+    chunks: int = 1
+    """Stages a rank holds in one pipe: V for interleaved, 2 for zb_v and dualpipe_v."""
     forward_ms: float = 10.0
     """Milliseconds of a forward through one stage."""
     backward_ms: float = 20.0
     """Milliseconds of a backward through one stage."""
+    backward_input_ms: float | None = None
+    """Milliseconds of a backward's input half. Open: half of the backward's."""
+    backward_weight_ms: float | None = None
+    """Milliseconds of a backward's weight half. Open: half of the backward's."""
     activation_bytes: int = 1 << 20
     """Bytes of each activation and each gradient between stages."""
     gradient_bytes: int = 0
@@ -58,6 +64,14 @@ class Options:
     """Steps timed, after two that are not."""
     json: bool = False
     """Print one JSON object instead of a line."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each op takes in one stage."""
+        half = self.backward_ms / 2
+        halves = {"backward_input": self.backward_input_ms, "backward_weight": self.backward_weight_ms}
+        given = {op: half if ms is None else ms for op, ms in halves.items()}
+        return {op: ms / 1e3 for op, ms in {"forward": self.forward_ms, "backward": self.backward_ms, **given}.items()}
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,11 @@ class Hollow:
     def backward(self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
         return self.activation
 
+    backward_input = backward
+
+    def backward_weight(self, which: tuple[int, int]) -> None:
+        return None
+
 
 class NoFeed:
     """Stands in for data that nobody looks at."""
@@ -85,10 +104,10 @@ class NoFeed:
 
 async def bench(transport: Transport, options: Options) -> int:
     """One rank: walk the schedule again and again, and agree on the slowest rank of each step."""
-    plan = Plan(options.schedule, transport.world_size, 1, 1, options.microbatches, pipes=options.pipes)
+    shape = (options.microbatches, options.pipes, options.chunks)
+    plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, *shape)
     walk = await asyncio.to_thread(plan_walk, plan, transport.rank)
-    seconds = {"forward": options.forward_ms / 1e3, "backward": options.backward_ms / 1e3}
-    device = TimedDevice(seconds, RealClock())
+    device = TimedDevice(options.seconds, RealClock())
     random = np.random.default_rng(transport.rank)
     stages = {
         stage: Hollow(random.integers(0, 256, options.activation_bytes, np.uint8), stage == plan.depth - 1)
@@ -121,8 +140,8 @@ def _buckets(plan: Plan, stages: dict[int, Hollow], nbytes: int) -> list[Bucket]
 
 
 def _told(options: Options, plan: Plan, taken: list[float]) -> str:
-    costs = Costs(forward=options.forward_ms / 1e3, backward=options.backward_ms / 1e3)
-    makespan = price(record(find(plan.schedule), plan.shape), costs).makespan
+    costs = Costs(**options.seconds)
+    makespan = price(record(find(plan.schedule), plan.shape, costs), costs).makespan
     step = statistics.median(taken)
     row = {
         **asdict(options),
