@@ -48,8 +48,8 @@ class VirtualClock:
         return _virtual_loop().time()
 
     async def sleep(self, seconds: float) -> None:
-        _virtual_loop()
-        await asyncio.sleep(seconds)
+        loop = _virtual_loop()
+        await (loop.reach(loop.time() + seconds) if seconds > 0 else asyncio.sleep(0))
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back at a moment, unless the handle that is returned is cancelled before."""
@@ -90,9 +90,24 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         super().__init__(selector)
         self._clock_resolution = math.ulp(0.0)
+        self._sleepers: dict[float, list[asyncio.Future[None]]] = {}
 
     def time(self) -> float:
         return self._now
+
+    async def reach(self, moment: float) -> None:
+        """Wait for a moment. All who wait for the same one share a timer: many ranks do the same at the same time."""
+        sleepers = self._sleepers.get(moment)
+        if sleepers is None:
+            sleepers = self._sleepers[moment] = []
+            self.call_at(moment, self._wake, moment)
+        sleepers.append(self.create_future())
+        await sleepers[-1]
+
+    def _wake(self, moment: float) -> None:
+        for sleeper in self._sleepers.pop(moment):
+            if not sleeper.done():
+                sleeper.set_result(None)
 
     def jump(self) -> None:
         """Go to the next timer.

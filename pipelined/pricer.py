@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.program import OPS, Instruction, Program, Token
+from pipelined.program import OPS, Program, Token
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
 from pipelined.timeline import Timeline
-from pipelined.virtual_worker import Bench, Post, VirtualWorker
+from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
 
 Seconds = float | Sequence[float]
 """One number for every stage, or one a stage."""
@@ -74,17 +74,14 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
 class _FreeLinks(Bench):
     """Every worker has a core of its own, and no message hinders another."""
 
-    def __init__(self, layout: Layout, costs: Costs):
-        self._layout, self._costs, self._clock = layout, costs, VirtualClock()
-
-    def seconds(self, instruction: Instruction) -> float:
-        return self._costs.of(instruction.op, instruction.stage) / self._layout.parts
+    def __init__(self, p2p: float):
+        self._p2p, self._clock = p2p, VirtualClock()
 
     async def compute(self, worker: int, seconds: float) -> None:
         await self._clock.sleep(seconds)
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        return self._costs.p2p if source != target else 0.0
+        return self._p2p if source != target else 0.0
 
     def send(self, token: Token, source: int, target: int) -> float:
         return self._clock.now() + self.travel(token, source, target)
@@ -92,8 +89,9 @@ class _FreeLinks(Bench):
 
 def _priced(layout: Layout, walk: Callable[[Worker], Coroutine[Any, Any, None]], costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
-        post, bench = Post(), _FreeLinks(layout, costs)
-        workers = [VirtualWorker(index, layout, post, bench) for index in range(layout.workers)]
+        demands = Demands(layout, lambda i: costs.of(i.op, i.stage) / layout.parts)
+        post, bench = Post(), _FreeLinks(costs.p2p)
+        workers = [VirtualWorker(index, layout, demands, post, bench) for index in range(layout.workers)]
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(walk(worker), name=f"worker {worker.index}")

@@ -3,6 +3,7 @@
 The rule: it is only said here, and refused where it cannot be; nothing runs.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from collectives.all_reduce import known
@@ -11,10 +12,13 @@ from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.program import Instruction
 from pipelined.traffic import ledger_bytes
-from pipelined.workload import Parameters, Workload
+from pipelined.workload import Workload
 
 SYNCS = ("eager", "gap", "after")
 """When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
+
+LEDGER = "ledger"
+"""The name of the sum of the few numbers that all ranks agree on."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,18 @@ class Job:
         """What goes from a stage to the next, and comes back, for one of the schedule's microbatches."""
         return self.workload.stages[stage].message_bytes / self.plan.layout.parts
 
-    def sum_seconds(self, ranks: tuple[int, ...], parameters: Parameters) -> float:
-        """How long the gradients of these parameters take to be summed over ranks that do nothing else."""
-        return self._all_reduce(self.all_reduce, ranks, parameters.nbytes)
+    def sums(self) -> dict[Hashable, tuple[tuple[int, ...], float]]:
+        """Who sums what, and how long that takes ranks that do nothing else.
 
-    def ledger_seconds(self) -> float:
-        """How long all ranks take to agree on a step's few numbers."""
-        return self._all_reduce("auto", tuple(range(self.plan.world_size)), ledger_bytes(self.plan, self.workload))
+        Returns: the parameters of each set of stages by these stages, and what all ranks agree on as `LEDGER`.
+        """
+        plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
+        for group in self.workload.parameters:
+            holders = plan.holders(*group.stages)
+            sums[group.stages] = holders, self._all_reduce(self.all_reduce, holders, group.nbytes)
+        everyone = tuple(range(plan.world_size))
+        sums[LEDGER] = everyone, self._all_reduce("auto", everyone, ledger_bytes(plan, self.workload))
+        return sums
 
     def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         links = self.machine.links(ranks)

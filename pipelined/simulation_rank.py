@@ -15,20 +15,18 @@ from pipelined.cores import Cores
 from pipelined.links import Links
 from pipelined.program import Instruction, Token
 from pipelined.schedules import Schedule
-from pipelined.simulation_job import Job
+from pipelined.simulation_job import LEDGER, Job
 from pipelined.sync import GradientSync
 from pipelined.virtual_sums import VirtualSums
-from pipelined.virtual_worker import Bench, Post, VirtualWorker
+from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
 from pipelined.workload import Parameters
-
-LEDGER = "ledger"
-"""The name of the sum of a step's few numbers."""
 
 
 @dataclass(frozen=True)
 class Hardware:
     """What all ranks of a job use together, as it is during one step."""
 
+    demands: Demands
     links: Links
     cores: Cores
     sums: VirtualSums
@@ -46,9 +44,6 @@ class GroupBench(Bench):
         self._clock = VirtualClock()
         machine = job.machine
         self._certain = not machine.interference and not machine.shares(job.plan.world_size)
-
-    def seconds(self, instruction: Instruction) -> float:
-        return self._job.seconds(instruction)
 
     async def compute(self, worker: int, seconds: float) -> None:
         """Compute; what a sum took away meanwhile is made up for at the end, as long as there is any."""
@@ -83,7 +78,6 @@ class Rank:
 
     Args:
         post: shared by the workers of its group.
-        holders: the ranks that sum each group of parameters this rank holds.
         eager: its stages whose sums begin at once.
         tasks: the parent of its sums.
     """
@@ -95,15 +89,14 @@ class Rank:
         rank: int,
         bench: GroupBench,
         post: Post,
-        holders: dict[tuple[int, ...], tuple[int, ...]],
         eager: frozenset[int],
         tasks: asyncio.TaskGroup,
     ):
-        self.job, self.rank, self._hardware, self._tasks, self._holders = job, rank, hardware, tasks, holders
+        self.job, self.rank, self._hardware, self._tasks = job, rank, hardware, tasks
         layout, index = job.plan.layout, job.plan.seat(rank)[1]
-        self.worker = VirtualWorker(index, layout, post, bench, self._count)
+        self.worker = VirtualWorker(index, layout, hardware.demands, post, bench, self._count)
         self.stages = layout.stages_of(index)
-        mine = [group for group in job.workload.parameters if rank in holders[group.stages]]
+        mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]
         self._sync = GradientSync(self, mine, self._sum, eager.intersection(self.stages), self.stages)
         self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
 
@@ -111,8 +104,7 @@ class Rank:
         """Walk the schedule, finish the sums, agree with all ranks, update."""
         await schedule.schedule(self.worker)
         await self._sync.finish()
-        everyone = tuple(range(self.job.plan.world_size))
-        await self._hardware.sums.join(LEDGER, everyone, self.job.ledger_seconds())
+        await self._hardware.sums.join(LEDGER)
         update = sum(self.job.workload.stages[stage].update for stage in self.stages)
         await self._hardware.cores.run(update)
 
@@ -121,9 +113,8 @@ class Rank:
         return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
 
     async def _sum(self, parameters: Parameters) -> None:
-        ranks = self._holders[parameters.stages]
-        if len(ranks) > 1:
-            await self._hardware.sums.join(parameters.stages, ranks, self.job.sum_seconds(ranks, parameters))
+        if len(self._hardware.sums.ranks(parameters.stages)) > 1:
+            await self._hardware.sums.join(parameters.stages)
 
     def _count(self, done: Instruction) -> None:
         """Tell the sums when the last backward of a stage has ended."""

@@ -20,12 +20,12 @@ from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Schedule, find
-from pipelined.simulation_job import Job
-from pipelined.simulation_rank import LEDGER, GroupBench, Hardware, Rank
+from pipelined.simulation_job import LEDGER, Job
+from pipelined.simulation_rank import GroupBench, Hardware, Rank
 from pipelined.timeline import Timeline
 from pipelined.traffic import Link, link_bytes
 from pipelined.virtual_sums import Sum, VirtualSums
-from pipelined.virtual_worker import Post
+from pipelined.virtual_worker import Demands, Post
 from pipelined.workload import Workload
 
 Eager = list[frozenset[int]]
@@ -109,14 +109,13 @@ def simulate(
 async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
     plan, machine = job.plan, job.machine
     cores = Cores(machine.cores if machine.shares(plan.world_size) else 0)
-    hardware = Hardware(Links(machine), cores, VirtualSums())
-    holders = {group.stages: plan.holders(*group.stages) for group in job.workload.parameters}
+    hardware = Hardware(Demands(plan.layout, job.seconds), Links(machine), cores, VirtualSums(job.sums()))
     groups: list[list[Rank]] = []
     async with asyncio.TaskGroup() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
             seats = [(plan.rank(group, worker), stages) for worker, stages in enumerate(eager)]
-            groups.append([Rank(job, hardware, rank, bench, post, holders, stages, tasks) for rank, stages in seats])
+            groups.append([Rank(job, hardware, rank, bench, post, stages, tasks) for rank, stages in seats])
             for rank in groups[-1]:
                 tasks.create_task(rank.step(schedule), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)

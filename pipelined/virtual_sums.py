@@ -7,7 +7,7 @@ wait for each other.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelined.clock import VirtualClock
@@ -31,33 +31,41 @@ class Sum:
 
 
 class _Meeting:
-    """Who is still missing, and what happens once nobody is."""
+    """Who takes part in a sum, how long it lasts, who is still missing, and when it ends once nobody is."""
 
-    def __init__(self, missing: int):
-        self.missing, self.complete, self.end = missing, asyncio.Event(), 0.0
+    def __init__(self, ranks: tuple[int, ...], seconds: float):
+        self.ranks, self.seconds, self.missing = ranks, seconds, len(ranks)
+        self.complete, self.end = asyncio.Event(), 0.0
 
 
 class VirtualSums:
     """All sums of a step.
 
+    Args:
+        sums: by name, the ranks that take part, ascending, and the seconds it lasts.
+
     Attributes:
         done: those that have begun, in the order of their completion.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sums: Mapping[Hashable, tuple[tuple[int, ...], float]]):
         self.done: list[Sum] = []
-        self._clock, self._meetings = VirtualClock(), dict[Hashable, _Meeting]()
+        self._clock, self._meetings = VirtualClock(), {what: _Meeting(*of) for what, of in sums.items()}
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
-    async def join(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> None:
-        """Take part in a sum and wait for its end; each of its ranks calls this once with equal arguments."""
-        meeting = self._meetings.setdefault(what, _Meeting(len(ranks)))
+    def ranks(self, what: Hashable) -> tuple[int, ...]:
+        """Who takes part in a sum."""
+        return self._meetings[what].ranks
+
+    async def join(self, what: Hashable) -> None:
+        """Take part in a sum and wait for its end; each of its ranks calls this once."""
+        meeting = self._meetings[what]
         meeting.missing -= 1
         if not meeting.missing:
-            meeting.end = self._begin(what, ranks, seconds)
+            meeting.end = self._begin(what, meeting.ranks, meeting.seconds)
             meeting.complete.set()
         await meeting.complete.wait()
-        await self._clock.sleep(max(0.0, meeting.end - self._clock.now()))
+        await self._clock.sleep(meeting.end - self._clock.now())
 
     def overlap(self, rank: int, start: float, end: float) -> float:
         """Seconds of a stretch in which a rank takes part in a sum."""

@@ -7,7 +7,7 @@ of its bench; this file knows instructions and tokens, and neither costs nor mac
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pipelined.clock import VirtualClock
 from pipelined.program import Instruction, Token
@@ -18,50 +18,77 @@ from pipelined.timeline import Timed
 class Bench(Protocol):
     """What the workers of one pipeline group compute on and send over."""
 
-    def seconds(self, instruction: Instruction) -> float:
-        """How long an instruction takes on a core of its own."""
-        ...
-
     async def compute(self, worker: int, seconds: float) -> None:
-        """Let pass what computing takes here."""
+        """Let pass what computing takes here that takes so long on a core of its own."""
         ...
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        """Seconds a message takes over a link that is free, 0 on one worker; infinite where that cannot be told."""
+        """Seconds a message takes over a link that is free, 0 on one worker; infinite where nobody can tell before."""
         ...
 
     def send(self, token: Token, source: int, target: int) -> float:
-        """Put a message on its way; returns when it arrives."""
+        """Put a message for another worker on its way; returns when it arrives."""
         ...
 
 
+class Demand(NamedTuple):
+    """What an instruction needs: what it waits for, what it leaves and for whom, and its seconds of computing."""
+
+    instruction: Instruction
+    takes: list[Token]
+    gives: list[tuple[Token, int]]
+    seconds: float
+
+
+class Demands(dict[tuple[str, int, int, int], Demand]):
+    """The demand of each instruction, worked out once for all groups that have the same layout.
+
+    Args:
+        seconds: of an instruction, on a core of its own.
+    """
+
+    def __init__(self, layout: Layout, seconds: Callable[[Instruction], float]):
+        super().__init__()
+        self._layout, self._seconds = layout, seconds
+
+    def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
+        instruction, depth = Instruction(*key), self._layout.depth
+        gives = [(token, self._layout.placement[token[1], token[2]][0]) for token in instruction.gives(depth)]
+        self[key] = Demand(instruction, instruction.takes(depth), gives, self._seconds(instruction))
+        return self[key]
+
+
 class Post:
-    """When each message of a pipeline group is here, for whoever waits for it, and when what is being made will be."""
+    """When each message of a pipeline group is here, for whoever waits for it; and what is being made, until when."""
 
     def __init__(self) -> None:
-        self._here: dict[Token, float] = {}
+        self._arrivals: dict[Token, float] = {}
         self._waiting: dict[Token, asyncio.Future[float]] = {}
-        self._expected: dict[Token, float] = {}
+        self._making: dict[Token, tuple[int, float]] = {}
 
-    def expect(self, token: Token, arrival: float) -> None:
-        """Say when a message will be here that is being made."""
-        self._expected[token] = arrival
+    def make(self, token: Token, worker: int, end: float) -> None:
+        """Say who begins to make a message, and when that will be done."""
+        self._making[token] = worker, end
 
-    def due(self, token: Token) -> float:
-        """When it is here: never, as far as can be known now, if nobody has begun."""
-        return self._here.get(token, self._expected.get(token, math.inf))
+    def making(self, token: Token) -> tuple[int, float]:
+        """Who makes a message until when: nobody ever, as far as can be known now, if nobody has begun."""
+        return self._making.get(token, (-1, math.inf))
+
+    def arrival(self, token: Token) -> float | None:
+        """When a message arrives that is on its way; None before."""
+        return self._arrivals.get(token)
 
     def leave(self, token: Token, arrival: float) -> None:
-        """A message is on its way."""
-        if token not in self._here:
-            self._here[token] = arrival
+        """A message is on its way; the first of several alike counts."""
+        if token not in self._arrivals:
+            self._arrivals[token] = arrival
             if token in self._waiting:
                 self._waiting.pop(token).set_result(arrival)
 
     async def take(self, token: Token) -> float:
         """Wait until a message is on its way; returns when it arrives."""
-        if token in self._here:
-            return self._here[token]
+        if token in self._arrivals:
+            return self._arrivals[token]
         return await self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
 
 
@@ -69,6 +96,7 @@ class VirtualWorker(Worker):
     """One worker on the virtual clock.
 
     Args:
+        demands: what instructions need.
         post: shared by the workers of the group.
         bench: what it computes on and sends over.
         on_done: told of each instruction when it has ended.
@@ -81,38 +109,39 @@ class VirtualWorker(Worker):
         self,
         index: int,
         layout: Layout,
+        demands: Demands,
         post: Post,
         bench: Bench,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
-        self._post, self._bench, self._on_done, self._clock = post, bench, on_done, VirtualClock()
+        self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
+        self._clock = VirtualClock()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        instruction, clock = Instruction(op, pipe, stage, microbatch), self._clock
-        for token in instruction.takes(self.layout.depth):
-            wait = await self._post.take(token) - clock.now()
+        instruction, takes, gives, seconds = self._demands[op, pipe, stage, microbatch]
+        for token in takes:
+            wait = await self._post.take(token) - self._clock.now()
             if wait > 0:
-                await clock.sleep(wait)
-        start, seconds = clock.now(), self._bench.seconds(instruction)
-        gives = [(token, self._target(token)) for token in instruction.gives(self.layout.depth)]
-        for token, target in gives:
-            self._post.expect(token, start + seconds + self._bench.travel(token, self.index, target))
+                await self._clock.sleep(wait)
+        start = self._clock.now()
+        for token, _ in gives:
+            self._post.make(token, self.index, start + seconds)
         await self._bench.compute(self.index, seconds)
-        self.done.append(Timed(instruction, start, clock.now()))
+        end = self._clock.now()
+        self.done.append(Timed(instruction, start, end))
         for token, target in gives:
-            self._post.leave(token, self._bench.send(token, self.index, target))
+            self._post.leave(token, end if target == self.index else self._bench.send(token, self.index, target))
         self._on_done(instruction)
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        return all(map(self._here, Instruction(op, pipe, stage, microbatch).takes(self.layout.depth)))
+        return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
 
     def _here(self, token: Token) -> bool:
-        """What ends elsewhere at this moment is expected already, though its worker may be run after this one."""
-        arrival, now = self._post.due(token), self._clock.now()
+        """What ends elsewhere at this moment is counted as here, though its worker may be run after this one."""
+        arrival, now = self._post.arrival(token), self._clock.now()
+        if arrival is None:
+            source, end = self._post.making(token)
+            arrival = end + self._bench.travel(token, source, self.index)
         return arrival <= now or math.isclose(arrival, now)
-
-    def _target(self, token: Token) -> int:
-        """Whom a token is for: the holder of the stage it names."""
-        return self.layout.placement[token[1], token[2]][0]
