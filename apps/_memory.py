@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from math import prod
 
 from apps._presets import ModelConfig, layer_shapes
+from pipelined.memory_model import optimizer_bytes, weight_bytes
+from pipelined.workload import Parameters
 
 FLOAT, LONG = 4, 8
 """Bytes of a number and of a token id."""
-COPIES = 4
-"""Of a parameter: its value, its gradient, and AdamW's two moments."""
 
 
 def state_bytes(config: ModelConfig, stages: Sequence[range]) -> int:
-    """Parameters, gradients and optimizer state of these stages; a tied embedding on both ends is held once.
-
-    AdamW counts the updates of each parameter in a number of its own.
-    """
+    """Parameters, gradients and optimizer state of these stages; a tied embedding on both ends is held once."""
     layers = layer_shapes(config)
     shapes = {name: shape for stage in stages for layer in stage for name, shape in layers[layer].items()}
-    return FLOAT * sum(COPIES * prod(shape) + 1 for shape in shapes.values())
+    held = [Parameters((), prod(shape)) for shape in shapes.values()]
+    return 2 * weight_bytes(held) + optimizer_bytes(held)
 
 
 def activation_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
@@ -43,3 +41,10 @@ def activation_bytes(config: ModelConfig, stage: range, rows: int, sequence: int
     if top not in stage:
         return total + FLOAT * tokens * width
     return total + FLOAT * tokens * (2 * width + 2 + config.vocab) + LONG * tokens + 2 * FLOAT  # targets, loss, count
+
+
+def boundary_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
+    """Bytes that a stage keeps of one microbatch instead where it recomputes: what came in and what went out."""
+    tokens, number = rows * sequence, FLOAT * config.d_model
+    came = LONG if 0 in stage else number
+    return tokens * came + (FLOAT if config.layers + 1 in stage else tokens * number)

@@ -6,15 +6,13 @@ summed over every rank that holds any of them, each of which adds its own sum in
 buckets, in the same order, from the plan and the names alone.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from pipelined.bucket_names import Stages
 from pipelined.plan import Plan
-
-Stages = tuple[int, ...]
 
 
 @dataclass
@@ -36,22 +34,6 @@ class Bucket:
     @property
     def owner(self) -> int:
         return self.holders[0]
-
-
-def name_buckets(names_of: Mapping[int, Sequence[str]]) -> dict[Stages, list[str]]:
-    """Sort parameter names by the set of stages that hold them, buckets by their first stage.
-
-    Args:
-        names_of: the parameter names of every stage of the model.
-    """
-    stages_of: dict[str, list[int]] = {}
-    for stage in sorted(names_of):
-        for name in names_of[stage]:
-            stages_of.setdefault(name, []).append(stage)
-    buckets: dict[Stages, list[str]] = {}
-    for name, stages in stages_of.items():
-        buckets.setdefault(tuple(stages), []).append(name)
-    return dict(sorted(buckets.items()))
 
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pipelined.buckets import Bucket, Stages, fill_bucket, name_buckets
+from pipelined.bucket_names import Stages, name_buckets
+from pipelined.buckets import Bucket, fill_bucket
 from pipelined.model import Model
 from pipelined.partition import partition
 from pipelined.plan import Plan

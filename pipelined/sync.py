@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from collectives import Group, all_reduce
+from pipelined.bucket_names import Stages
 
 if TYPE_CHECKING:  # they need torch, which pricing the same sums does without
-    from pipelined.buckets import Bucket, Stages
+    from pipelined.bucket_names import Stages
+from pipelined.buckets import Bucket
 
 
 class Parent(Protocol):
@@ -74,7 +76,7 @@ class GradientSync(Generic[B]):
             self._running.append(self._parent.start(self._sum(bucket)))
 
 
-async def sum_over_holders(groups: Mapping["Stages", Group], algorithm: str, bucket: "Bucket") -> None:
+async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucket: "Bucket") -> None:
     """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
     if len(bucket.holders) == 1:
         return

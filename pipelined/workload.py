@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipelined.bucket_names import Stages
 from pipelined.errors import UsageError
-
-Stages = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipelined.buckets import fill_bucket, name_buckets
+from pipelined.bucket_names import name_buckets
+from pipelined.buckets import fill_bucket
 from pipelined.plan import Plan
 
 

@@ -1,0 +1,25 @@
+"""Which parameters are summed together, by their names alone: those that the same stages hold. No torch.
+
+The rule: all ranks, and whoever only prices a job, derive the same buckets in the same order.
+"""
+
+from collections.abc import Mapping, Sequence
+
+Stages = tuple[int, ...]
+"""Those that hold every parameter of a bucket, ascending; it is the bucket's name."""
+
+
+def name_buckets(names_of: Mapping[int, Sequence[str]]) -> dict[Stages, list[str]]:
+    """Sort parameter names by the set of stages that hold them, buckets by their first stage.
+
+    Args:
+        names_of: the parameter names of every stage of the model.
+    """
+    stages_of: dict[str, list[int]] = {}
+    for stage in sorted(names_of):
+        for name in names_of[stage]:
+            stages_of.setdefault(name, []).append(stage)
+    buckets: dict[Stages, list[str]] = {}
+    for name, stages in stages_of.items():
+        buckets.setdefault(tuple(stages), []).append(name)
+    return dict(sorted(buckets.items()))

@@ -1,0 +1,86 @@
+"""Bytes on every link in a step: counted in real training, they are to the byte what was worked out before."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+import torch
+
+from apps._workload import workload
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.plan import Plan
+from pipelined.trace import NullTracer
+from pipelined.traffic import link_bytes, message_bytes
+from pipelined.trainer import Numerics, Trainer
+from pipelined.workload import StageCosts, Workload
+from tests.numerics.arrangements import name
+from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
+from transports import new_event_loop
+from transports.local import world
+
+CASES = [
+    Case(schedule, 4, width, 4, chunks=2 if schedule == "interleaved" else 1)
+    for schedule in ("chimera", "gpipe", "one_f_one_b", "interleaved")
+    for width in (1, 2)
+]
+CASES += [Case("chimera", 2, 3, 1), Case("chimera", 4, 1, 5, pipes=4, tied=False), Case("zb_v", 4, 2, 3)]
+CASES += [Case("chimera", 4, 3, 4, scale="backward-halving"), Case("dualpipe", 4, 1, 8, recompute=True)]
+
+
+def counted(case, all_reduce):
+    """Bytes by (from rank, to rank) in the second of two steps; what a rank tells itself is left out."""
+
+    async def rank(transport):
+        device = TorchDevice("cpu", RealClock(), transport.computing)
+        numerics = Numerics(torch.float64, recompute=case.recompute, all_reduce=all_reduce)
+        try:
+            async with Actor(transport) as actor:
+                trainer = Trainer(
+                    actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(), NullTracer(),
+                    SEQUENCE, seed=3,
+                )  # fmt: skip
+                await trainer.step(0)
+                before = Counter(transport.traffic.bytes_to)
+                await trainer.step(1)
+                return Counter(transport.traffic.bytes_to) - before
+        finally:
+            device.close()
+
+    async def everyone():
+        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        sent = runner.run(everyone())
+    return {(here, there): n for here, to in enumerate(sent) for there, n in to.items() if here != there}
+
+
+def predicted(case, all_reduce):
+    return link_bytes(case.plan, workload(case.model.config, case.plan, SEQUENCE, itemsize=8), all_reduce)
+
+
+@pytest.mark.parametrize("all_reduce", ["ring", "rabenseifner"])
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_every_link_carries_the_bytes_that_were_predicted(case, all_reduce):
+    assert counted(case, all_reduce) == predicted(case, all_reduce)
+
+
+@pytest.mark.parametrize("all_reduce", ["auto", "multi_ring", "recursive_doubling"])
+def test_so_it_does_with_every_other_algorithm(all_reduce):
+    case = Case("chimera", 4, 3, 5)
+    assert counted(case, all_reduce) == predicted(case, all_reduce)
+
+
+def test_activations_go_down_and_gradients_up_every_boundary():
+    stages = Workload([StageCosts(message_bytes=nbytes) for nbytes in (10, 100, 1000)])
+    carried = message_bytes(Plan("gpipe", 3, 2, 1, 4), stages)
+    assert carried == {
+        (0, 1): 40, (1, 0): 40, (1, 2): 400, (2, 1): 400,
+        (3, 4): 40, (4, 3): 40, (4, 5): 400, (5, 4): 400,
+    }  # fmt: skip
+
+
+def test_what_stays_on_a_rank_uses_no_link():
+    carried = message_bytes(Plan("zb_v", 4, 1, 1, 3), Workload([StageCosts(message_bytes=10)] * 4))
+    assert carried == {(0, 1): 60, (1, 0): 60}
