@@ -13,6 +13,7 @@ from pipelined.clock import Deadlock
 from pipelined.pricer import Costs, price_schedule
 from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
+from pipelined.schedules._own import attempted
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Program:
@@ -59,7 +60,7 @@ class _RecordingWorker(Worker):
 
 def _recorded(schedule: Schedule, layout: Layout, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, layout)
-    _run_without_waiting(schedule.schedule(worker), index)
+    attempted(f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index))
     return worker
 
 
@@ -83,6 +84,8 @@ def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:
 
 
 def _run_without_waiting(coroutine: Coroutine[Any, Any, None], index: int) -> None:
+    if not isinstance(coroutine, Coroutine):
+        raise ScheduleError(f"the schedule of worker {index} is no coroutine (but {coroutine!r}); write async def")
     try:
         coroutine.send(None)
     except StopIteration:

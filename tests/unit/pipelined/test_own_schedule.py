@@ -1,0 +1,77 @@
+"""A schedule of the user's own: where it is found, and what is said of one that is wrong."""
+
+import pytest
+
+from pipelined.__main__ import main
+from pipelined.checker import check
+from pipelined.recorder import record
+from pipelined.schedules import ScheduleError, Shape, find
+
+RIGHT = """
+from pipelined.schedules.gpipe import layout
+
+async def schedule(worker):
+    await worker.forward(0)
+    await worker.backward(0)
+"""
+LAYOUT = "from pipelined.schedules.gpipe import layout\n"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a schedule under a name of its own, in a folder on the path; gives the file's path."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(text, name="mine_alone"):
+        (tmp_path / f"{name}.py").write_text(text)
+        return str(tmp_path / f"{name}.py")
+
+    return written
+
+
+def test_it_is_found_by_its_path_and_by_its_bare_name(own):
+    path = own(RIGHT, "found_by_name")
+    for name in (path, "found_by_name"):
+        check(record(find(name), Shape(3, 1)))
+
+
+def test_a_bare_name_never_hides_a_schedule_of_the_project(own):
+    own("raise SystemExit", "gpipe")
+    check(record(find("gpipe"), Shape(2, 2)))
+
+
+@pytest.mark.parametrize("name", ["json", "__main__", "no such name", "-", ""])
+def test_a_name_that_is_no_schedule_is_refused(name):
+    with pytest.raises(ScheduleError, match=r"json is no schedule|unknown schedule"):
+        find(name)
+
+
+WRONG = {
+    "syntax": ("def layout(shape)\n", r"cannot import .*SyntaxError: expected ':' \(mine_alone.py, line 1\)"),
+    "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); mend that"),
+    "no layout": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks layout\); it must define"),
+    "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
+    "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no Layout \(but None\); return Layout"),
+    "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
+    "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
+    "no such pipe": (LAYOUT + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),
+    "endless": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0, 0, 0)\n", "worker 0 does not stop"),
+    "one too many": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0)\n", "asks for one F more"),
+    "waits": (LAYOUT + "import asyncio\nasync def schedule(w): await asyncio.sleep(1)\n", "no running event loop"),
+    "forgets": (LAYOUT + "async def schedule(w): await w.forward(0)\n", r"worker 0 lacks 0B0p0[^^]*\^ missing: 0B0p0"),
+    "backwards": (
+        LAYOUT + "async def schedule(w):\n    await w.backward(0)\n    await w.forward(0)\n",
+        r"the order deadlocks \(workers in the cycle: \[0\]\)[^^]*\^ waits for 0F0p0",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_one_that_is_wrong_gets_one_message_and_exit_code_2(own, capsys, fault):
+    text, message = WRONG[fault]
+    path = own(text)
+    with pytest.raises(ScheduleError, match=message):
+        check(record(find(path), Shape(2, 1)))
+    assert main(["schedule", path, "--depth", "2", "--microbatches", "1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("python -m pipelined schedule: ")

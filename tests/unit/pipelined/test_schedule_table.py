@@ -1,0 +1,181 @@
+"""Schedules as CSV tables: they come back as they were, torch's own loader reads ours, and we read torch's."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.checker import check
+from pipelined.pricer import Costs, price
+from pipelined.program import Program
+from pipelined.recorder import record
+from pipelined.schedules import Layout, ScheduleError, Shape, find, known
+from pipelined.schedules._table import read_table, write_table
+
+ONE_PIPE = {
+    "gpipe": Shape(4, 8),
+    "one_f_one_b": Shape(4, 8),
+    "interleaved": Shape(8, 8, chunks=2),
+    "zb_h1": Shape(4, 8),
+    "zb_v": Shape(8, 8),
+    "dualpipe_v": Shape(8, 8),
+}
+ORDER = "0F0,0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write a table and say where it is."""
+
+    def written(text):
+        (tmp_path / "table.csv").write_text(text)
+        return str(tmp_path / "table.csv")
+
+    return written
+
+
+def read_back(path):
+    schedule = find(path)
+    return record(schedule, schedule.shape)
+
+
+def as_a_table_says_it(program):
+    """A program without what only its schedule's file knows of its layout."""
+    whole = program.layout
+    return Program(Layout(whole.depth, whole.workers, whole.placement, whole.microbatches), program.workers)
+
+
+@given(st.sampled_from(known()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
+def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatches, chunks):
+    try:
+        program = record(find(name), Shape(depth, microbatches, chunks=chunks))
+    except ScheduleError:
+        program = record(find(name), Shape(4, 4))
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    path.write_text(write_table(program))
+    assert read_back(str(path)) == as_a_table_says_it(program)
+
+
+def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
+    assert write_table(record(find("gpipe"), Shape(2, 1))) == "0F0,0B0\n1F0,1B0\n"
+    assert write_table(record(find("gems"), Shape(2, 2))) == "0F0p0,0B0p0,1F1p1,1B1p1\n1F0p0,1B0p0,0F1p1,0B1p1\n"
+
+
+def test_halved_microbatches_cannot_be_said():
+    with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use --scale direct"):
+        write_table(record(find("chimera"), Shape(4, 4, scale="backward-halving")))
+
+
+def runtime(program):
+    """torch's own runtime for a program's shape, without its processes."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    layout = program.layout
+    stage = SimpleNamespace(
+        num_stages=layout.depth, group_size=layout.workers, group_rank=0, is_first=True, is_last=False
+    )
+    return schedules._PipelineScheduleRuntime([stage], len(layout.microbatches[0]))
+
+
+@pytest.mark.parametrize("name", ONE_PIPE)
+def test_torch_loads_our_tables_and_writes_them_out_the_same(tmp_path, name):
+    program = record(find(name), ONE_PIPE[name])
+    ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"
+    ours.write_text(write_table(program))
+    loaded = runtime(program)
+    loaded._load_csv(str(ours))
+    assert loaded.stage_index_to_group_rank == {s: w for (_, s), (w,) in program.layout.placement.items()}
+    loaded._dump_csv(str(theirs), format="compute_only")
+    assert read_back(str(theirs)) == as_a_table_says_it(program)
+
+
+def test_torch_s_own_tables_are_read_with_what_looks_after_itself_left_out(tmp_path):
+    program = record(find("interleaved"), ONE_PIPE["interleaved"])
+    ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"
+    ours.write_text(write_table(program))
+    loaded = runtime(program)
+    loaded._load_csv(str(ours))
+    loaded._dump_csv(str(theirs), format="compute_comms")
+    assert read_back(str(theirs)) == as_a_table_says_it(program)
+    hops = 7 * 8  # of eight stages no two neighbours share a worker
+    left_out = read_table(theirs).left_out
+    assert {kind: left_out[kind] for kind in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")} == {
+        "SEND_F": hops,
+        "RECV_F": hops,
+        "SEND_B": hops,
+        "RECV_B": hops,
+    }
+    assert left_out["REDUCE_GRAD"] == 8 and left_out["UNSHARD"] and left_out["RESHARD"]
+
+
+def test_torch_s_overlapped_pairs_are_done_one_after_the_other(table):
+    schedule = find(table("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n"))
+    program = record(schedule, schedule.shape)
+    check(program)
+    assert [repr(i) for i in program.workers[1]] == ["1F0p0", "1F1p0", "1B0p0", "1B1p0"]
+
+
+def test_blank_cells_rows_behind_the_last_and_spaces_say_nothing(table):
+    plain, spaced = read_back(table(ORDER)), read_back(table("\ufeff" + ORDER.replace(",", " , ") + "\n,,\n"))
+    assert plain == spaced
+    assert price(plain, Costs()).makespan == 9
+
+
+def test_its_shape_is_the_table_s(table):
+    schedule = find(table(ORDER))
+    assert schedule.shape == Shape(2, 2, pipes=1)
+    for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, pipes=2), Shape(2, 2, chunks=2)):
+        with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use --depth 2 --microbatches 2"):
+            schedule.layout(other)
+
+
+@pytest.mark.parametrize(
+    "text, fact",
+    [
+        ("", "row 1: there is no instruction"),
+        ("0F0,0B0\n\n1F0,1B0\n", "row 2: there is no instruction"),
+        ("0F0,0X0\n", "row 1, column 2: cannot read '0X0'; write stage, action"),
+        ("0F0,0B\n", "cannot read '0B'"),
+        ("0F0,-1B0\n", "cannot read '-1B0'"),
+        ("0F0;0B0\n", "cannot read '0F0;0B0'"),
+        ("(0F0;0Q0)OVERLAP_F_B\n", "cannot read '0Q0'"),
+        ("0F0,0B0\n2F0,2B0\n", r"does nothing in stage 1 of pipe 0 \(stages: 3, pipes: 1\)"),
+        ("99999999999F0\n", "does nothing in stage 0 of pipe 0"),
+        ("0F0p1,0B0p1\n", "does nothing in stage 0 of pipe 0"),
+    ],
+)
+def test_a_table_that_cannot_be_read_names_the_place(table, text, fact):
+    path = table(text)
+    with pytest.raises(ScheduleError, match=fact) as caught:
+        read_back(path)
+    assert path in str(caught.value)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "noise.csv").write_bytes(bytes(range(256)))
+    for name in ("gone.csv", "noise.csv", ""):
+        with pytest.raises(ScheduleError, match="cannot read the table"):
+            read_table(Path(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "text, fact, arrow",
+    [
+        ("0F0,0B0\n1F0\n", "worker 1 lacks 1B0p0", "^ missing: 1B0p0"),
+        ("0F0,0B0,0B0\n1F0,1B0\n", "worker 0 has 2 times, not 1, 0B0p0", "^ once too often: 0B0p0"),
+        ("0B0,0F0\n1F0,1B0\n", "the order deadlocks", "^ waits for 0F0p0, instruction 1 of worker 0"),
+        ("0F0,0F1,0B0,0B1,1B1\n1F0,1F1,1B0\n", "worker 0 cannot do 1B1p0", "^ not held here; stage 1 of pipe 0"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_the_proof_with_an_arrow(table, text, fact, arrow):
+    with pytest.raises(ScheduleError, match=fact) as caught:
+        check(read_back(table(text)))
+    assert arrow in str(caught.value)
+
+
+def test_actions_that_look_after_themselves_are_counted(table):
+    schedule = find(table("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"))
+    assert schedule.left_out == Counter(UNSHARD=1, SEND_F=1, RECV_F=1, SEND_B=1, RECV_B=1, REDUCE_GRAD=1)
+    check(record(schedule, schedule.shape))
