@@ -14,6 +14,7 @@ from pipelined import checkpoint
 from pipelined.checker import check
 from pipelined.checkpoint import Checkpoint
 from pipelined.errors import UsageError
+from pipelined.order import read_orders
 from pipelined.recorder import record
 from pipelined.schedules import find
 
@@ -32,6 +33,8 @@ def check_job(job: Job) -> None:
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)
+    if config.replay is not None:
+        read_orders(config.replay, job.plan)
     if config.export is not None:
         check_export(config.export)
     if config.checkpoint is not None:

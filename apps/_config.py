@@ -97,6 +97,8 @@ class Config:
     """Append one JSON object a step to this file."""
     trace: Path | None = None
     """Write a Chrome/Perfetto timeline of what every rank did."""
+    replay: Path | None = None
+    """Run the instructions of every step in the order of a timeline that --trace wrote."""
     sample: int = 200
     """Tokens to sample at the end."""
     prompt: str = "ROMEO"

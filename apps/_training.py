@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,10 @@ from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.evaluate import evaluate, sample
+from pipelined.exchange import share
 from pipelined.launch import Launch
 from pipelined.optimizer import Recipe
+from pipelined.order import Order, of_rank, packed, read_orders
 from pipelined.preemption import StopRequest
 from pipelined.save import load, save
 from pipelined.trace import NullTracer, Tracer
@@ -68,7 +70,7 @@ async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:
-            trainer = _build(actor, job, text, device, place, tracer)
+            trainer = _build(actor, job, text, device, place, tracer, await _orders(transport, job))
             await _run(Session(job, text, trainer, stop))
             if config.trace:
                 await write_trace(transport, tracer, config.trace)
@@ -85,7 +87,25 @@ def _place(launch: Launch, world_size: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _build(actor: Actor, job: Job, text: Text, device: TorchDevice, place: torch.device, tracer: Tracer) -> Trainer:
+async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
+    """What this rank does in each step where an earlier run is replayed; rank 0 reads the file."""
+    path, orders = job.config.replay, None
+    if path is None:
+        return {}
+    if transport.rank == 0:
+        orders = packed(await asyncio.to_thread(read_orders, path, job.plan))
+    return of_rank(await share(transport, "replay", orders), transport.rank)
+
+
+def _build(
+    actor: Actor,
+    job: Job,
+    text: Text,
+    device: TorchDevice,
+    place: torch.device,
+    tracer: Tracer,
+    orders: Mapping[int, Order],
+) -> Trainer:
     config = job.config
     autocast = config.dtype == "bfloat16"
     return Trainer(
@@ -101,6 +121,7 @@ def _build(actor: Actor, job: Job, text: Text, device: TorchDevice, place: torch
         job.sequence,
         config.seed,
         fresh=config.init is None,
+        orders=orders,
     )
 
 

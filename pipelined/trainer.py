@@ -5,6 +5,7 @@ one rank and on sixty-four.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,12 +13,12 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.actor import Actor
-from pipelined.bucket_names import Stages
-from pipelined.buckets import Bucket
+from pipelined.buckets import Bucket, Stages
 from pipelined.device import Device
 from pipelined.ledger import Ledger
 from pipelined.model import Model
 from pipelined.optimizer import Recipe, update
+from pipelined.order import Order, follow_order
 from pipelined.plan import Plan
 from pipelined.replica import Replica, build_replica
 from pipelined.stage import Stage
@@ -74,6 +75,8 @@ class Trainer:
         sequence: tokens a sequence.
         seed: of initial values and dropout.
         fresh: set initial values; False leaves them to be loaded.
+        orders: what this rank is to do in each step, instead of what its schedule says; a step that is not there is
+            done like the last that is.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Trainer:
         sequence: int,
         seed: int,
         fresh: bool = True,
+        orders: Mapping[int, Order] | None = None,
     ):
         self.model, self.plan, self.recipe, self.numerics = model, plan, recipe, numerics
         self.replica: Replica = build_replica(
@@ -103,6 +107,7 @@ class Trainer:
         self.optimizer = recipe.build(self.replica.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self._groups = self._bucket_groups()
+        self._orders = orders or {}
         self._walk: Walk | None = None
 
     async def step(self, step: int, stop: bool = False) -> StepReport:
@@ -132,8 +137,9 @@ class Trainer:
             self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
             await self._ready_groups()
         sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
-        worker = TrainWorker(seat, step, sync, self._walk.instructions)
-        await self._walk.schedule.schedule(worker)
+        order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
+        worker = TrainWorker(seat, step, sync, order or self._walk.instructions)
+        await (follow_order(worker, order) if order else self._walk.schedule.schedule(worker))
         await sync.finish()
         return worker.losses
 

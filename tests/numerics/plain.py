@@ -3,6 +3,7 @@
 It uses none of the runtime: one module, one loop over microbatches, torch's own AdamW and clipping.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe
+from pipelined.order import Order
 from pipelined.plan import Plan
-from pipelined.trace import NullTracer
+from pipelined.trace import NullTracer, Tracer
 from pipelined.trainer import Numerics, Trainer
 from transports import Transport
 
@@ -111,7 +113,13 @@ def plain(case: Case, steps: int = 5) -> Outcome:
     return Outcome(losses, norms, {name: p.detach() for name, p in parameters.items()})
 
 
-async def pipelined(case: Case, transport: Transport, steps: int = 5) -> Outcome:
+async def pipelined(
+    case: Case,
+    transport: Transport,
+    steps: int = 5,
+    tracer: Tracer | None = None,
+    orders: Mapping[int, Order] | None = None,
+) -> Outcome:
     """Train one rank of an arrangement; what it holds at the end."""
     clock = RealClock()
     device = TorchDevice("cpu", clock, transport.computing)
@@ -119,8 +127,8 @@ async def pipelined(case: Case, transport: Transport, steps: int = 5) -> Outcome
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(), NullTracer(),
-                SEQUENCE, seed=3,
+                actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(),
+                tracer or NullTracer(), SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = [await trainer.step(step) for step in range(steps)]
     finally:

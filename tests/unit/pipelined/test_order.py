@@ -1,0 +1,75 @@
+"""A trace gives back what every rank did in every step, and is refused where that is not a step of the plan."""
+
+import asyncio
+
+import pytest
+
+from pipelined.order import follow_order, of_rank, packed, read_orders
+from pipelined.plan import Plan
+from pipelined.program import OPS
+from pipelined.recorder import record
+from pipelined.schedules import Worker, find
+from pipelined.trace import TraceError, Tracer, write
+
+PLAN = Plan("zb_h1", 3, 2, 1, 4)
+PROGRAM = record(find(PLAN.schedule), PLAN.shape)
+
+
+def traced(path, programs, worlds=2):
+    """A trace in which each group runs each of these programs, one a step."""
+    tracers = [Tracer(float) for _ in range(worlds * PLAN.layout.workers)]
+    for rank, tracer in enumerate(tracers):
+        now = 0
+        for step, workers in enumerate(programs):
+            for i in workers[rank % PLAN.layout.workers]:
+                tracer.record("receive", "gradient", now, now + 1, (step, i.stage, i.microbatch, i.pipe))
+                kind = OPS[i.op].partition("_")[0], OPS[i.op]
+                tracer.record(*kind, now, now + 1, (step, i.stage, i.microbatch, i.pipe))
+                now += 1
+            tracer.record("step", "step", now, now + 1, (step, -1, -1, -1))
+    write(path, [tracer.events() for tracer in tracers])
+    return path
+
+
+class Followed(Worker):
+    """Notes what it is told."""
+
+    def __init__(self, index, layout):
+        super().__init__(index, layout)
+        self.told = []
+
+    async def execute(self, op, pipe, stage, microbatch):
+        self.told.append((op, pipe, stage, microbatch))
+
+
+def test_every_rank_finds_what_it_did_in_each_step(tmp_path):
+    put_off = [[i for i in worker if i.op != "W"] + [i for i in worker if i.op == "W"] for worker in PROGRAM.workers]
+    orders = packed(read_orders(traced(tmp_path / "trace.json", [PROGRAM.workers, put_off]), PLAN))
+    for rank in range(PLAN.world_size):
+        mine = of_rank(orders, rank)
+        assert mine == {0: PROGRAM.workers[rank % 3], 1: tuple(put_off[rank % 3])}
+
+
+def test_a_worker_is_told_the_order_and_nothing_else():
+    worker = Followed(1, PLAN.layout)
+    asyncio.run(follow_order(worker, PROGRAM.workers[1]))
+    assert worker.told == [(i.op, i.pipe, i.stage, i.microbatch) for i in PROGRAM.workers[1]]
+
+
+def test_a_trace_of_another_number_of_ranks_is_refused(tmp_path):
+    path = traced(tmp_path / "trace.json", [PROGRAM.workers], worlds=1)
+    with pytest.raises(TraceError, match=r"step 0 .* ranks: 6, there: 3\); replay it with the flags"):
+        read_orders(path, PLAN)
+
+
+def test_a_trace_that_lacks_an_instruction_is_refused_with_its_place(tmp_path):
+    short = (PROGRAM.workers[0][:-1], *PROGRAM.workers[1:])
+    path = traced(tmp_path / "trace.json", [PROGRAM.workers, short])
+    with pytest.raises(TraceError, match=r"step 1 .* is not one of this plan[^$]*worker 0 lacks 0W3p0"):
+        read_orders(path, PLAN)
+
+
+def test_a_trace_without_a_step_is_refused(tmp_path):
+    path = traced(tmp_path / "trace.json", [])
+    with pytest.raises(TraceError, match="holds no step to replay"):
+        read_orders(path, PLAN)
