@@ -11,6 +11,7 @@ from pipelined.deadlock import Limits, find_deadlock
 from pipelined.grid import fault_grid
 from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, ScheduleError
+from pipelined.update_order import check_updates
 
 
 def check(
@@ -35,6 +36,8 @@ def check(
     check_layout(program.layout)
     _check_places(program)
     _check_complete(program)
+    if program.layout.updates is not None:
+        check_updates(program)
     deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
     if deadlock:
         raise ScheduleError(deadlock)

@@ -27,9 +27,13 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
         costs: by which a dynamic schedule's messages come, unit costs if none; a static one has no use for them.
     Raises:
         ScheduleError: the shape is refused; the coroutine asks for what is not there, waits, or does not end; or a
-            dynamic schedule is wrong with every message in time, or lets timing change more than its weight halves.
+            dynamic schedule is wrong with every message in time, or lets timing change more than its weight halves
+            (an asynchronous one: more than which of its forwards and backwards comes first).
     """
     layout = schedule.layout(shape)
+    if shape.steps != 1 and layout.updates is None:
+        fact = f"{schedule.__name__.rpartition('.')[2]} flushes behind every step (steps: {shape.steps})"
+        raise ScheduleError(f"{fact}; use --steps 1, or an asynchronous schedule")
     workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
     program = Program(layout, tuple(tuple(worker.written) for worker in workers))
     if not any(worker.asked for worker in workers):
@@ -72,10 +76,16 @@ def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) ->
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
     for worker, (early, late) in enumerate(zip(in_time.workers, trace.workers, strict=True)):
-        if skeleton(early) != skeleton(late):
+        if _fixed(in_time, early) != _fixed(trace, late):
             fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
             raise ScheduleError(f"{fact}; {rule}")
     return trace
+
+
+def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
+    """What timing must not change: of an asynchronous schedule, the order of forwards, and that of backwards."""
+    fixed = skeleton(instructions)
+    return fixed if program.layout.updates is None else sorted(fixed, key=lambda instruction: instruction.op)
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:

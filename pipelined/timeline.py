@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipelined.program import Instruction, Program
 from pipelined.schedules import Layout
+from pipelined.staleness import versions_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class Timeline:
 
     @property
     def weight_copies(self) -> list[int]:
-        """For each worker the stages whose weights it holds."""
+        """For each worker the stages whose weights it holds; of an asynchronous schedule, the versions of its one."""
+        if self.layout.updates is not None:
+            return [versions_held(self.layout.updates, _peak(worker)) for worker in self.workers]
         return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]
 
 

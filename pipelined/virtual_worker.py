@@ -6,7 +6,7 @@ of its bench; this file knows instructions and tokens, and neither costs nor mac
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pipelined.clock import VirtualClock
@@ -89,7 +89,14 @@ class Post:
         """Wait until a message is on its way; returns when it arrives."""
         if token in self._arrivals:
             return self._arrivals[token]
-        return await self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
+        return await self._coming(token)
+
+    async def look_out(self, token: Token) -> float:
+        """As `take`, for a wait that may be given up."""
+        return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._coming(token))
+
+    def _coming(self, token: Token) -> asyncio.Future[float]:
+        return self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
 
 
 class VirtualWorker(Worker):
@@ -137,6 +144,19 @@ class VirtualWorker(Worker):
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
+
+    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+
+    async def _until_here(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            await self._clock.sleep(max(0.0, await self._post.look_out(token) - self._clock.now()))
 
     def _here(self, token: Token) -> bool:
         """What ends elsewhere at this moment is counted as here, though its worker may be run after this one."""

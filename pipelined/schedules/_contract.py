@@ -10,6 +10,7 @@ weight halves run, and nothing else: the order of F, B and I must be the same wh
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
@@ -31,6 +32,7 @@ class Shape:
         pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
         chunks: stages a worker holds in one pipe, V.
         scale: how to go beyond D microbatches, one of `SCALES`.
+        steps: of a stretch without a flush; only asynchronous schedules take more than one at a time.
     """
 
     depth: int
@@ -38,6 +40,25 @@ class Shape:
     pipes: int = 0
     chunks: int = 1
     scale: str = "direct"
+    steps: int = 1
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How an asynchronous schedule updates weights: stage by stage, while microbatches are under way.
+
+    Versions of a stage's weights are counted from 0 at the start of a stretch; update u makes version u + 1 out of the
+    gradients of microbatches u·every … u·every + every - 1, as soon as the stage has the last of them. Stage s may have
+    D - s microbatches alive, no more.
+
+    Args:
+        every: microbatches of a group whose gradients make one update.
+        delay: a forward takes the weights this many versions before the one its gradient is subtracted from (at first:
+            those of the start); None: the newest its stage has, so that the order of instructions is the delay.
+    """
+
+    every: int
+    delay: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,8 @@ class Layout:
         microbatches: for each pipe its microbatches in the order they enter; each of 0 … N-1 once over all pipes.
         parts: pieces into which each microbatch of the shape is cut, and which are the microbatches here (2 where
             backwards are halved); a piece has 1/parts of the sequences and of the cost.
+        updates: of an asynchronous schedule, whose microbatches are those of a whole stretch of steps; None: all
+            weights are updated together, behind the step.
     """
 
     depth: int
@@ -58,6 +81,7 @@ class Layout:
     placement: dict[tuple[int, int], tuple[int, ...]]
     microbatches: tuple[tuple[int, ...], ...]
     parts: int = 1
+    updates: Updates | None = None
 
     @property
     def pipes(self) -> int:
@@ -83,6 +107,7 @@ class Worker(ABC):
     def __init__(self, index: int, layout: Layout):
         self.index, self.layout = index, layout
         self._taken: Counter[tuple[str, int, int]] = Counter()
+        self._first = {pipe: stage for pipe, stage in reversed(layout.held_by(index))}
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of it."""
@@ -104,6 +129,22 @@ class Worker(ABC):
         """Whether the next (or given) F, B or I of a pipe could start now, for its message has come; takes nothing."""
         return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
 
+    async def first_of(self, *choices: tuple[str, int]) -> str:
+        """Wait until the next instruction of one of these (op, pipe) could start; where several could, the first named.
+
+        Only an asynchronous schedule may let what it does depend on this.
+
+        Returns: the op.
+        """
+        while not (able := [op for op, pipe in choices if self.ready(op, pipe)]):
+            await self.any_arrival([(op, pipe, *self._next(op, pipe, None, None)) for op, pipe in choices])
+        return able[0]
+
+    async def enters(self, pipe: int) -> bool:
+        """Whether another microbatch of a pipe is to go forward here, where whoever trains may end a stretch early."""
+        stage = self._stage(pipe)
+        return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
+
     @abstractmethod
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Do one instruction: op is F, B, I or W."""
@@ -115,6 +156,11 @@ class Worker(ABC):
         """
         return True
 
+    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        """Wait until the message of one of these (op, pipe, stage, microbatch) has come, none of which `arrived`."""
+        fact = f"worker {self.index} cannot wait for one of several messages"
+        raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
+
     async def _do(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> None:
         stage, microbatch = self._next(op, pipe, stage, microbatch)
         self._taken[op, pipe, stage] += 1
@@ -122,9 +168,7 @@ class Worker(ABC):
 
     def _next(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> tuple[int, int]:
         if stage is None:
-            stage = next((s for p, s in self.layout.held_by(self.index) if p == pipe), None)
-            if stage is None:
-                raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; ask for a pipe it holds")
+            stage = self._stage(pipe)
         if microbatch is None:
             entering, taken = self.layout.microbatches[pipe], self._taken[op, pipe, stage]
             if taken == len(entering):
@@ -132,3 +176,9 @@ class Worker(ABC):
                 raise ScheduleError(f"{fact}, microbatches: {taken}); let the schedule stop there")
             microbatch = entering[taken]
         return stage, microbatch
+
+    def _stage(self, pipe: int) -> int:
+        """This worker's first stage of a pipe."""
+        if pipe not in self._first:
+            raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; ask for a pipe it holds")
+        return self._first[pipe]

@@ -1,0 +1,19 @@
+"""PipeDream: no flush; every gradient updates its stage at once, and a microbatch keeps the weights it went in with.
+
+Each worker computes all the time once the pipe is full. Stage s has D-s microbatches alive and, as each of them met
+other weights, D-s versions of its weights: w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where w_s is stage s.
+A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
+"""
+
+from pipelined.schedules._contract import Layout, Shape, Updates, Worker
+from pipelined.schedules._no_flush import one_f_one_b, stretch
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
+    return stretch("pipedream", shape, Updates(every=1))
+
+
+async def schedule(worker: Worker) -> None:
+    """One stretch of one worker."""
+    await one_f_one_b(worker)

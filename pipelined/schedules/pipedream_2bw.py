@@ -1,0 +1,27 @@
+"""PipeDream-2BW: no flush; the gradients of N >= D microbatches are added up, and two versions of the weights do.
+
+w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: microbatch m, counted over the whole run, goes forward and back
+with version max(m // N - 1, 0), so where a stretch ends makes no difference. Stage s has D-s microbatches alive.
+Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
+"""
+
+from pipelined.schedules._contract import Layout, ScheduleError, Shape, Updates, Worker
+from pipelined.schedules._no_flush import one_f_one_b, stretch
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s. Takes any depth, at least as many microbatches, and any number of steps.
+
+    Raises:
+        ScheduleError: fewer microbatches than stages: then more than two versions would be under way.
+    """
+    made = stretch("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
+    if shape.microbatches < shape.depth:
+        fact = f"pipedream_2bw adds up at least D microbatches (microbatches: {shape.microbatches}, depth: "
+        raise ScheduleError(f"{fact}{shape.depth}); use --microbatches {shape.depth} or more, or pipedream")
+    return made
+
+
+async def schedule(worker: Worker) -> None:
+    """One stretch of one worker."""
+    await one_f_one_b(worker)

@@ -1,0 +1,181 @@
+"""The schedules without a flush: the order, the delays and the versions they are known by, proved on programs."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.checker import check
+from pipelined.pricer import Costs, price, price_schedule
+from pipelined.program import Instruction, Program
+from pipelined.recorder import record
+from pipelined.schedules import ScheduleError, Shape, Updates, find
+from pipelined.staleness import staleness, steps_to_fill, uses, versions_held
+
+NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
+every_asynchronous = pytest.mark.parametrize("name", NAMES)
+depths = pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
+
+
+def recorded(name, depth, microbatches, steps, costs=None):
+    program = record(find(name), Shape(depth, microbatches, steps=steps), costs)
+    check(program)
+    return program
+
+
+def alive(program, worker):
+    change, now, most = Counter(F=1, B=-1), 0, 0
+    for instruction in program.workers[worker]:
+        now += change[instruction.op]
+        most = max(most, now)
+    return most
+
+
+@every_asynchronous
+@depths
+def test_a_stretch_has_the_microbatches_of_all_its_steps(name, depth):
+    program = recorded(name, depth, 8, 3)
+    assert [sorted(i.microbatch for i in w if i.op == "F") for w in program.workers] == [list(range(24))] * depth
+
+
+@depths
+def test_pipedream_s_delays_and_versions_are_those_of_the_paper(depth):
+    """Stage s subtracts g(w(t-(D-1-s))) and keeps D-s versions; at first there is nothing older than the start."""
+    program = recorded("pipedream", depth, 3, 8)
+    for stage in range(depth):
+        versions = [use.version for use in uses(program, stage)]
+        assert versions == [max(0, microbatch - (depth - 1 - stage)) for microbatch in range(24)]
+    assert staleness(program) == list(range(depth - 1, -1, -1))
+    assert price(program, Costs()).weight_copies == list(range(depth, 0, -1))
+
+
+@depths
+def test_2bw_subtracts_gradients_of_one_update_ago_on_every_stage(depth):
+    program = recorded("pipedream_2bw", depth, depth, 5)
+    for stage in range(depth):
+        assert [max(use.version, 0) for use in uses(program, stage)] == [
+            max(m // depth - 1, 0) for m in range(5 * depth)
+        ]
+    assert staleness(program) == [1] * depth
+    assert price(program, Costs()).weight_copies == [2] * depth
+
+
+@pytest.mark.parametrize("depth, microbatches", [(4, 3), (2, 1)])
+def test_2bw_refuses_fewer_microbatches_than_stages(depth, microbatches):
+    with pytest.raises(ScheduleError, match=rf"microbatches: {microbatches}, depth: {depth}\); use --microbatches"):
+        find("pipedream_2bw").layout(Shape(depth, microbatches))
+
+
+def versions_at_once(program, worker, updates):
+    """Counted one instruction at a time: the newest, those under way, and those the next forwards will take."""
+    version, under_way, done, most = {u.microbatch: u.version for u in uses(program, worker)}, {}, 0, 1
+    for instruction in program.workers[worker]:
+        if instruction.op == "F":
+            under_way[instruction.microbatch] = version[instruction.microbatch]
+        else:
+            del under_way[instruction.microbatch]
+            done += 1
+        newest = done // updates.every
+        most = max(most, len({*range(newest - (updates.delay or 0), newest + 1), *under_way.values()}))
+    return most
+
+
+@every_asynchronous
+@depths
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_versions_held_are_those_counted_in_a_long_stretch(name, depth, times):
+    program = recorded(name, depth, times * depth, 6)
+    updates = program.layout.updates
+    for worker in range(depth):
+        assert versions_held(updates, alive(program, worker)) == versions_at_once(program, worker, updates)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+def test_versions_held_counts_any_number_of_gradients_an_update(every):
+    """With D - s alive under updates of `every` microbatches, by counting in PipeDream's order."""
+    program = recorded("pipedream", 6, 5, 6)
+    updates = Updates(every)
+    program = replace(program, layout=replace(program.layout, updates=updates))
+    for worker in range(6):
+        assert versions_held(updates, 6 - worker) == versions_at_once(program, worker, updates)
+
+
+@every_asynchronous
+@pytest.mark.parametrize("depth", [2, 4, 8])
+@pytest.mark.parametrize("costs", [Costs(1, 1), Costs(1, 2), Costs(2, 3)])
+def test_once_the_pipe_is_full_no_worker_waits(name, depth, costs):
+    """A further step takes N(F+B), not N(F+B) and a bubble."""
+    spans = [price(recorded(name, depth, depth, steps, costs), costs).makespan for steps in (4, 5)]
+    assert spans[1] - spans[0] == pytest.approx(depth * (costs.forward + costs.backward))
+    flushed = price(record(find("one_f_one_b"), Shape(depth, depth)), costs).makespan
+    assert spans[0] < 4 * flushed
+
+
+times = st.floats(0.1, 5.0)
+
+
+@given(
+    st.integers(2, 6),
+    st.integers(1, 5),
+    st.lists(times, min_size=12, max_size=12),
+    st.floats(0.0, 4.0),
+)
+def test_async_1f1b_is_right_at_any_costs(depth, microbatches, seconds, p2p):
+    costs = Costs(seconds[:depth], seconds[6 : 6 + depth], p2p=p2p)
+    program = price_schedule(find("async_1f1b"), Shape(depth, microbatches, steps=3), costs).program
+    check(program)
+    for stage, worst in enumerate(staleness(program)):
+        assert worst <= depth - 1 - stage
+
+
+def test_async_1f1b_s_delays_depend_on_the_timing():
+    """A stage fed slowly goes back before it has filled its share, so its gradients are fresher."""
+    slow_first = record(find("async_1f1b"), Shape(4, 8, steps=2), Costs(forward=[9, 1, 1, 1], backward=[9, 1, 1, 1]))
+    assert staleness(slow_first)[1] < 2 == staleness(recorded("pipedream", 4, 8, 2))[1]
+    assert staleness(slow_first)[3] == 0
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (lambda order: [*order[:3], order[4], order[3], *order[5:]], "2 microbatches alive, of at most 1"),
+        (
+            lambda order: [order[0], order[1], order[2], order[5], order[4], order[3]],
+            "belongs to update 2, but update 1",
+        ),
+    ],
+)
+def test_an_order_that_breaks_the_delays_is_refused_with_an_arrow(change, problem):
+    program = recorded("pipedream", 2, 3, 1)
+    last = change([Instruction(op, 0, 1, m) for m in range(3) for op in "FB"])
+    with pytest.raises(ScheduleError, match=problem) as refused:
+        check(Program(program.layout, (program.workers[0], tuple(last))))
+    assert "^" in str(refused.value)
+
+
+def test_weights_that_are_not_made_yet_are_refused():
+    program = recorded("pipedream", 2, 2, 2)
+    early = replace(program, layout=replace(program.layout, updates=Updates(every=2, delay=0)))
+    with pytest.raises(ScheduleError, match="version 1 is not made yet, the newest is 0"):
+        check(early)
+
+
+def test_two_stages_on_a_worker_are_refused():
+    program = record(find("interleaved"), Shape(4, 2, chunks=2))
+    with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):
+        check(replace(program, layout=replace(program.layout, updates=Updates(1))))
+
+
+def test_a_schedule_that_flushes_takes_one_step_at_a_time():
+    with pytest.raises(ScheduleError, match=r"one_f_one_b flushes behind every step \(steps: 2\)"):
+        record(find("one_f_one_b"), Shape(4, 4, steps=2))
+
+
+def test_the_pipe_is_full_after_as_many_steps_as_it_takes():
+    for depth, microbatches in [(4, 1), (4, 4), (8, 3)]:
+        steps = steps_to_fill(Shape(depth, microbatches))
+        program = recorded("pipedream", depth, microbatches, steps)
+        assert staleness(program) == list(range(depth - 1, -1, -1))
+        assert staleness(recorded("pipedream", depth, microbatches, steps + 3)) == staleness(program)
