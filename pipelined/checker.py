@@ -115,7 +115,7 @@ def _check_budget(program: Program, budget: float) -> None:
         alive = 0
         for position, instruction in enumerate(instructions):
             alive += {"F": 1, "B": -1, "I": 0, "W": -1}[instruction.op]
-            if alive / program.layout.parts > budget:
+            if not alive / program.layout.parts <= budget:
                 count = f"{alive / program.layout.parts:g}"
                 fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
                 grid = fault_grid(program, {(worker, position): f"{count} alive from here"})

@@ -1,37 +1,45 @@
-"""Prove a schedule, price it, and show it as text, JSON, a picture or a trace file."""
+"""Prove a schedule, price it, and show it as text, JSON, a picture, a trace file or a table."""
 
 import argparse
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelined._commands import BadInput, writing
 from pipelined.checker import check
 from pipelined.grid import timeline_grid
 from pipelined.pricer import Costs, price
-from pipelined.program import OPS
 from pipelined.recorder import record
-from pipelined.schedules import SCALES, Shape, find, known
+from pipelined.schedules import SCALES, Schedule, Shape, find, known
+from pipelined.schedules._table import Table, write_table
 from pipelined.timeline import Timed, Timeline
-
-if TYPE_CHECKING:
-    from pipelined.trace import Span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a dotted module, or a path to a .py file")
-    parser.add_argument("--depth", type=int, required=True, metavar="D", help="number of stages")
-    parser.add_argument("--microbatches", type=int, required=True, metavar="N", help="microbatches a step")
+    parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
+    parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
+    parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
     parser.add_argument("--pipes", type=int, default=0, metavar="P", help="model replicas, 2f for chimera")
     parser.add_argument("--chunks", type=int, default=1, metavar="V", help="stages of a pipe on each worker")
     parser.add_argument("--scale", default="direct", choices=SCALES, help="how to go beyond D microbatches")
     parser.add_argument("--costs", default="", help="seconds a stage: forward=1,backward=2,p2p=0 and so on")
+    parser.add_argument(
+        "--mailbox", type=int, metavar="C", help="prove it for sends that block beyond C unasked messages"
+    )
+    parser.add_argument(
+        "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"
+    )
+    parser.add_argument(
+        "--budget", type=float, metavar="A", help="prove that no worker has more than A microbatches alive"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the grid")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw it")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write it for Perfetto (gzipped if it ends in .gz)")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write it as a table, a row a worker, as in 2F0")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,20 +48,21 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ScheduleError, BadInput: nothing has been printed.
     """
-    shape = Shape(arguments.depth, arguments.microbatches, arguments.pipes, arguments.chunks, arguments.scale)
-    costs = parse_costs(arguments.costs)
-    program = record(find(arguments.name), shape, costs)
-    check(program)
+    schedule, costs = find(arguments.name), parse_costs(arguments.costs)
+    shape = _shape(arguments, schedule)
+    program = record(schedule, shape, costs)
+    check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
     timeline = price(program, costs)
-    _write_files(arguments, timeline)
-    print(json.dumps(as_json(arguments, timeline)) if arguments.json else as_text(timeline))
+    _write_files(arguments, shape, timeline)
+    _tell_left_out(schedule)
+    print(json.dumps(as_json(arguments.name, shape, timeline)) if arguments.json else as_text(timeline))
 
 
 def parse_costs(text: str) -> Costs:
     """Read `forward=1,backward=2`; what is not named keeps its default.
 
     Raises:
-        BadInput: an unknown name, or no number. ScheduleError: a number that is no duration.
+        BadInput: an unknown name, no number, or work that takes no time. ScheduleError: a number that is no duration.
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     given = {}
@@ -65,15 +74,17 @@ def parse_costs(text: str) -> Costs:
             given[names[name]] = float(seconds)
         except ValueError as error:
             raise BadInput(f"the cost {item!r} is no number; write it as {name}=1.5") from error
+        if given[names[name]] == 0 and name != "p2p":
+            raise BadInput(f"work takes time (the cost {item}); give more than 0, only p2p can be free")
     return Costs(**given)
 
 
-def as_json(arguments: argparse.Namespace, timeline: Timeline) -> dict[str, Any]:
+def as_json(name: str, shape: Shape, timeline: Timeline) -> dict[str, Any]:
     """The timeline for programs."""
     return {
-        "schedule": arguments.name,
-        "depth": arguments.depth,
-        "microbatches": arguments.microbatches,
+        "schedule": name,
+        "depth": shape.depth,
+        "microbatches": shape.microbatches,
         "workers": [[_instruction(timed) for timed in worker] for worker in timeline.workers],
         "makespan": timeline.makespan,
         "bubble_ratio": timeline.bubble_ratio,
@@ -100,43 +111,45 @@ def _instruction(timed: Timed) -> dict[str, Any]:
     return {**places, "start": timed.start, "end": timed.end}
 
 
-def _write_files(arguments: argparse.Namespace, timeline: Timeline) -> None:
+def _shape(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
+    """What was asked for; a table knows its own depth and microbatches."""
+    own = schedule.shape if isinstance(schedule, Table) else None
+    depth = own.depth if own and arguments.depth is None else arguments.depth
+    microbatches = own.microbatches if own and arguments.microbatches is None else arguments.microbatches
+    for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
+        if value is None:
+            raise BadInput(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
+    return Shape(depth, microbatches, arguments.pipes, arguments.chunks, arguments.scale)
+
+
+def _write_files(arguments: argparse.Namespace, shape: Shape, timeline: Timeline) -> None:
+    if arguments.csv:
+        table = write_table(timeline.program)
+        with writing(arguments.csv):
+            arguments.csv.write_text(table)
     if arguments.trace:
+        from pipelined._commands._spans import write_trace
+
         with writing(arguments.trace):
-            _write_trace(arguments.trace, timeline)
+            write_trace(arguments.trace, timeline)
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            from pipelined._commands._drawing import Picture, draw, save
-
-            size = f"D = {arguments.depth}, N = {arguments.microbatches}"
-            title = f"{arguments.name}, {size}: makespan {timeline.makespan:g}, {timeline.bubble_ratio:.1%} idle"
-            rows = [f"worker {worker}" for worker in range(timeline.layout.workers)]
-            with writing(path):
-                save(draw(Picture(_spans(timeline), rows, title, "time")), path, format)
+            _draw(arguments.name, shape, timeline, path, format)
 
 
-def _spans(timeline: Timeline) -> list["Span"]:
-    from pipelined.trace import Span
+def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) -> None:
+    from pipelined._commands._drawing import Picture, draw, save
+    from pipelined._commands._spans import spans_of
 
-    return [
-        Span(worker, *_kind(timed), timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
-        for worker, done in enumerate(timeline.workers)
-        for timed in done
-        for i in [timed.instruction]
-    ]
-
-
-def _write_trace(path: Path, timeline: Timeline) -> None:
-    from pipelined.trace import Tracer, write
-
-    tracers = [Tracer(float) for _ in timeline.workers]
-    for span in _spans(timeline):
-        place = (span.step, span.stage, span.microbatch, span.pipe)
-        tracers[span.rank].record(span.category, span.name, span.start, span.end, place)
-    write(path, [tracer.events() for tracer in tracers])
+    size = f"D = {shape.depth}, N = {shape.microbatches}"
+    title = f"{name}, {size}: makespan {timeline.makespan:g}, {timeline.bubble_ratio:.1%} idle"
+    rows = [f"worker {worker}" for worker in range(timeline.layout.workers)]
+    with writing(path):
+        save(draw(Picture(spans_of(timeline), rows, title, "time")), path, format)
 
 
-def _kind(timed: Timed) -> tuple[str, str]:
-    """(category, name) of an instruction in a trace; both halves of a backward are of category backward."""
-    name = OPS[timed.instruction.op]
-    return name.partition("_")[0], name
+def _tell_left_out(schedule: Schedule) -> None:
+    """Say on stderr what a table has that is not ours to do."""
+    if isinstance(schedule, Table) and schedule.left_out:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.left_out.items()))
+        print(f"left out of {schedule.name}: {kinds}; messages, sums and shards look after themselves", file=sys.stderr)

@@ -19,11 +19,18 @@ from transports.local import world
 
 DOCUMENT = ROOT / "docs" / "schedules.md"
 EXAMPLE = ROOT / "docs" / "examples" / "gems.py"
+TABLE = ROOT / "docs" / "examples" / "late.csv"
 
 
 def shown(language):
     """The document's blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def block_with(text):
+    """The document's shell block in which this is."""
+    (found,) = [block for block in blocks(DOCUMENT) if text in block]
+    return found
 
 
 @pytest.fixture
@@ -38,6 +45,7 @@ def in_root(monkeypatch):
 
 def test_the_file_shown_is_the_example():
     assert shown("python") == [EXAMPLE.read_text()]
+    assert shown("csv") == [TABLE.read_text()]
 
 
 def test_every_schedule_is_in_the_table():
@@ -58,10 +66,23 @@ def test_the_fault_shown_is_what_the_checker_says(tmp_path, capsys):
 
 
 def test_what_is_drawn_is_there(in_root, tmp_path):
-    for command in blocks(DOCUMENT)[1].splitlines():
+    for command in block_with("--svg").splitlines():
         *words, file = shlex.split(command)[3:]
         assert main([*words, str(tmp_path / file)]) == 0
         assert (tmp_path / file).stat().st_size > 1000
+
+
+def test_the_refusal_without_mailboxes_is_what_the_command_prints(capsys):
+    assert main(shlex.split(block_with("--mailbox"))[3:]) == 2
+    assert capsys.readouterr().err == shown("text")[2]
+
+
+def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
+    show, write, _ = block_with("--csv").splitlines()
+    assert main(shlex.split(show)[3:]) == 0
+    assert main([*shlex.split(write)[3:-1], str(tmp_path / "written.csv")]) == 0
+    assert main(["schedule", str(tmp_path / "written.csv")]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("depth", "microbatches"), [(4, 1), (4, 4), (3, 5), (8, 8)])
@@ -71,7 +92,7 @@ def test_it_takes_the_time_it_says(depth, microbatches):
     assert set(timeline.peak_activations) == {1}
 
 
-@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4)])
+@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4), Case(str(TABLE), 2, 2, 4)])
 def test_it_trains_to_the_numbers_of_one_process(case, in_root):
     async def everyone():
         return await asyncio.gather(*(pipelined(case, transport) for transport in world(case.plan.world_size)))

@@ -96,6 +96,12 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
         ([*FOUR, "--costs", "forwards=1"], "unknown cost 'forwards'; known: forward, backward, backward-input"),
         ([*FOUR, "--costs", "forward"], "the cost 'forward' is no number"),
         ([*FOUR, "--costs", "forward=nan"], "the cost forward=nan is no duration"),
+        ([*FOUR, "--costs", "backward=0"], "work takes time (the cost backward=0); give more than 0"),
+        ([*FOUR, "--costs", "forward=-1"], "the cost forward=-1.0 is no duration"),
+        ([*FOUR, "--mailbox", "-1"], "a mailbox holds no negative number of messages (mailbox: -1)"),
+        ([*FOUR, "--csv", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
+        ([*FOUR, "--scale", "backward-halving", "--csv", "t.csv"], "a table cannot say that microbatches are cut"),
+        (["schedule", "gpipe", "--depth", "4"], "--microbatches is missing (gpipe takes more than one)"),
         ([*FOUR, "--png", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
         ([*FOUR, "--trace", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
     ],
@@ -128,6 +134,33 @@ def test_a_wrong_schedule_of_the_user_s_is_shown_as_a_grid(capsys, tmp_path):
     (tmp_path / "mine.py").write_text(text)
     assert main(["schedule", str(tmp_path / "mine.py"), "--depth", "2", "--microbatches", "1"]) == 2
     assert capsys.readouterr().err.endswith("worker 0 | 0F0p0\n                 ^ missing: 0B0p0\n")
+
+
+@pytest.mark.parametrize("flags", [["--mailbox", "0"], ["--budget", "3"], ["--microbatches", "3", "--blocking-sums"]])
+def test_what_breaks_a_limit_is_refused_with_an_arrow_at_each_fault(capsys, flags):
+    assert main([*FOUR, *flags]) == 2
+    assert "\nworker 1 | 1F0p0" in (message := capsys.readouterr().err) and " ^ " in message
+
+
+@pytest.mark.parametrize("flags", [["--mailbox", "1"], ["--budget", "4"], ["--blocking-sums"]])
+def test_limits_that_are_kept_change_nothing(capsys, flags):
+    assert output(capsys, *flags) == output(capsys)
+
+
+def test_a_table_it_wrote_is_shown_the_same_without_a_word_of_its_shape(capsys, tmp_path):
+    table = str(tmp_path / "four.csv")
+    shown = output(capsys, "--csv", table)
+    assert main(["schedule", table]) == 0
+    assert capsys.readouterr() == (shown, "")
+
+
+def test_what_is_left_out_of_a_table_is_told(capsys, tmp_path):
+    (tmp_path / "table.csv").write_text("0UNSHARD,0F0,0SEND_F0,0B0,0RECV_B0\n")
+    assert main(["schedule", str(tmp_path / "table.csv"), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["makespan"] == 3
+    told = f"left out of {tmp_path}/table.csv: 1 RECV_B, 1 SEND_F, 1 UNSHARD; messages, sums and shards look after them"
+    assert captured.err == f"{told}selves\n"
 
 
 def test_help_and_the_grid_need_neither_torch_nor_numpy_nor_matplotlib():
