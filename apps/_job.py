@@ -7,6 +7,7 @@ from apps._choose import Wishes, choose
 from apps._config import Config
 from apps._memory import activation_bytes, state_bytes
 from apps._presets import ModelConfig, find_preset, layer_costs, parameters
+from pipelined.checker import check
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 from pipelined.plan import Plan
@@ -61,7 +62,9 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        live = price(record(find(self.plan.schedule), self.plan.shape), COSTS).peak_activations
+        program = record(find(self.plan.schedule), self.plan.shape)
+        check(program)
+        live = price(program, COSTS).peak_activations
         rows = [self._row(worker, cut, live[worker]) for worker in range(self.plan.layout.workers)]
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return "\n".join([*rows, f"  activations between stages: {shape}"])
@@ -104,8 +107,18 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.microbatch,
         config.microbatches,
     )
-    plan, reason = choose(wishes)
+    plan, reason = choose(_as_its_table(wishes))
     return Job(config, model, sequence, plan, reason)
+
+
+def _as_its_table(wishes: Wishes) -> Wishes:
+    """A table knows its own shape; whatever else was asked for stays, and is refused with it."""
+    if not wishes.schedule or not wishes.schedule.endswith(".csv"):
+        return wishes
+    own = find(wishes.schedule).shape
+    chunks = own.chunks if wishes.chunks == 1 else wishes.chunks
+    microbatches = wishes.microbatches or own.microbatches
+    return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, chunks=chunks)
 
 
 def _model(config: Config) -> ModelConfig:

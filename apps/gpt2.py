@@ -28,13 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
         config = _parse(sys.argv[1:] if arguments is None else arguments, launch)
         launch = detect(os.environ, config.transport)
         job = resolve(config, launch.world_size)
+        if config.print_config or config.dry_run:
+            return _show(job, launch)
     except UsageError as error:
         return refuse(error, launch)
     except BrokenPipeError:
         hush()
         return 0
-    if config.print_config or config.dry_run:
-        return _show(job, launch)
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
     stop = StopRequest(os.getppid() if AGENT in os.environ else None)

@@ -44,6 +44,6 @@ def find(name: str) -> Schedule:
     if name.endswith(".csv"):
         return read_table(Path(name))
     if name.endswith(".py") or is_module(name):
-        return load(name)
+        return load(name, known())
     choice = f"known: {', '.join(known())}, or a module on the path, or the path of a .py file or a .csv table"
     raise ScheduleError(f"unknown schedule {name!r}; {choice}")

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,15 +38,17 @@ class OwnSchedule:
         return self.module.schedule(worker)
 
 
-def load(name: str) -> OwnSchedule:
+def load(name: str, others: Sequence[str]) -> OwnSchedule:
     """Import a schedule.
 
     Args:
         name: the path of a .py file, or the name of a module on the path.
+        others: names that could have been meant instead.
     Raises:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
-    module = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name))
+    remedy = f"mend that, or name one of the known: {', '.join(others)}"
+    module = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
     missing = [part for part in ("layout", "schedule") if not callable(getattr(module, part, None))]
     if missing:
         need = "layout(shape) and async schedule(worker)"
@@ -59,11 +61,11 @@ def is_module(name: str) -> bool:
     return "." in name or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
 
 
-def attempted(what: str, work: Callable[[], Any]) -> Any:
+def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> Any:
     """Let a user's code run; whatever it raises becomes one message that says where.
 
     Args:
-        what: the beginning of that message.
+        what: the beginning of that message, and `remedy` its end.
     Raises:
         ScheduleError: the code's own, or one that names what it raised instead.
     """
@@ -74,7 +76,7 @@ def attempted(what: str, work: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if isinstance(error, SyntaxError | ImportError | OSError) else f" at {frame.filename}:{frame.lineno}"
-        raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); mend that") from error
+        raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); {remedy}") from error
 
 
 def _imported(name: str) -> ModuleType:

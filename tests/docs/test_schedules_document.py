@@ -12,7 +12,7 @@ from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Shape, find, known
 from tests.docs.test_documents import blocks
-from tests.launching import ROOT
+from tests.launching import ROOT, launched, mpirun
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import new_event_loop
 from transports.local import world
@@ -83,6 +83,13 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
     assert main([*shlex.split(write)[3:-1], str(tmp_path / "written.csv")]) == 0
     assert main(["schedule", str(tmp_path / "written.csv")]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_table_trains_under_mpirun(in_root):
+    *_, job = block_with("--csv").splitlines()
+    command, env = mpirun("mpich", 2, *shlex.split(job)[4:], "--steps", 2, "--sample", 0, "--data", "LICENSE")
+    done = launched(command, timeout=60, env=env)
+    assert done.returncode == 0 and "validation loss" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("depth", "microbatches"), [(4, 1), (4, 4), (3, 5), (8, 8)])

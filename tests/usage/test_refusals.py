@@ -35,9 +35,15 @@ MISTAKES = [
     mistake("--depth 4 --pipes 3", "pipes: 3", "--pipes can be 2, 4"),
     mistake("--depth 4 --chunks 3", "chunks: 3", "--chunks 1"),
     mistake("--depth 4 --scale up", "unknown scale 'up'", "known: direct"),
-    mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: chimera, "),
-    mistake("--schedule ~/absent.py", "cannot import the schedule", "absent.py", "known: chimera, "),
+    mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: ", ", chimera, "),
+    mistake("--schedule ~/absent.py", "cannot import the schedule", "absent.py", "the known: ", ", chimera, "),
     mistake("--schedule ~/stuck.py --depth 2", "deadlock"),
+    mistake("--schedule ~/stuck.py --depth 2 --dry-run", "deadlock", "^ waits for 0F0p0"),
+    mistake("--schedule ~/forgets.py --depth 2", "worker 0 lacks 0B0p0", "^ missing: 0B0p0"),
+    mistake("--schedule ~/broken.py", "SyntaxError: expected ':' (broken.py, line 1)", "mend that"),
+    mistake("--schedule ~/repeats.csv", "worker 1 has 2 times, not 1, 1B0p0", "^ once too often: 1B0p0"),
+    mistake("--schedule ~/repeats.csv --microbatches 2", "--microbatches 2, its own: 1", "use --depth 2"),
+    mistake("--schedule ~/absent.csv", "cannot read the table", "give a CSV file with a row a worker"),
     mistake("--all-reduce fast", "unknown all-reduce 'fast'", "known: auto, "),
     mistake("--transport smoke", "unknown transport 'smoke'", "local, mpi, tcp"),
     mistake("--transport tcp", "torchrun", "not set: RANK, WORLD_SIZE"),
@@ -101,6 +107,9 @@ def files(tmp_path_factory):
     (folder / "binary").write_bytes(bytes(range(255, -1, -1)))
     (folder / "short").write_text("to be\n")
     (folder / "stuck.py").write_text(STUCK)
+    (folder / "forgets.py").write_text(STUCK.replace("await worker.backward(0)", "pass"))
+    (folder / "broken.py").write_text("def layout(shape)\n")
+    (folder / "repeats.csv").write_text("0F0,0B0\n1F0,1B0,1B0\n")
     for name in ("nothing", "bert", "occupied"):
         (folder / name).mkdir()
     (folder / "bert" / "config.json").write_text('{"model_type": "bert"}')
