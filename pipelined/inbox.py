@@ -30,6 +30,11 @@ class Inbox:
         self._asked: dict[Address, asyncio.Task[Frame]] = {}
         self._ask()
 
+    def expect(self, addresses: Iterable[Address]) -> None:
+        """Say what will be needed after what was expected before."""
+        self._expected.extend(addresses)
+        self._ask()
+
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
         """The message with this address; waits for it if need be."""
         if (peer, key) not in self._asked:
@@ -42,6 +47,10 @@ class Inbox:
         """Whether `take` would return at once; no for what has not been asked for yet. It takes nothing."""
         asked = self._asked.get((peer, key))
         return asked is not None and asked.done()
+
+    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
+        """The wait for a message that is next, or among the next `ahead`; whoever gives it up must not cancel it."""
+        return self._asked[peer, key]
 
     def _ask(self) -> None:
         while self._expected and len(self._asked) < self._ahead:

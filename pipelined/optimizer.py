@@ -80,3 +80,8 @@ def restore(
         parameter.copy_(saved["value"])
     state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
     optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **state}
+
+
+def updates_made(optimizer: torch.optim.Optimizer) -> int:
+    """How often an optimizer has updated its parameters, counting those before it was restored."""
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -4,11 +4,12 @@ Ranks are numbered group by group, so that the neighbours of a pipeline stand si
 all-reduce of a stage spans the groups.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pipelined.errors import UsageError
 from pipelined.schedules import Layout, Shape, find
+from pipelined.staleness import steps_to_fill
 
 
 class PlanError(UsageError):
@@ -69,6 +70,17 @@ class Plan:
     def total_microbatches(self) -> int:
         """The schedule's microbatches of one step over all groups: N·W, or twice that where backwards are halved."""
         return sum(map(len, self.layout.microbatches)) * self.width
+
+    @property
+    def microbatches_an_update(self) -> int:
+        """How many gradients, over all groups, make one update: those of a step, or fewer without a flush."""
+        updates = self.layout.updates
+        return self.total_microbatches if updates is None else updates.every * self.width
+
+    @property
+    def proof_shape(self) -> Shape:
+        """What is to be proved before training: a step, or as many as fill the pipe where there is no flush."""
+        return self.shape if self.layout.updates is None else replace(self.shape, steps=1 + steps_to_fill(self.shape))
 
     @property
     def batch(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from pipelined import checkpoint
 from pipelined.checkpoint import Checkpoint, Meta
 from pipelined.exchange import gather
-from pipelined.optimizer import restore, state_of
+from pipelined.optimizer import updates_made
 from pipelined.runtime import together
 from pipelined.trainer import Trainer
 
@@ -24,8 +24,8 @@ async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str
     Raises:
         CheckpointError: on every rank; the checkpoints before it are as they were.
     """
-    transport, owned = trainer.seat.actor.transport, trainer.replica.owned
-    state = {name: state_of(trainer.optimizer, parameter) for name, parameter in owned.items()}
+    transport = trainer.seat.actor.transport
+    state = {name: trainer.state_of(name) for name in trainer.replica.owned}
     rank, ranks = transport.rank, transport.world_size
     writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state)
     record = await together(transport, f"shard {step}", writing)
@@ -34,7 +34,8 @@ async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str
     def commit() -> Path:
         if rank:
             return directory
-        meta = Meta(step, trainer.model.identity(), config, {"seed": trainer.seat.seed})
+        scalars = {"seed": trainer.seat.seed, "updates": updates_made(trainer.optimizer)}
+        meta = Meta(step, trainer.model.identity(), config, scalars)
         return checkpoint.commit(directory, meta, records, keep)
 
     return await together(transport, f"commit {step}", asyncio.to_thread(commit))
@@ -52,6 +53,5 @@ async def load(trainer: Trainer, path: Path) -> int:
         return found, found.load(trainer.replica.parameters)
 
     found, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
-    for name, parameter in trainer.replica.parameters.items():
-        restore(trainer.optimizer, parameter, state[name], found.meta.step)
+    trainer.restore(state, found.meta.scalars.get("updates", found.meta.step))
     return found.meta.step

@@ -139,7 +139,7 @@ class TrainWorker(Worker):
         """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
         gradient = await self._arrival(at) if targets is None else None
-        scale = 1.0 / self.seat.plan.total_microbatches
+        scale = 1.0 / self.seat.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
         back = await self._compute(at, lambda: half(_alive(at), gradient, scale, noise, targets))
         if at.stage > 0:

@@ -13,11 +13,12 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.actor import Actor
-from pipelined.buckets import Bucket, Stages
+from pipelined.bucket_names import Stages
+from pipelined.buckets import Bucket
 from pipelined.device import Device
 from pipelined.ledger import Ledger
 from pipelined.model import Model
-from pipelined.optimizer import Recipe, update
+from pipelined.optimizer import Recipe, restore, state_of, update
 from pipelined.order import Order, follow_order
 from pipelined.plan import Plan
 from pipelined.replica import Replica, build_replica
@@ -50,7 +51,13 @@ class Numerics:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step came to; the same on every rank but for the seconds."""
+    """What a step came to; the same on every rank but for the seconds.
+
+    Args:
+        grad_norm: global; without a flush the root mean square of the step's updates.
+        staleness: of a schedule without a flush, for each stage the updates it made between the weights a gradient
+            was taken at and those it was subtracted from, mean of the step's microbatches.
+    """
 
     step: int
     loss: float
@@ -59,6 +66,7 @@ class StepReport:
     step_s: float
     idle_fraction: float
     stop: bool
+    staleness: tuple[float, ...] = ()
 
 
 class Trainer:
@@ -129,6 +137,15 @@ class Trainer:
         seconds = clock.now() - start
         idle = max(0.0, 1.0 - self._ledger.busy(entry) / seconds)
         return StepReport(step, self._ledger.loss(entry), norm, rate, seconds, idle, self._ledger.stop(entry))
+
+    def state_of(self, name: str) -> dict[str, torch.Tensor]:
+        """What a checkpoint must hold of a parameter."""
+        return state_of(self.optimizer, self.replica.parameters[name])
+
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
+        """Put back what `state_of` gave of every parameter held, after so many updates."""
+        for name, parameter in self.replica.parameters.items():
+            restore(self.optimizer, parameter, state[name], updates)
 
     async def _gradients(self, step: int) -> dict[int, float]:
         """Walk the schedule; afterwards every bucket holds its sum over all holders."""

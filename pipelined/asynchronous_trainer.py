@@ -1,0 +1,175 @@
+"""One rank's training without a flush: a stretch of steps from one drain to the next, walked by one coroutine.
+
+Stages are updated while microbatches are under way, so nothing of a whole step can be waited for: the numbers all ranks
+agree on, the global gradient norm among them, come steps behind, and gradients cannot be clipped by it. Every rank ends
+a stretch at the same step with nothing under way; there a model can be evaluated, saved, and gone on with bit for bit.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives import all_reduce
+from pipelined.admission import Admission
+from pipelined.asynchronous_worker import AsynchronousWorker
+from pipelined.checker import check
+from pipelined.plan import PlanError
+from pipelined.recorder import record
+from pipelined.schedules import find
+from pipelined.stage_updates import StageUpdates
+from pipelined.staleness import steps_to_fill
+from pipelined.trainer import StepReport, Trainer
+from pipelined.versioned_stage import Lent, VersionedStage
+from pipelined.versions import Versions
+
+OLDER = "version"
+"""A field of this name and a number below 0 holds a parameter as it was so many updates before."""
+
+
+class AsynchronousTrainer(Trainer):
+    """One rank of a training job whose schedule has no flush; made like a `Trainer`.
+
+    Raises:
+        PlanError: the recipe clips by the global norm.
+    """
+
+    def __init__(self, *arguments: Any, **more: Any):
+        super().__init__(*arguments, **more)
+        if self.recipe.clip:
+            fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
+            raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
+        ((_, stage),) = self.seat.stages.items()
+        stage.module = Lent(stage.module)
+        updates = self.plan.layout.updates
+        assert updates is not None
+        self._versions = [
+            Versions(bucket, self._optimizer_of(bucket.parameters), updates.delay or 0)
+            for bucket in self.replica.buckets
+        ]
+        self._held = VersionedStage(stage, self._versions)
+        self._proved = False
+
+    async def step(self, step: int, stop: bool = False) -> StepReport:
+        """Train one step, and drain."""
+        return await self.stretch(range(step, step + 1), lambda: stop)
+
+    async def stretch(
+        self,
+        steps: range,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None] = lambda report: None,
+    ) -> StepReport:
+        """Train some steps without a flush between them, and drain.
+
+        Args:
+            steps: which; all ranks the same.
+            stopping: whether this rank was asked to stop; a few steps behind the first that was, all do.
+            tell: called with the report of each step but the last, in order, as soon as all ranks are done with it.
+        Returns: the report of the last step.
+        """
+        await self._prepare()
+        schedule, shape = find(self.plan.schedule), replace(self.plan.shape, steps=len(steps))
+        layout, each = schedule.layout(shape), self.plan.microbatches
+        assert layout.updates is not None
+        every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
+
+        def rate(update: int) -> float:
+            return self.recipe.rate(steps.start + update * every // each)
+
+        worker = AsynchronousWorker(
+            self.seat,
+            layout,
+            steps.start,
+            self._held,
+            admission,
+            lambda account: StageUpdates(self.seat, self._held, layout, rate, self._sum, account),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            settling = tasks.create_task(self._settle(worker, admission, steps, stopping, tell))
+            await schedule.schedule(worker)
+            await worker.drain()
+        return settling.result()
+
+    def state_of(self, name: str) -> dict[str, torch.Tensor]:
+        """A parameter's value and optimizer state, with its older versions where the next step will use them."""
+        versions = next(v for v in self._versions if name in v.bucket.parameters)
+        older = {f"{OLDER}{number}": leaves[name].detach() for number, leaves in versions.older().items()}
+        return {**super().state_of(name), **older}
+
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
+        """Put back what `state_of` gave of every parameter; what is missing of older versions was the same."""
+        super().restore(state, updates)
+        for versions in self._versions:
+            parameters = versions.bucket.parameters
+            numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
+            older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
+            versions.restore(older)
+
+    async def _prepare(self) -> None:
+        """Once: prove as much of the schedule as fills the pipe."""
+        if self._proved:
+            return
+        await asyncio.to_thread(lambda: check(record(find(self.plan.schedule), self.plan.proof_shape)))
+        await self._ready_groups()
+        self._proved = True
+
+    async def _settle(
+        self,
+        worker: AsynchronousWorker,
+        admission: Admission,
+        steps: range,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None],
+    ) -> StepReport:
+        """Agree on every step as it is completed, in order, and let further ones in."""
+        clock, device, report, number = self.seat.device.clock, self.seat.device, None, 0
+        since, busy = clock.now(), device.busy
+        while await admission.enters(number):
+            account = worker.accounts[number]
+            await account.complete()
+            if report is not None:
+                tell(report)
+            losses = worker.close(number)
+            entry = self._entry(account.squares, losses, device.busy - busy, stopping(), account.staleness)
+            busy = device.busy
+            await all_reduce(self.world, entry)
+            report = self._report(steps[number], entry, clock.now() - since)
+            since = clock.now()
+            del worker.accounts[number]
+            admission.settle(number, report.stop)
+            worker.open()
+            number += 1
+        assert report is not None
+        return report
+
+    def _entry(
+        self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool, staleness: int
+    ) -> np.ndarray:
+        """This rank's contribution to what all agree on: the ledger's, and its stage's delays behind that."""
+        delays = np.zeros(self.plan.depth)
+        delays[self._held.stage.index] = staleness
+        return np.concatenate([self._ledger.entry(self.seat.actor.rank, squares, losses, busy, stop), delays])
+
+    def _report(self, step: int, entry: np.ndarray, seconds: float) -> StepReport:
+        total, delays = entry[: len(self._ledger)], entry[len(self._ledger) :]
+        updates = self.plan.total_microbatches // self.plan.microbatches_an_update
+        return StepReport(
+            step,
+            self._ledger.loss(total),
+            self._ledger.norm(total) / updates**0.5,
+            self.recipe.rate(step),
+            seconds,
+            max(0.0, 1.0 - self._ledger.busy(total) / seconds),
+            self._ledger.stop(total),
+            tuple(float(delay) / self.plan.total_microbatches for delay in delays),
+        )
+
+    def _optimizer_of(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """An optimizer of some parameters, whose state is part of the whole."""
+        optimizer = self.recipe.build(parameters)
+        optimizer.state = self.optimizer.state
+        return optimizer

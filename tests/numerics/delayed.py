@@ -1,0 +1,98 @@
+"""The plain single-process loop with delays: weights are a list of versions, and each gradient is taken at old ones.
+
+It uses none of the runtime: one module, one loop over microbatches in their order, torch's own AdamW. Which version a
+microbatch meets is said by a function of the stage and the microbatch, so that a paper's recurrence reads as printed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.func import functional_call
+
+from pipelined.noise import Noise
+from pipelined.optimizer import Recipe
+from pipelined.partition import partition
+from tests.numerics.plain import SEQUENCE, Case, Feed
+
+RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.0)
+Version = Callable[[int, int], int]
+"""(stage, microbatch of a group counted from the run's beginning) to the version of that stage's weights."""
+
+
+def pipedream(depth: int, drains: list[int] | None = None) -> Version:
+    """w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where nothing is older than the last drain.
+
+    Args:
+        drains: the first microbatch of each stretch.
+    """
+
+    def version(stage: int, microbatch: int) -> int:
+        start = max(first for first in drains or [0] if first <= microbatch)
+        return max(start, microbatch - (depth - 1 - stage))
+
+    return version
+
+
+def double_buffered(microbatches: int) -> Version:
+    """w(t+1) = w(t) - lr g(w(t-1)): PipeDream-2BW."""
+    return lambda stage, microbatch: max(microbatch // microbatches - 1, 0)
+
+
+@dataclass
+class Outcome:
+    """By step; `weights` are the last version of every parameter."""
+
+    losses: list[float]
+    norms: list[float]
+    weights: dict[str, torch.Tensor]
+
+
+def delayed(case: Case, steps: int, version: Version) -> Outcome:
+    """Train on one process; a parameter of several stages meets the version its first stage meets."""
+    model, feed, width, each = case.model, Feed(), case.width, case.microbatches
+    every = case.plan.layout.updates.every
+    module = model.build(range(model.layers), torch.float64, "cpu", seed=3)
+    weights = dict(module.named_parameters())
+    stage_of, optimizer = stages(case), adamw(weights)
+    history, squares, losses = [copied(weights)], [[] for _ in range(steps)], [0.0] * steps
+    for update in range(steps * each // every):
+        gradients = {name: torch.zeros_like(p) for name, p in weights.items()}
+        for microbatch in range(update * every, (update + 1) * every):
+            step, inside = divmod(microbatch, each)
+            for number in (group * each + inside for group in range(width)):
+                met = {n: history[version(s, microbatch)][n].clone().requires_grad_() for n, s in stage_of.items()}
+                logits = functional_call(module, met, (feed.inputs(step, number), Noise(3, step, number)))
+                loss = model.loss(logits, feed.targets(step, number))
+                (loss / (every * width)).backward()
+                losses[step] += loss.item() / (each * width)
+                for name, value in met.items():
+                    gradients[name] += value.grad
+        squares[update * every // each].append(sum(float((g**2).sum()) for g in gradients.values()))
+        for name, parameter in weights.items():
+            parameter.grad = gradients[name]
+        for group in optimizer.param_groups:
+            group["lr"] = RECIPE.rate(update * every // each)
+        optimizer.step()
+        history.append(copied(weights))
+    return Outcome(losses, [(sum(some) / len(some)) ** 0.5 for some in squares], history[-1])
+
+
+def copied(weights):
+    return {name: p.detach().clone() for name, p in weights.items()}
+
+
+def adamw(weights) -> torch.optim.AdamW:
+    matrices = [p for p in weights.values() if p.dim() >= 2]
+    vectors = [p for p in weights.values() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
+
+
+def stages(case: Case) -> dict[str, int]:
+    """The first stage that holds each parameter."""
+    model, found = case.model, {}
+    for stage, layers in enumerate(partition(model.costs(SEQUENCE), case.depth)):
+        for name, _ in model.build(layers, torch.float64, "meta", None).named_parameters():
+            found.setdefault(name, stage)
+    return found
