@@ -20,6 +20,7 @@ that this peer still holds, so that the peer can go; a rank that closes throws a
 
 import asyncio
 import os
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports._addresses import check_channel, check_peer
+from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
@@ -99,8 +101,11 @@ class MpiTransport(Transport):
         self._closing, self._closed = asyncio.Lock(), False
         self._poller = Poller(outcomes_now, patience)
         frames, bodies, buffers = comms
-        self._frames = Frames(frames, self._poller, PREAMBLE_BYTES + limits.header + inline, self._heard, self._give_up)
-        self._bodies, self._buffers = Bodies(bodies, self._poller, piece), Buffers(buffers, self._poller, piece)
+        self._bells = Bells(self._poller.wake)
+        longest, ring = PREAMBLE_BYTES + limits.header + inline, self._bells.ring
+        self._frames = Frames(frames, self._poller, longest, ring, self._heard, self._give_up)
+        self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
+        self._buffers = Buffers(buffers, self._poller, piece)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -114,8 +119,10 @@ class MpiTransport(Transport):
             await asyncio.sleep(1e-3)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         patience = Patience.on_node(node.size, len(os.sched_getaffinity(0)))
+        transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece)
+        transport._hang_bells(node)
         node.Free()
-        return cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece)
+        return transport
 
     def __repr__(self) -> str:
         return f"<MpiTransport rank {self.rank} of {self.world_size}>"
@@ -127,7 +134,7 @@ class MpiTransport(Transport):
         if nbytes <= self._inline:
             await self._frames.send(peer, b"".join(encode(Kind.MESSAGE, key, blocks, note, limits=self._limits)))
         else:
-            await self._bodies.hold(peer, blocks, partial(self._offer, peer, key, blocks, note))
+            await self._bodies.hold(peer, blocks, partial(self._offer, key, blocks, note))
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
@@ -181,10 +188,9 @@ class MpiTransport(Transport):
             return
         self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
-        told = [self._frames.start(peer, frame) for peer in range(self.world_size) if peer != self.rank]
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
-                await self._poller.wait(*told)
+                await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
         self._give_up(self._end)
         await self.close()
 
@@ -199,13 +205,25 @@ class MpiTransport(Transport):
                 await self._poller.turn()
             in_order = self._poller.failure is None
             self._poller.stop()
+            self._bells.close()
             await self._task
             self._closed = True
             if in_order:
                 self._free()
 
-    def _offer(self, peer: int, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> MPI.Request:
-        return self._frames.start(peer, encode_head(Kind.OFFER, key, blocks, note, tag, self._limits))
+    def _hang_bells(self, node: MPI.Comm) -> None:
+        """Exchange bells with the ranks of this node; all of them must do so."""
+        ranks, names = memoryview(bytearray(8 * node.size)).cast("q"), bytearray(NAME_BYTES * node.size)
+        node.Allgather([array("q", [self.rank]), MPI.INT64_T], [ranks, MPI.INT64_T])
+        node.Allgather([self._bells.name, MPI.BYTE], [names, MPI.BYTE])
+        starts = range(0, len(names), NAME_BYTES)
+        met = self._bells.meet(
+            {rank: bytes(names[at : at + NAME_BYTES]) for rank, at in zip(ranks, starts, strict=True)}
+        )
+        self._poller.is_woken(met and node.size == self.world_size)
+
+    def _offer(self, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> bytes:
+        return encode_head(Kind.OFFER, key, blocks, note, tag, self._limits)
 
     def _heard(self, source: int, frame: memoryview) -> None:
         preamble = parse_preamble(frame, self._limits)
@@ -232,13 +250,14 @@ class MpiTransport(Transport):
 
     def _say_goodbye(self) -> None:
         """Refuse what is new, let peers go of what they hold for us, tell them that nothing more will come."""
+        self._poller.is_woken(False)  # bare buffers that nobody asked for come without a ring
         self._refuse(Closed(f"rank {self.rank} is closed"))
         for peer in range(self.world_size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
                     self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
             goodbye = encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=self._limits)
-            self._poller.watch(self._frames.start(peer, goodbye), lambda outcome: None)
+            self._frames.start(peer, goodbye)
 
     def _goodbye_came(self, source: int, buffers: int) -> None:
         """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""

@@ -23,23 +23,33 @@ class Bodies:
 
     Args:
         piece: bytes that MPI is told about at once, below 2 GiB.
+        tell: sends a frame to a peer.
+        fetched: called with the peer once a body of its has been fetched.
     """
 
-    def __init__(self, comm: MPI.Comm, poller: Poller, piece: int):
-        self._comm, self._poller, self._piece = comm, poller, piece
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        poller: Poller,
+        piece: int,
+        tell: Callable[[int, bytes], None],
+        fetched: Callable[[int], None],
+    ):
+        self._comm, self._poller, self._piece, self._tell, self._fetched = comm, poller, piece, tell, fetched
         self._tags = Tags()
 
-    def hold(self, peer: int, blocks: Sequence[Block], announce: Callable[[int], MPI.Request]) -> asyncio.Future:
-        """Hold the blocks for the peer under a tag that `announce` tells it; done when the peer has them all."""
+    def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
+        """Hold the blocks for the peer under a tag that `offer` frames for it; done when the peer has them all."""
         tag = self._tags.take(peer)
         try:
-            announced = announce(tag)
+            frame = offer(tag)
         except TransportError:
             self._tags.release(peer, tag)
             raise
         datas = [block.data for block in blocks if block.nbytes]
         requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
-        return self._poller.wait(announced, *requests, done=lambda outcome: self._tags.release(peer, tag))
+        self._tell(peer, frame)
+        return self._poller.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
         """Start to fill the blocks with the body held under this tag; the requests are the caller's to watch."""
@@ -50,7 +60,7 @@ class Bodies:
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
         """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
-        coming = self._poller.wait(*self.fetch(peer, tag, blocks))
+        coming = self._poller.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._fetched(peer))
         self._poller.linger(coming.done)
         try:
             await asyncio.shield(coming)

@@ -30,6 +30,8 @@ class Patience:
         longest: no nap is longer.
         computing: while this rank computes, no nap is shorter, and there is no keen polling.
         linger: how long one who must wait may poll by himself first; it takes the loop's time.
+        asleep: the nap while nothing is under way here and all peers wake this rank when they send something.
+        restless: how quiet it must have been for that; a library may not see at once what it was woken for.
         share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
     """
 
@@ -39,6 +41,8 @@ class Patience:
     longest: float = 1e-3
     computing: float = 1e-3
     linger: float = 50e-6
+    asleep: float = 50e-3
+    restless: float = 2e-3
     share: float = 1 / 8
 
     @classmethod
@@ -52,10 +56,12 @@ class Patience:
             return cls()
         return cls(keen=0.0, hurried=0.5e-3, linger=0.0, longest=min(ranks / cores / 8 * 1e-3, 20e-3))
 
-    def nap(self, quiet: float, computing: bool, urgent: bool = False) -> float:
+    def nap(self, quiet: float, computing: bool, urgent: bool = False, asleep: bool = False) -> float:
         """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""
         if quiet < (self.hurried if urgent else self.keen) and not computing:
             return 0.0
+        if asleep and quiet > self.restless:
+            return self.asleep
         shortest = self.computing if computing else self.shortest
         return max(shortest, min(quiet * self.share, self.longest))
 
@@ -80,6 +86,7 @@ class Poller:
         self._next: asyncio.Handle
         self._napping = False
         self._computing = False
+        self._woken = False
         self._urgent = 0
         self._stopped = False
         self._failure: Exception | None = None
@@ -132,13 +139,13 @@ class Poller:
         future = self._loop.create_future()
         self._urgent += urgent
 
-        def resolve(outcome: Any) -> None:
+        def finished(outcome: Any) -> None:
             self._urgent -= urgent
             if done is not None:
                 done(outcome)
-            _resolve(future, outcome)
+            resolve(future, outcome)
 
-        self.watch_all(requests, resolve)
+        self.watch_all(requests, finished)
         return future
 
     def turn(self) -> asyncio.Future:
@@ -192,13 +199,14 @@ class Poller:
             if self.poll():
                 self._active = self._loop.time()
         except Exception as error:
-            _resolve(self._over, error)
+            resolve(self._over, error)
             return
         self._take_turn()
         if self._stopped:
-            _resolve(self._over, None)
+            resolve(self._over, None)
             return
-        pause = self._patience.nap(self._loop.time() - self._active, self._computing, self._urgent > 0)
+        quiet, asleep = self._loop.time() - self._active, self._woken and not self._requests
+        pause = self._patience.nap(quiet, self._computing, self._urgent > 0, asleep)
         self._napping = pause > 0
         if pause:
             self._next = self._loop.call_later(pause, self._tick)
@@ -229,6 +237,11 @@ class Poller:
             self._next.cancel()
             self._next = self._loop.call_soon(self._tick)
 
+    def is_woken(self, woken: bool) -> None:
+        """Whether whoever sends something to this rank also calls its `wake`."""
+        self._woken = woken
+        self.wake()
+
     def computing(self, busy: bool) -> None:
         self._computing = busy
         self.wake()
@@ -236,10 +249,11 @@ class Poller:
     def _take_turn(self) -> None:
         turns, self._turns = self._turns, []
         for turn in turns:
-            _resolve(turn, None)
+            resolve(turn, None)
 
 
-def _resolve(future: asyncio.Future, outcome: Any) -> None:
+def resolve(future: asyncio.Future, outcome: Any) -> None:
+    """Give a future its outcome, or its exception, unless it is done already."""
     if future.done():
         return
     if isinstance(outcome, Exception):

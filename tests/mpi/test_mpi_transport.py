@@ -1,6 +1,7 @@
 """MPI keeps every clause, one rank a process; and what only MPI has: tags, pieces, its own collectives."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,6 +118,25 @@ def test_ends_may_be_opened_and_closed_for_ever():
         for _ in range(1000):
             async with await MpiTransport.open(MPI.COMM_SELF) as end:
                 await end.native([0], 1).all_reduce(Block.of(np.ones(1)), "sum")
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
+    """Without bells the naps of a rank that only waits are a hop's delay, and 64 of them a core's work."""
+
+    async def main():
+        async with await MpiTransport.open(WORLD) as end:
+            end._poller._patience = replace(end._poller._patience, asleep=3600)
+            after, before = (end.rank + 1) % end.world_size, (end.rank - 1) % end.world_size
+            for turn, nbytes in enumerate([0, 10, 1 << 20, 100, 1 << 20]):
+                if end.rank == 0:
+                    await end.send(after, ("round", turn), np.zeros(nbytes, np.uint8))
+                assert (await end.receive(before, ("round", turn))).blocks[0].nbytes == nbytes
+                if end.rank != 0:
+                    await end.send(after, ("round", turn), np.zeros(nbytes, np.uint8))
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())

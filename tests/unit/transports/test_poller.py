@@ -43,6 +43,43 @@ def test_a_computing_rank_never_polls_keenly():
     assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
 
 
+def test_who_is_woken_by_others_sleeps_once_it_has_been_quiet_for_a_while():
+    patience = Patience(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
+    assert [patience.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
+    assert patience.nap(6e-3, computing=True, asleep=True) == 1.0
+
+
+def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
+    async def work(poller, library):
+        news, heard = [], asyncio.Event()
+
+        def listen():
+            if news:
+                heard.set()
+            return bool(news) and bool(news.pop())
+
+        poller.listen(listen)
+        poller.is_woken(True)
+        await poller.turn()
+        news.append("here")
+        poller.wake()
+        await heard.wait()
+
+    poll(work, Patience(keen=0, restless=0, asleep=1000))
+
+
+def test_nobody_sleeps_while_something_is_under_way():
+    async def work(poller, library):
+        poller.is_woken(True)
+        waiting = poller.wait("slow")
+        await poller.turn()
+        await poller.turn()  # which would never come if the poller slept
+        library.outcomes["slow"] = "done"
+        assert await waiting == "done"
+
+    poll(work, Patience(keen=0, restless=0, asleep=1000))
+
+
 @pytest.mark.parametrize(
     ("ranks", "cores", "keen", "longest"),
     [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 0.5e-3), (64, 2, False, 4e-3)],

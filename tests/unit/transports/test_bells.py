@@ -1,0 +1,76 @@
+"""Bells: a ring wakes, costs nothing when the bell rings already, and reaches nobody who is gone."""
+
+import asyncio
+import sys
+
+import pytest
+
+from transports._bells import NAME_BYTES, Bells
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract socket names are Linux's own")
+
+
+def ringing(work):
+    """Run work(ringer, sleeper, woken) with two bells that know each other; `woken` is set by a ring of the sleeper."""
+
+    async def main():
+        woken = asyncio.Event()
+        ringer, sleeper = Bells(lambda: None), Bells(woken.set)
+        try:
+            assert ringer.meet({0: ringer.name, 1: sleeper.name})
+            async with asyncio.timeout(20):
+                await work(ringer, sleeper, woken)
+        finally:
+            ringer.close()
+            sleeper.close()
+
+    asyncio.run(main())
+
+
+def test_a_ring_wakes_the_peer():
+    async def work(ringer, sleeper, woken):
+        ringer.ring(1)
+        await woken.wait()
+
+    ringing(work)
+
+
+def test_rings_that_nobody_has_answered_yet_neither_block_nor_fail_and_are_answered_together():
+    async def work(ringer, sleeper, woken):
+        for _ in range(10_000):
+            ringer.ring(1)
+        await woken.wait()
+        woken.clear()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not woken.is_set()
+
+    ringing(work)
+
+
+def test_who_has_gone_or_was_never_met_is_rung_in_vain():
+    async def work(ringer, sleeper, woken):
+        sleeper.close()
+        ringer.ring(1)
+        ringer.ring(7)
+
+    ringing(work)
+
+
+def test_a_name_that_nobody_has_here_means_that_not_all_can_be_woken():
+    async def work(ringer, sleeper, woken):
+        assert not ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
+        assert not ringer.meet({2: sleeper.name.replace(b"pipelined", b"elsewhere")})
+        woken.clear()
+        ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
+        await woken.wait()
+
+    ringing(work)
+
+
+def test_names_are_of_the_promised_length_and_all_different():
+    async def work(ringer, sleeper, woken):
+        assert len(ringer.name) == len(sleeper.name) == NAME_BYTES
+        assert ringer.name != sleeper.name
+
+    ringing(work)

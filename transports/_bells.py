@@ -1,0 +1,81 @@
+"""Bells: how ranks of one machine wake each other. The one rule: a ring carries nothing and may always be spurious.
+
+MPI has no event to wait for, so a rank that waits must ask again and again. A bell is a Unix datagram socket of an
+abstract, unguessable name (no file to leave behind): who has sent something rings, and the sleeper's loop wakes within
+tens of microseconds, instead of at its next poll. Knows no MPI: it is given the names.
+"""
+
+import asyncio
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+NAME_BYTES = 32
+
+
+class Bells:
+    """This rank's own bell, and those of its neighbours.
+
+    Args:
+        woken: called on the loop whenever somebody has rung.
+
+    Attributes:
+        name: what the neighbours must know to ring, `NAME_BYTES` long; all zeros where there are no bells.
+    """
+
+    def __init__(self, woken: Callable[[], None]):
+        self._woken, self._loop = woken, asyncio.get_running_loop()
+        self._names: dict[int, bytes] = {}
+        self._socket = _bound() if sys.platform == "linux" else None
+        self.name = bytes(NAME_BYTES) if self._socket is None else self._socket.getsockname()
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._rung)
+
+    def meet(self, names: Mapping[int, bytes]) -> bool:
+        """Learn the neighbours' names, all bound by now; whether every one of them can be rung, and so can ring.
+
+        A neighbour in another network namespace, as in a container of its own, cannot.
+        """
+        self._names = {peer: name for peer, name in names.items() if self._reaches(name)}
+        return len(self._names) == len(names)
+
+    def ring(self, peer: int) -> None:
+        """Wake this peer if it has a bell here; a bell that is ringing already needs no second ring."""
+        if peer in self._names:
+            with suppress(OSError):
+                self._socket.sendto(b"", self._names[peer])
+
+    def close(self) -> None:
+        """Take the bell down; whoever rings it now rings in vain."""
+        self._names = {}
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _reaches(self, name: bytes) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            self._socket.sendto(b"", name)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _rung(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._socket.recv(1)
+        self._woken()
+
+
+def _bound() -> socket.socket:
+    bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    bell.setblocking(False)
+    random = secrets.token_hex((NAME_BYTES - len("\0pipelined.")) // 2)
+    bell.bind(f"\0pipelined.{random}".ljust(NAME_BYTES, ".").encode())
+    return bell
