@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
+from pipelined.schedules import ScheduleError, Shape, find
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,31 @@ def choose(wishes: Wishes) -> tuple[Plan, str]:
 
 def _grid(wishes: Wishes) -> tuple[int, int, str]:
     """(depth, width, reason)."""
-    ranks, depth, width = wishes.world_size, wishes.depth, wishes.width
+    ranks, depth, width, each = wishes.world_size, wishes.depth, wishes.width, _stages_each(wishes)
     if ranks is None:
-        return depth or 1, width or 1, "as many ranks as the plan needs, all in this process"
+        return depth or each, width or 1, "as many ranks as the plan needs, all in this process"
     if depth is not None and width is not None:
-        if depth * width // max(1, wishes.chunks) != ranks:
+        if depth * width // each != ranks:
             fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
             raise UsageError(f"{fact}; start {depth * width} ranks or leave --width out")
         return depth, width, "as given"
     if depth is not None:
-        workers = max(1, depth // max(1, wishes.chunks))
+        workers = max(1, depth // each)
         return depth, _divided(ranks, workers, "depth", depth), "depth as given; the other ranks are further groups"
     if width is not None:
-        depth = _divided(ranks, width, "width", width) * max(1, wishes.chunks)
+        depth = _divided(ranks, width, "width", width) * each
         return depth, width, "width as given; each group's ranks are its stages"
-    return _free_grid(ranks, wishes)
+    return _free_grid(ranks, each, wishes)
+
+
+def _stages_each(wishes: Wishes) -> int:
+    """Stages a worker holds in one pipe: as asked for, or where nothing is, as the schedule folds two of them."""
+    if wishes.chunks > 1 or wishes.schedule is None:
+        return max(1, wishes.chunks)
+    try:
+        return 2 // find(wishes.schedule).layout(Shape(2, 2, wishes.pipes, scale=wishes.scale)).workers
+    except ScheduleError:
+        return 1
 
 
 def _divided(ranks: int, by: int, name: str, value: int) -> int:
@@ -86,10 +97,16 @@ def _divided(ranks: int, by: int, name: str, value: int) -> int:
     return ranks // by
 
 
-def _free_grid(ranks: int, wishes: Wishes) -> tuple[int, int, str]:
-    """Chimera near depth 4 where an even depth divides the ranks, else one pipeline, else data parallelism."""
-    divisors = [d for d in range(1, min(ranks, wishes.layers) + 1) if ranks % d == 0]
-    even = [d for d in divisors if d % 2 == 0 and d <= 8 and wishes.schedule in (None, "chimera")]
+def _free_grid(ranks: int, each: int, wishes: Wishes) -> tuple[int, int, str]:
+    """Chimera near depth 4 where an even depth divides the ranks, else one pipeline, else data parallelism.
+
+    A schedule that was asked for by another name gets as deep a pipeline as ranks and layers allow.
+    """
+    divisors = [d for d in range(1, min(ranks, max(1, wishes.layers // each)) + 1) if ranks % d == 0]
+    if wishes.schedule not in (None, "chimera"):
+        workers, stages = divisors[-1], "one stage" if each == 1 else f"{each} stages"
+        return workers * each, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
+    even = [d for d in divisors if d % 2 == 0 and d <= 8]
     if even:
         depth = min(even, key=lambda d: (wishes.batch % (ranks // d) != 0, abs(d - 4), d))
         return depth, ranks // depth, f"the even depth nearest 4 whose width divides the batch of {wishes.batch}"

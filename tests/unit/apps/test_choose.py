@@ -49,3 +49,31 @@ def test_a_batch_that_does_not_divide_is_refused():
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(UsageError, match=r"stages: 8, layers: 6"):
         choose(Wishes(8, 6, 32, depth=8))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "chunks", "depth", "width"),
+    [
+        (4, "zb_h1", 1, 4, 1),
+        (4, "chimera_w", 1, 4, 1),
+        (4, "zb_v", 1, 8, 1),
+        (8, "zb_v", 1, 8, 2),
+        (1, "dualpipe_v", 1, 2, 1),
+        (4, "dualpipe_v", 2, 8, 1),
+        (2, "interleaved", 3, 6, 1),
+        (7, "one_f_one_b", 1, 7, 1),
+    ],
+)
+def test_a_schedule_asked_for_gets_as_deep_a_pipeline_as_fits(ranks, schedule, chunks, depth, width):
+    plan, _ = choose(Wishes(ranks, layers=8, batch=32, schedule=schedule, chunks=chunks))
+    assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
+
+
+def test_a_folded_schedule_alone_makes_a_fold():
+    plan, _ = choose(Wishes(None, layers=8, batch=32, schedule="zb_v"))
+    assert (plan.depth, plan.world_size) == (2, 1)
+
+
+def test_a_fold_of_more_stages_than_layers_is_refused():
+    with pytest.raises(UsageError, match=r"stages: 2, layers: 1"):
+        choose(Wishes(2, layers=1, batch=32, schedule="zb_v"))
