@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import _commands
-from pipelined.schedules import ScheduleError
+from pipelined.errors import UsageError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ScheduleError, _commands.BadInput) as error:
+    except (UsageError, _commands.BadInput) as error:
         print(f"python -m pipelined {chosen.command}: {error}", file=sys.stderr)
         return 2
     return 0

@@ -6,6 +6,8 @@ has an idle gap before its own last instruction ends. Without a gap the sum woul
 
 from pipelined.timeline import Timed, Timeline
 
+SYNCS = ("eager", "gap", "after")
+"""When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
 SHORTEST = 1e-9  # of the makespan; less is rounding
 
 

@@ -62,13 +62,18 @@ def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction]
     """The most bytes of activations alive at once; a recomputed forward is alive beside what is kept of the others."""
     alive = peak = 0
     for instruction in instructions:
-        costs = stages[instruction.stage]
-        kept = costs.boundary_bytes if recompute else costs.activation_bytes
-        if instruction.op == "F":
-            alive += kept
-        elif instruction.op in "BI":
-            alive += costs.activation_bytes - kept
-        peak = max(peak, alive)
-        if instruction.op in "BW":
-            alive -= costs.activation_bytes
+        before, during, after = _kept(stages[instruction.stage], instruction.op, recompute)
+        peak = max(peak, alive - before + during)
+        alive += after - before
     return peak
+
+
+def _kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, int]:
+    """Bytes of a microbatch before, during and after an instruction; what a half leaves may be more than it took."""
+    whole = costs.activation_bytes
+    kept = costs.boundary_bytes if recompute else whole
+    if op == "F":
+        return 0, kept, kept
+    if op == "B":
+        return kept, whole, 0
+    return (kept, max(whole, costs.pending), costs.pending) if op == "I" else (costs.pending, costs.pending, 0)

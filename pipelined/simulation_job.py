@@ -7,15 +7,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from collectives.all_reduce import known
+from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
 from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.program import Instruction
 from pipelined.traffic import ledger_bytes
 from pipelined.workload import Workload
-
-SYNCS = ("eager", "gap", "after")
-"""When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
 
 LEDGER = "ledger"
 """The name of the sum of the few numbers that all ranks agree on."""

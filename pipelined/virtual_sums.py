@@ -29,6 +29,11 @@ class Sum:
     start: float
     end: float
 
+    @property
+    def name(self) -> str:
+        """As a trace of training calls it."""
+        return f"stage {'+'.join(map(str, self.what))}" if isinstance(self.what, tuple) else str(self.what)
+
 
 class _Meeting:
     """Who takes part in a sum, how long it lasts, who is still missing, and when it ends once nobody is."""

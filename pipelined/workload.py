@@ -22,7 +22,8 @@ class StageCosts:
         backward_weight: seconds of the half that gives the weights'; the rest of the backward if not given.
         update: seconds of the optimizer's update of the stage, once a step.
         message_bytes: what it sends on to the next stage, and what comes back from there as a gradient.
-        activation_bytes: what it keeps from its forward to its last backward, input and output with it.
+        activation_bytes: what it keeps from its forward to its backward, input and output with it.
+        pending_bytes: what it keeps of a split backward between its halves; as from the forward on if not given.
         boundary_bytes: what it keeps instead where activations are recomputed: input and output.
     Raises:
         UsageError: a duration is negative or not finite, an instruction takes no time, a size is negative.
@@ -35,6 +36,7 @@ class StageCosts:
     update: float = 0.0
     message_bytes: int = 0
     activation_bytes: int = 0
+    pending_bytes: int | None = None
     boundary_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -44,9 +46,14 @@ class StageCosts:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
             if seconds == 0 and name != "update":
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
-        for name in ("message_bytes", "activation_bytes", "boundary_bytes"):
-            if getattr(self, name) < 0:
+        for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes"):
+            if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name.replace('_', '-')}={getattr(self, name)} is no size; give bytes from 0 up")
+
+    @property
+    def pending(self) -> int:
+        """Bytes kept between the halves of a backward."""
+        return self.activation_bytes if self.pending_bytes is None else self.pending_bytes
 
     def seconds(self, op: str, recompute: bool = False) -> float:
         """Seconds of one instruction, F, B, I or W; where activations are recomputed B and I hold a forward more."""
@@ -70,12 +77,18 @@ class Parameters:
         elements: numbers in them.
         tensors: how many parameters they are.
         itemsize: bytes of a number.
+    Raises:
+        UsageError: fewer numbers than none.
     """
 
     stages: Stages
     elements: int
     tensors: int = 1
     itemsize: int = 4
+
+    def __post_init__(self) -> None:
+        if self.elements < 0:
+            raise UsageError(f"stages {self.stages} cannot have {self.elements} parameters; give 0 or more")
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 The rule: an instruction becomes the span that training would trace for it, so that both can be laid side by side.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipelined.program import OPS
@@ -10,20 +11,24 @@ from pipelined.timeline import Timed, Timeline
 from pipelined.trace import Span, Tracer, write
 
 
-def spans_of(timeline: Timeline) -> list[Span]:
-    """Every instruction of a timeline, worker by worker, as step 0."""
+def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
+    """Every instruction of a timeline, worker by worker, as step 0.
+
+    Args:
+        first: the rank of worker 0.
+    """
     return [
-        Span(worker, *_kind(timed), timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
+        Span(first + worker, *_kind(timed), timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
         for worker, done in enumerate(timeline.workers)
         for timed in done
         for i in [timed.instruction]
     ]
 
 
-def write_trace(path: Path, timeline: Timeline) -> None:
-    """Write a timeline for Perfetto."""
-    tracers = [Tracer(float) for _ in timeline.workers]
-    for span in spans_of(timeline):
+def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
+    """Write spans of so many ranks for Perfetto."""
+    tracers = [Tracer(float) for _ in range(ranks)]
+    for span in spans:
         place = (span.step, span.stage, span.microbatch, span.pipe)
         tracers[span.rank].record(span.category, span.name, span.start, span.end, place)
     write(path, [tracer.events() for tracer in tracers])

@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from pipelined._commands import BadInput, writing
+from pipelined._commands._shape import add_shape, shape_of
 from pipelined.checker import check
 from pipelined.grid import timeline_grid
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
-from pipelined.schedules import SCALES, Schedule, Shape, find, known
+from pipelined.schedules import Schedule, Shape, find
 from pipelined.schedules._table import Table, write_table
 from pipelined.timeline import Timed, Timeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
-    parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
-    parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
-    parser.add_argument("--pipes", type=int, default=0, metavar="P", help="model replicas, 2f for chimera")
-    parser.add_argument("--chunks", type=int, default=1, metavar="V", help="stages of a pipe on each worker")
-    parser.add_argument("--scale", default="direct", choices=SCALES, help="how to go beyond D microbatches")
+    add_shape(parser)
     parser.add_argument("--costs", default="", help="seconds a stage: forward=1,backward=2,p2p=0 and so on")
     parser.add_argument(
         "--mailbox", type=int, metavar="C", help="prove it for sends that block beyond C unasked messages"
@@ -49,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         ScheduleError, BadInput: nothing has been printed.
     """
     schedule, costs = find(arguments.name), parse_costs(arguments.costs)
-    shape = _shape(arguments, schedule)
+    shape = shape_of(arguments, schedule)
     program = record(schedule, shape, costs)
     check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
     timeline = price(program, costs)
@@ -111,27 +107,16 @@ def _instruction(timed: Timed) -> dict[str, Any]:
     return {**places, "start": timed.start, "end": timed.end}
 
 
-def _shape(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
-    """What was asked for; a table knows its own depth and microbatches."""
-    own = schedule.shape if isinstance(schedule, Table) else None
-    depth = own.depth if own and arguments.depth is None else arguments.depth
-    microbatches = own.microbatches if own and arguments.microbatches is None else arguments.microbatches
-    for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
-        if value is None:
-            raise BadInput(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
-    return Shape(depth, microbatches, arguments.pipes, arguments.chunks, arguments.scale)
-
-
 def _write_files(arguments: argparse.Namespace, shape: Shape, timeline: Timeline) -> None:
     if arguments.csv:
         table = write_table(timeline.program)
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
-        from pipelined._commands._spans import write_trace
+        from pipelined._commands._spans import spans_of, write_trace
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, timeline)
+            write_trace(arguments.trace, timeline.layout.workers, spans_of(timeline))
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
             _draw(arguments.name, shape, timeline, path, format)
