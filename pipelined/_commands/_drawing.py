@@ -1,8 +1,8 @@
 """Pictures of timelines, simulated and measured alike: one row a worker, time to the right, idle left white.
 
-A box is one forward or backward: its hue is the stage, its shade the pipe, its number the microbatch; a backward has a
-dark foot. Messages, all-reduces and optimizer steps are strips under the boxes. The rule: a picture is made of spans
-and knows neither where they came from nor any schedule.
+A box is one forward or backward: its hue is the stage, its shade the pipe, its number the microbatch; a backward and
+its input half have a dark foot, the weight half a dark cap. Messages, all-reduces and optimizer steps are strips under
+the boxes. The rule: a picture is made of spans and knows neither where they came from nor any schedule.
 """
 
 from collections import defaultdict
@@ -23,6 +23,8 @@ from pipelined._commands._colours import INK, Colour, foot_colour, pipe_colour, 
 from pipelined.trace import Span
 
 PASSES = ("forward", "backward")
+WEIGHT_HALF = "backward_weight"
+EDGE = 0.13  # of a box's height: a foot or a cap
 STRIPS: dict[str, Colour] = {
     "receive": (0.80, 0.82, 0.85),
     "send": (0.47, 0.53, 0.62),
@@ -46,6 +48,7 @@ class Picture:
         rows: names of the workers, by rank.
         title, axis: above and below.
         per_second: units of the axis in a second.
+        until: seconds at which the axis ends at the earliest, so that pictures can be laid side by side.
     """
 
     spans: Sequence[Span]
@@ -53,6 +56,7 @@ class Picture:
     title: str
     axis: str
     per_second: float = 1.0
+    until: float = 0.0
 
     @cached_property
     def boxes(self) -> list[Span]:
@@ -73,7 +77,12 @@ class Picture:
     @cached_property
     def end(self) -> float:
         """In units of the axis."""
-        return max(span.end for span in self.spans) * self.per_second
+        return max(self.until, *(span.end for span in self.spans)) * self.per_second
+
+    @cached_property
+    def halved(self) -> bool:
+        """Whether there is a weight half."""
+        return any(span.name == WEIGHT_HALF for span in self.boxes)
 
     @property
     def row_inches(self) -> float:
@@ -89,16 +98,25 @@ def draw(picture: Picture) -> Figure:
     """Draw it. Cost: about a millisecond a number shown."""
     figure = Figure((WIDTH, 1.35 + picture.row_inches * len(picture.rows)), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    draw_on(figure.add_subplot(), picture)
+    add_legend(figure, picture)
+    return figure
+
+
+def draw_on(axes: Axes, picture: Picture) -> None:
+    """Draw it without a legend, into a part of a page."""
     _draw_boxes(axes, picture)
     _draw_numbers(axes, picture)
     _draw_strips(axes, picture)
-    _dress(axes, picture)
+    dress(axes, picture, picture.title)
+
+
+def add_legend(figure: Figure, picture: Picture) -> None:
+    """Say below the page what its colours and shapes mean."""
     handles = list(_legend(picture))
     lines = -(-len(handles) // MOST_ENTRIES)
     look = {"fontsize": 8, "handlelength": 1.1, "handleheight": 1.1, "columnspacing": 1.2, "handletextpad": 0.45}
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **look)
-    return figure
 
 
 def save(figure: Figure, path: Path, format: str) -> None:
@@ -113,7 +131,8 @@ def _draw_boxes(axes: Axes, picture: Picture) -> None:
         top, height = _top(picture, span.rank), picture.box_height
         fills[stage_colour(*look)].append(_rectangle(picture, span, top, top + height))
         if span.category == "backward":
-            feet[foot_colour(*look)].append(_rectangle(picture, span, top + 0.87 * height, top + height))
+            edge = top if span.name == WEIGHT_HALF else top + (1 - EDGE) * height
+            feet[foot_colour(*look)].append(_rectangle(picture, span, edge, edge + EDGE * height))
     for colour, rectangles in fills.items():
         axes.add_collection(PolyCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.6))
     for colour, rectangles in feet.items():
@@ -130,8 +149,13 @@ def _draw_numbers(axes: Axes, picture: Picture) -> None:
         if size < SMALLEST:
             continue
         middle = span.start * picture.per_second + width / 2
-        height = _top(picture, span.rank) + picture.box_height * (0.44 if span.category == "backward" else 0.5)
+        height = _top(picture, span.rank) + picture.box_height * _middle(span)
         axes.text(middle, height, str(span.microbatch), size=size, color=INK, ha="center", va="center_baseline")
+
+
+def _middle(span: Span) -> float:
+    """Where a number stands, of its box's height: amid what foot or cap leave free."""
+    return {"forward": 0.5, WEIGHT_HALF: 0.5 + EDGE / 2}.get(span.name, 0.5 - EDGE / 2)
 
 
 def _draw_strips(axes: Axes, picture: Picture) -> None:
@@ -143,13 +167,14 @@ def _draw_strips(axes: Axes, picture: Picture) -> None:
         axes.add_collection(PolyCollection(boxes, facecolor=STRIPS[category], linewidth=0))
 
 
-def _dress(axes: Axes, picture: Picture) -> None:
+def dress(axes: Axes, picture: Picture, title: str) -> None:
+    """Rows, axis and title of a part of a page."""
     rows = len(picture.rows)
     axes.set_xlim(0, picture.end)
     axes.set_ylim(rows, 0)
     axes.set_yticks([row + 0.5 for row in range(rows)], picture.rows, size=min(9, 60 * picture.row_inches))
     axes.set_xlabel(picture.axis, size=9)
-    axes.set_title(picture.title, size=11, loc="left", color=INK)
+    axes.set_title(title, size=11, loc="left", color=INK)
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -163,7 +188,8 @@ def _legend(picture: Picture) -> Iterator[Artist]:
         yield Patch(color=stage_colour(stage, depth, 0, pipes), label=f"stage {stage}")
     for pipe in range(pipes) if pipes > 1 else ():
         yield Patch(color=pipe_colour(pipe, pipes), label=f"pipe {pipe}")
-    yield Line2D([], [], color=INK, linewidth=2.5, label="backward")
+    foot = "foot: backward or its input half, cap: weight half" if picture.halved else "foot: backward"
+    yield Line2D([], [], color=INK, linewidth=2.5, label=foot)
     for category, colour in STRIPS.items():
         if any(span.category == category for span in picture.strips):
             yield Patch(color=colour, label=category.replace("_", "-"))

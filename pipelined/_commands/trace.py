@@ -1,16 +1,17 @@
-"""Draw what every rank really did in one step, from a file written by --trace."""
+"""Draw what every rank really did in one step, from a file written by --trace, beside what was expected of it."""
 
 import argparse
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelined._commands import BadInput, writing
 
 if TYPE_CHECKING:
-    from pipelined.trace import Span
+    from matplotlib.figure import Figure
 
-PASSES = ("forward", "backward")
+    from pipelined._commands._comparison import Pass
+    from pipelined.trace import Span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,62 +20,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--png", type=Path, metavar="OUT", help="draw it")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="draw it")
     parser.add_argument("--step", type=int, metavar="K", help="which step (default: the middle one)")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="what was expected: a trace by schedule or simulate, or another run's",
+    )
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="stretch what was expected to the work that was measured, as its unit is free",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Draw one step, and print where its time went.
+    """Draw one step, and print where its time went, and where it differs from what was expected.
 
     Raises:
-        BadInput: no such file, cut short, no trace, or no such step in it; nothing has been written.
+        BadInput: no such file, cut short, no trace, or no such step in it; or the two are not of one program. Nothing
+            has been written.
     """
-    from pipelined.trace import TraceError, read
+    from pipelined._commands._steps import read_step
 
-    try:
-        spans = read(arguments.file)
-    except TraceError as error:
-        raise BadInput(str(error)) from error
-    step = _chosen_step([span for span in spans if _is_pass(span)], arguments.step, arguments.file)
-    ranks = sorted({span.rank for span in spans})
-    shown = _of_step(spans, step, ranks)
-    title = f"step {step} on {len(ranks)} ranks: {_summary(shown, len(ranks))}"
-    for format in ("svg", "png"):
-        if path := getattr(arguments, format):
-            from pipelined._commands._drawing import Picture, draw, save
+    if arguments.fit and not arguments.against:
+        raise BadInput("--fit stretches what was expected, and nothing was; give --against a trace, or leave --fit out")
+    step, rows, spans = read_step(arguments.file, arguments.step)
+    title = f"step {step} on {len(rows)} ranks: {_summary(spans, len(rows))}"
+    if arguments.against:
+        _compare(arguments, spans, rows, title)
+        return
+    from pipelined._commands._drawing import Picture, draw
 
-            with writing(path):
-                rows = [f"rank {rank}" for rank in ranks]
-                save(draw(Picture(shown, rows, title, "time (ms)", 1e3)), path, format)
+    _save(arguments, lambda: draw(Picture(spans, rows, title, "time (ms)", 1e3)))
     print(title)
 
 
-def _is_pass(span: "Span") -> bool:
-    return span.category in PASSES and None not in (span.step, span.stage, span.microbatch, span.pipe)
+def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str) -> None:
+    from pipelined._commands._comparison import fitted, last_end, repeated, report, side_by_side
+    from pipelined._commands._steps import read_step
+
+    _, _, expected = read_step(arguments.against, None)
+    expected = repeated(expected, len(rows))
+    if arguments.fit:
+        expected = fitted(spans, expected)
+    passes = side_by_side(spans, expected)
+    name = f"expected, {arguments.against.name}{' (stretched)' if arguments.fit else ''}"
+    titles = [f"measured, {title}", f"{name}: {_summary(expected, len(rows))}"]
+    _save(arguments, lambda: _page(spans, expected, rows, titles, passes))
+    really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
+    end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"
+    print("\n".join([*titles, end, "", report(passes)]))
 
 
-def _chosen_step(passes: list["Span"], asked: int | None, path: Path) -> int:
-    """The step asked for, or the middle one: by then nothing is being done for the first time."""
-    steps = sorted({span.step for span in passes})
-    if not steps:
-        raise BadInput(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")
-    if asked is None:
-        return steps[len(steps) // 2]
-    if asked not in steps:
-        raise BadInput(f"the trace {path} holds no step {asked} (steps: {steps[0]} to {steps[-1]}); choose one of them")
-    return asked
+def _page(
+    measured: list["Span"], expected: list["Span"], rows: list[str], titles: list[str], passes: list["Pass"]
+) -> "Figure":
+    from pipelined._commands._comparison_page import draw_comparison
+    from pipelined._commands._drawing import Picture
 
-
-def _of_step(spans: list["Span"], step: int, ranks: list[int]) -> list["Span"]:
-    """A step's events by row, with time counted from its first forward; idle time is what is left white."""
-    mine = [span for span in spans if span.step == step and (_is_pass(span) or span.category not in (*PASSES, "idle"))]
-    origin, row = min(span.start for span in mine if _is_pass(span)), {rank: row for row, rank in enumerate(ranks)}
-    return [
-        replace(span, rank=row[span.rank], start=max(span.start - origin, 0.0), end=span.end - origin)
-        for span in mine
-        if span.end > origin
+    until = max(span.end for span in (*measured, *expected))
+    pictures = [
+        Picture(spans, rows, title, "time (ms)", 1e3, until)
+        for spans, title in zip((measured, expected), titles, strict=True)
     ]
+    return draw_comparison(*pictures, passes)
+
+
+def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
+    for format in ("svg", "png"):
+        if path := getattr(arguments, format):
+            from pipelined._commands._drawing import save
+
+            with writing(path):
+                save(figure(), path, format)
 
 
 def _summary(spans: list["Span"], ranks: int) -> str:
     end = max(span.end for span in spans)
-    busy = sum(span.end - span.start for span in spans if span.category in PASSES)
+    busy = sum(span.end - span.start for span in spans if span.category in ("forward", "backward"))
     return f"{end * 1e3:.1f} ms, {busy / (end * ranks):.0%} of it in forward and backward"

@@ -66,7 +66,7 @@ def test_the_fault_shown_is_what_the_checker_says(tmp_path, capsys):
 
 
 def test_what_is_drawn_is_there(in_root, tmp_path):
-    for command in block_with("--svg").splitlines():
+    for command in block_with("gems.svg").splitlines():
         *words, file = shlex.split(command)[3:]
         assert main([*words, str(tmp_path / file)]) == 0
         assert (tmp_path / file).stat().st_size > 1000
@@ -75,6 +75,20 @@ def test_what_is_drawn_is_there(in_root, tmp_path):
 def test_the_refusal_without_mailboxes_is_what_the_command_prints(capsys):
     assert main(shlex.split(block_with("--mailbox"))[3:]) == 2
     assert capsys.readouterr().err == shown("text")[2]
+
+
+def test_what_was_measured_is_laid_beside_what_was_expected(in_root, tmp_path, capsys):
+    text = block_with("--against")
+    for name in ("expected.json", "measured.json", "both.png"):
+        text = text.replace(name, str(tmp_path / name))
+    expect, measure, compare = map(shlex.split, text.splitlines())
+    assert main(expect[3:]) == 0
+    flags = "--layers 2 --d-model 16 --seq 16 --sample 0 --data LICENSE".split()
+    command, env = mpirun("mpich", 4, *measure[4:], *flags)
+    done = launched(command, timeout=60, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert main(compare[3:]) == 0
+    assert (tmp_path / "both.png").stat().st_size > 1000 and "largest differences" in capsys.readouterr().out
 
 
 def test_tables_are_shown_and_written(in_root, tmp_path, capsys):

@@ -1,7 +1,8 @@
-"""`python -m pipelined trace`: which step it draws, and what it says to a file that is no trace."""
+"""`python -m pipelined trace`: which step it draws, what beside it, and what it says to a file that is no trace."""
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,82 @@ def test_a_step_can_be_chosen(capsys, tmp_path, trace, step):
     assert main(["trace", str(trace), "--svg", str(tmp_path / "p.svg"), "--step", str(step)]) == 0
     assert capsys.readouterr().out.startswith(f"step {step} on 2 ranks")
     assert f"step {step}" in (tmp_path / "p.svg").read_text()
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """What was expected of the step: one worker, in units of which a forward takes one and a backward two."""
+
+    def written(*rows, unit=1.0):
+        tracers = [Tracer(float) for _ in rows]
+        for rank, (tracer, (forward, backward)) in enumerate(zip(tracers, rows, strict=True)):
+            tracer.record("forward", "forward", forward * unit, (forward + 1) * unit, (0, rank, 0, 0))
+            tracer.record("backward", "backward", backward * unit, (backward + 2) * unit, (0, rank, 0, 0))
+        path = tmp_path / "expected.json"
+        write(path, [tracer.events() for tracer in tracers])
+        return str(path)
+
+    return written
+
+
+def test_a_step_is_laid_beside_what_was_expected_with_the_largest_differences(capsys, tmp_path, trace, expected):
+    against = ["--against", expected((0, 2), (1, 2.5), unit=0.001), "--png", str(tmp_path / "p.png")]
+    assert main(["trace", str(trace), *against]) == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "measured, step 4 on 2 ranks: 8.0 ms, 38% of it in forward and backward",
+        "expected, expected.json: 4.5 ms, 67% of it in forward and backward",
+        "the last backward ended at 5.0 ms, expected 4.5 ms (1.111x)",
+    ]
+    assert lines[4:8] == [
+        "mean, ms            measured  expected",
+        "  backward             2.000     2.000",
+        "  forward              1.000     1.000",
+        "  wait before          1.000     0.625",
+    ]
+    assert lines[9:12] == [
+        "largest differences",
+        "  rank 0    waited 1 ms longer       before backward of microbatch 0 in stage 0 (pipe 0)",
+        "  rank 1    waited 0.5 ms longer     before backward of microbatch 0 in stage 1 (pipe 0)",
+    ]
+
+
+def test_what_was_expected_in_another_unit_is_stretched_to_the_work_measured(capsys, trace, expected):
+    assert main(["trace", str(trace), "--against", expected((0, 2), (1, 2.5)), "--fit"]) == 0
+    assert "ended at 5.0 ms, expected 4.5 ms (1.111x)" in capsys.readouterr().out
+
+
+def test_one_group_is_expected_of_every_group(capsys, tmp_path, expected):
+    tracers = [Tracer(float) for _ in range(4)]
+    for rank, tracer in enumerate(tracers):
+        tracer.record("forward", "forward", rank % 2, rank % 2 + 1, (0, rank % 2, 0, 0))
+        tracer.record("backward", "backward", 3, 5 + rank // 3, (0, rank % 2, 0, 0))
+    write(tmp_path / "wide.json", [tracer.events() for tracer in tracers])
+    assert main(["trace", str(tmp_path / "wide.json"), "--against", expected((0, 3), (1, 3))]) == 0
+    (first, *_) = capsys.readouterr().out.split("largest differences\n")[1].splitlines()
+    assert first == "  rank 3    took 1000 ms longer      in backward of microbatch 0 in stage 1 (pipe 0)"
+
+
+@pytest.mark.parametrize("rows", [[(0, 2)], [(0, 2), (1, 3), (1, 3)]])
+def test_timelines_of_different_programs_are_not_compared(capsys, tmp_path, trace, expected, rows):
+    against = ["--against", expected(*rows), "--png", str(tmp_path / "p.png")]
+    assert main(["trace", str(trace), *against]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "the two timelines are not of one program (first not " in captured.err
+    assert not (tmp_path / "p.png").exists()
+
+
+def test_what_was_expected_may_be_cut_short_too(capsys, trace, expected):
+    path = expected((0, 2), (1, 3))
+    Path(path).write_bytes(Path(path).read_bytes()[:-100])
+    assert main(["trace", str(trace), "--against", path]) == 2
+    assert f"the trace {path} is cut short" in capsys.readouterr().err
+
+
+def test_nothing_is_stretched_where_nothing_was_expected(capsys, trace):
+    assert main(["trace", str(trace), "--fit"]) == 2
+    assert "give --against a trace" in capsys.readouterr().err
 
 
 def cut_short(path):
