@@ -27,13 +27,16 @@ def check_job(job: Job) -> None:
     Cost: what the proof of the schedule costs; no tensor is read.
     """
     config = job.config
-    check(record(find(job.plan.schedule), job.plan.shape))
+    check(record(find(job.plan.schedule), job.plan.proof_shape))
     if config.all_reduce not in algorithms():
         raise UsageError(f"unknown all-reduce {config.all_reduce!r}; known: {', '.join(algorithms())}")
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)
     if config.replay is not None:
+        if job.plan.layout.updates is not None:
+            fact = f"{job.plan.schedule} has no steps that stand alone, as --replay needs them"
+            raise UsageError(f"{fact}; leave --replay out")
         read_orders(config.replay, job.plan)
     if config.export is not None:
         check_export(config.export)

@@ -67,8 +67,8 @@ class Config:
     """Steps in which the learning rate rises."""
     weight_decay: float = 0.1
     """Decay of matrices (AdamW)."""
-    clip: float = 1.0
-    """Largest global gradient norm; 0 does not clip."""
+    clip: float | None = None
+    """Largest global gradient norm; 0 does not clip. Open: 1, or 0 where the schedule is asynchronous."""
     seed: int = 0
     """Of initial values, dropout, the order of the data, and sampling."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"

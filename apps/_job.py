@@ -20,6 +20,9 @@ BATCH = 32
 """Sequences a step where nothing else is asked for."""
 SEQUENCE = 64
 """Tokens a sequence where nothing else is asked for and the model has as many positions."""
+CLIP = 1.0
+"""Largest global gradient norm where nothing else is asked for and it is known in time."""
+UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,18 @@ class Job:
     plan: Plan
     reason: str
 
+    @property
+    def clip(self) -> float:
+        """Largest global gradient norm; 0 does not clip."""
+        default = CLIP if self.plan.layout.updates is None else 0.0
+        return default if self.config.clip is None else self.config.clip
+
     def plain(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it: what --print-config prints and checkpoints record."""
         plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
         sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
+        numbers["clip"] = self.clip
         return {**self.config.plain(), **plan, **sizes, **numbers, "batch": self.plan.batch, "reason": self.reason}
 
     def describe(self) -> str:
@@ -57,6 +67,9 @@ class Job:
             f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]
+        if plan.layout.updates is not None:
+            every = plan.microbatches_an_update
+            lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
         return "\n".join(lines)
 
     def table(self) -> str:
@@ -108,6 +121,9 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.microbatches,
     )
     plan, reason = choose(_as_its_table(wishes))
+    if config.clip and plan.layout.updates is not None:
+        fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
+        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
     return Job(config, model, sequence, plan, reason)
 
 

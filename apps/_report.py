@@ -66,6 +66,8 @@ class Report:
             "step_s": report.step_s,
             "idle_fraction": report.idle_fraction,
         }
+        if report.staleness:
+            row["staleness"] = report.staleness
         return row if evaluated is None else {**row, "eval_loss": evaluated}
 
     def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:

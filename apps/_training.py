@@ -15,9 +15,11 @@ from apps._model import GPT2
 from apps._ngram import score_ngrams
 from apps._report import Report, reporting
 from apps._sampling import Picker
+from apps._stretches import advance, due
 from apps._text import Text, batches_of
 from apps._tokenizer import printable
 from pipelined.actor import Actor
+from pipelined.asynchronous_trainer import AsynchronousTrainer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.evaluate import evaluate, sample
@@ -108,11 +110,12 @@ def _build(
 ) -> Trainer:
     config = job.config
     autocast = config.dtype == "bfloat16"
-    return Trainer(
+    kind = Trainer if job.plan.layout.updates is None else AsynchronousTrainer
+    return kind(
         actor,
         GPT2(job.model),
         job.plan,
-        Recipe(config.lr, config.steps, config.warmup, clip=config.clip, weight_decay=config.weight_decay),
+        Recipe(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
         Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce),
         device,
         place,
@@ -147,21 +150,20 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
 
     Returns: after how many steps it was asked to stop, or None at the end; and the last evaluation's loss.
     """
-    config, loss = session.job.config, None
-    for step in range(done, config.steps):
-        result, count = await session.trainer.step(step, session.stop.requested), step + 1
+    config, trainer, count, loss = session.job.config, session.trainer, done, None
+    while count < config.steps:
+        result = await advance(
+            trainer, config, count, lambda: session.stop.requested, lambda earlier: report.step(earlier, None)
+        )
+        count = result.step + 1
         if result.stop:
             report.step(result, None)
             return count, None
-        loss = await session.evaluate(count) if count == config.steps or _due(count, config.eval_every) else None
+        loss = await session.evaluate(count) if count == config.steps or due(count, config.eval_every) else None
         report.step(result, loss)
-        if count < config.steps and _due(count, config.save_every):
+        if count < config.steps and due(count, config.save_every):
             await session.save(count)
     return None, loss
-
-
-def _due(count: int, every: int) -> bool:
-    return every > 0 and count % every == 0
 
 
 async def _finish(session: Session, report: Report, loss: float) -> None:

@@ -60,8 +60,9 @@ def test_every_variable_is_there():
 
 @pytest.mark.timeout(120)
 def test_every_key_of_the_metrics_is_there(tmp_path):
-    command = [sys.executable, "-m", "apps.gpt2", *TINY, "--schedule", "docs/examples/gems.py"]
-    done = launched([*command, "--metrics", tmp_path / "metrics"], timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for schedule in ("docs/examples/gems.py", "pipedream"):
+        command = [sys.executable, "-m", "apps.gpt2", *TINY, "--schedule", schedule]
+        done = launched([*command, "--metrics", tmp_path / "metrics"], timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]
     assert {name for name, _ in rows(part("### Metrics"))} == {key for line in lines for key in line}
