@@ -1,4 +1,4 @@
-"""The pricer, against every closed form and table known for the schedules here."""
+"""The pricer, against the tables known for the schedules here; their closed forms have a file of their own."""
 
 import math
 from types import SimpleNamespace
@@ -11,8 +11,6 @@ from pipelined.recorder import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from pipelined.schedules.gpipe import layout as one_pipe
 
-BACKWARD_LONGER = [(1, 1), (2, 3), (1, 4)]
-BACKWARD_TWICE = [(1, 2), (2, 5), (1, 3)]
 EVEN = range(2, 18, 2)
 
 
@@ -24,87 +22,6 @@ def timeline(name, depth, microbatches, costs=(1, 2), pipes=0, scale="direct", p
 
 def bubble(priced, microbatches, costs):
     return priced.makespan - microbatches * sum(costs)
-
-
-def numbers(depth):
-    """1 … 4D for a small depth, the interesting ones of them for a large one."""
-    return range(1, 4 * depth + 1) if depth <= 6 else (1, 2, depth - 1, depth, depth + 1, 2 * depth)
-
-
-@pytest.mark.parametrize("depth", [*range(1, 17), 32])
-@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b"])
-def test_one_pipe_takes_n_plus_d_minus_1_slots(name, depth):
-    for microbatches in numbers(depth):
-        priced = timeline(name, depth, microbatches, (2, 3))
-        assert priced.makespan == (microbatches + depth - 1) * 5
-        alive = [microbatches if name == "gpipe" else min(microbatches, depth - s) for s in range(depth)]
-        assert priced.peak_activations == alive
-        assert priced.weight_copies == [1] * depth
-
-
-@pytest.mark.parametrize("depth", EVEN)
-@pytest.mark.parametrize("costs", BACKWARD_LONGER)
-def test_chimera_direct_has_its_bubble_for_every_number_of_pipes(depth, costs):
-    forward, backward = costs
-    for each_way in (f for f in range(1, depth // 2 + 1) if depth // 2 % f == 0):
-        for units in (1, 2, 3, 4) if depth <= 8 else (1, 3):
-            priced = timeline("chimera", depth, units * depth, costs, 2 * each_way)
-            wanted = (depth // 2 // each_way - 1) * (forward + backward + (2 * units - 1) * (backward - forward))
-            assert bubble(priced, units * depth, costs) == wanted
-            assert priced.weight_copies == [2 * each_way] * depth
-
-
-def test_chimera_direct_at_depth_32():
-    priced = timeline("chimera", 32, 64)
-    assert bubble(priced, 64, (1, 2)) == 15 * (3 + 3)
-
-
-@pytest.mark.parametrize("depth", EVEN)
-@pytest.mark.parametrize("costs", BACKWARD_LONGER)
-def test_chimera_with_few_microbatches(depth, costs):
-    forward, backward = costs
-    for microbatches in range(1, depth + 1):
-        wanted = depth * (forward + backward) + 2 * backward * (math.ceil(microbatches / 2) - 1)
-        assert timeline("chimera", depth, microbatches, costs).makespan == wanted
-
-
-@pytest.mark.parametrize("depth", EVEN)
-def test_chimera_keeps_between_half_and_all_of_d_microbatches_alive(depth):
-    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
-    for units in (1, 2, 3):
-        assert timeline("chimera", depth, units * depth).peak_activations == [depth // 2 + 1 + h for h in near]
-
-
-@pytest.mark.parametrize("depth, each_way", [(8, 2), (8, 4), (12, 2), (12, 3), (16, 4)])
-def test_more_pipes_keep_more_alive_and_more_evenly(depth, each_way):
-    peaks = timeline("chimera", depth, 2 * depth, pipes=2 * each_way).peak_activations
-    assert (min(peaks), max(peaks)) == (depth - depth // (2 * each_way) + 1, depth)
-
-
-@pytest.mark.parametrize("depth", EVEN)
-@pytest.mark.parametrize("costs", BACKWARD_TWICE)
-@pytest.mark.parametrize("units", [2, 3, 4, 5])
-def test_forward_doubling(depth, costs, units):
-    forward, backward = costs
-    priced = timeline("chimera", depth, units * depth, costs, scale="forward-doubling")
-    inside = (units - 2) * (backward - 2 * forward)
-    if units % 2:
-        inside = (units - 3) * (backward - 2 * forward) + 2 * (backward - forward)
-    assert bubble(priced, units * depth, costs) == (depth // 2 - 1) * (forward + backward + inside)
-    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
-    assert priced.peak_activations == [3 * depth // 2 + 1 + h for h in near]
-
-
-@pytest.mark.parametrize("depth", EVEN)
-@pytest.mark.parametrize("costs", BACKWARD_TWICE)
-@pytest.mark.parametrize("units", [1, 2, 3])
-def test_backward_halving(depth, costs, units):
-    forward, backward = costs
-    priced = timeline("chimera", depth, units * depth, costs, scale="backward-halving")
-    inside = (forward + backward) / 2 + (units - 1) * (backward - 2 * forward)
-    assert bubble(priced, units * depth, costs) == (depth // 2 - 1) * inside
-    near = [min(worker, depth - 1 - worker) for worker in range(depth)]
-    assert priced.peak_activations == [(3 * depth // 2 + 1 + h) / 2 for h in near]
 
 
 @pytest.mark.parametrize("depth", [4, 8, 16])
