@@ -133,8 +133,10 @@ def write_table(program: Recorded) -> str:
     """A program as a table. Reading it gives the same program back, where every pipe has a microbatch.
 
     Raises:
-        ScheduleError: microbatches are cut into parts, which a table cannot say.
+        ScheduleError: microbatches are cut into parts, or weights updated on the way, which a table cannot say.
     """
+    if program.layout.updates is not None:
+        raise ScheduleError("a table cannot say when weights are updated; write one of a schedule with a flush")
     if program.layout.parts != 1:
         fact = f"a table cannot say that microbatches are cut (parts: {program.layout.parts})"
         raise ScheduleError(f"{fact}; use --scale direct or forward-doubling")

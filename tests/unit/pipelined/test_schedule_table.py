@@ -23,6 +23,7 @@ ONE_PIPE = {
     "zb_v": Shape(8, 8),
     "dualpipe_v": Shape(8, 8),
 }
+WITHOUT_FLUSH = ("async_1f1b", "pipedream", "pipedream_2bw")
 ORDER = "0F0,0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
@@ -48,7 +49,9 @@ def as_a_table_says_it(program):
     return Program(Layout(whole.depth, whole.workers, whole.placement, whole.microbatches), program.workers)
 
 
-@given(st.sampled_from(known()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
+@given(
+    st.sampled_from(sorted(set(known()) - set(WITHOUT_FLUSH))), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2)
+)
 def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatches, chunks):
     try:
         program = record(find(name), Shape(depth, microbatches, chunks=chunks))
@@ -67,6 +70,12 @@ def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
 def test_halved_microbatches_cannot_be_said():
     with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use --scale direct"):
         write_table(record(find("chimera"), Shape(4, 4, scale="backward-halving")))
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLUSH)
+def test_updates_on_the_way_cannot_be_said(name):
+    with pytest.raises(ScheduleError, match="cannot say when weights are updated; write one of a schedule with a fl"):
+        write_table(record(find(name), Shape(2, 4)))
 
 
 def runtime(program):
