@@ -6,11 +6,9 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from tests.numerics.arrangements import grid, name
+from tests.numerics.arrangements import sampled
 from tests.numerics.plain import assert_same, pipelined, plain
 from transports import new_event_loop, open_transport
-
-FITTING = [case for case in grid() if case.plan.world_size == MPI.COMM_WORLD.size][::4]
 
 
 async def rank(case):
@@ -22,7 +20,7 @@ async def rank(case):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("case", [pytest.param(case, id=name(case)) for case in FITTING])
+@pytest.mark.parametrize("case", sampled(every=9, ranks=[MPI.COMM_WORLD.size]))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_mpi(case):
     torch.set_num_threads(1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

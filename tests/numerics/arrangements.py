@@ -1,5 +1,6 @@
 """The grid of arrangements that must all give one process's numbers, and the sample of it that every run makes."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 import pytest
@@ -44,9 +45,9 @@ def _varied(number: int, case: Case) -> Case:
     return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1, tied=number % 5 != 4)
 
 
-def sampled(every: int) -> list:
-    """The grid as parameters: one case in so many runs always, the others with --full."""
-    cases = grid()
+def sampled(every: int, ranks: Container[int] = range(1, 17)) -> list:
+    """The cases of so many ranks as parameters: one in `every` runs always, the others with --full."""
+    cases = [case for case in grid() if case.plan.world_size in ranks]
     marks = [() if number % every == 0 else (pytest.mark.full,) for number in range(len(cases))]
     return [pytest.param(case, id=name(case), marks=mark) for case, mark in zip(cases, marks, strict=True)]
 

@@ -1,14 +1,14 @@
 """Pipelined equals plain: losses, norms and parameters of every arrangement are those of one process, in float64."""
 
 import asyncio
+import inspect
 
 import pytest
 import torch
 
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
-from transports import new_event_loop
-from transports.local import world
+from transports import local, new_event_loop, tcp
 
 
 @pytest.fixture(autouse=True)
@@ -20,22 +20,32 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def together(case, transports):
+def together(case, world=local.world):
+    """What every rank of a world that shares one loop ends with."""
+
     async def main():
+        ends = world(case.plan.world_size)
+        transports = await ends if inspect.isawaitable(ends) else ends
         async with asyncio.TaskGroup() as ranks:
             tasks = [ranks.create_task(pipelined(case, transport)) for transport in transports]
-        for transport in transports:
-            await transport.close()
+        await asyncio.gather(*(transport.close() for transport in transports))
         return [task.result() for task in tasks]
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main())
 
 
-@pytest.mark.parametrize("case", sampled(every=7))
+@pytest.mark.parametrize("case", sampled(every=11))
 def test_an_arrangement_gives_the_numbers_of_one_process(case):
     expected = plain(case)
-    for outcome in together(case, world(case.plan.world_size)):
+    for outcome in together(case):
+        assert_same(expected, outcome)
+
+
+@pytest.mark.parametrize("case", sampled(every=29, ranks=range(1, 9)))
+def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
+    expected = plain(case)
+    for outcome in together(case, tcp.world):
         assert_same(expected, outcome)
 
 
@@ -50,7 +60,7 @@ def test_the_comparison_can_fail():
 
 def test_replicas_of_a_parameter_are_equal_to_the_bit():
     case = Case("chimera", 4, 2, 4)
-    outcomes = together(case, world(8))
+    outcomes = together(case)
     for outcome in outcomes:
         for other in outcomes:
             for name in outcome.parameters.keys() & other.parameters.keys():
