@@ -13,6 +13,7 @@ from pipelined.checker import check
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.cores import Cores
 from pipelined.eager import eager_stages
+from pipelined.errors import UsageError
 from pipelined.links import Links
 from pipelined.machine import Machine
 from pipelined.memory_model import RankMemory, rank_memory
@@ -93,9 +94,12 @@ def simulate(
         all_reduce: the algorithm of gradient sums; it must have a closed form.
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
-        UsageError: an unknown name, or costs for another number of stages.
+        UsageError: an unknown name, costs for another number of stages, or a schedule without a flush.
     Cost: about 40 µs an instruction of every rank.
     """
+    if plan.layout.updates is not None:
+        fact = f"a step that stands alone is simulated, and {plan.schedule} has none: its steps overlap"
+        raise UsageError(f"{fact}; price a stretch of them: python -m pipelined schedule {plan.schedule} --steps 8")
     job, schedule = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), find(plan.schedule)
     eager = _eager(job, schedule)
     try:

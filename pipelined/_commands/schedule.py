@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Schedule, Shape, find
 from pipelined.schedules._table import Table, write_table
+from pipelined.steady import Steady, steady
 from pipelined.timeline import Timed, Timeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add_shape(parser)
+    parser.add_argument(
+        "--steps", type=int, default=1, metavar="T", help="steps of a stretch, where there is no flush between them"
+    )
     parser.add_argument("--costs", default="", help="seconds a stage: forward=1,backward=2,p2p=0 and so on")
     parser.add_argument(
         "--mailbox", type=int, metavar="C", help="prove it for sends that block beyond C unasked messages"
@@ -45,13 +49,17 @@ def run(arguments: argparse.Namespace) -> None:
         ScheduleError, BadInput: nothing has been printed.
     """
     schedule, costs = find(arguments.name), parse_costs(arguments.costs)
-    shape = shape_of(arguments, schedule)
+    shape = replace(shape_of(arguments, schedule), steps=arguments.steps)
     program = record(schedule, shape, costs)
     check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
     timeline = price(program, costs)
     _write_files(arguments, shape, timeline)
     _tell_left_out(schedule)
-    print(json.dumps(as_json(arguments.name, shape, timeline)) if arguments.json else as_text(timeline))
+    settled = None if timeline.layout.updates is None else steady(schedule, shape, costs)
+    if arguments.json:
+        print(json.dumps(as_json(arguments.name, shape, timeline, settled)))
+    else:
+        print(as_text(timeline, settled))
 
 
 def parse_costs(text: str) -> Costs:
@@ -75,8 +83,11 @@ def parse_costs(text: str) -> Costs:
     return Costs(**given)
 
 
-def as_json(name: str, shape: Shape, timeline: Timeline) -> dict[str, Any]:
-    """The timeline for programs."""
+def as_json(name: str, shape: Shape, timeline: Timeline, settled: Steady | None = None) -> dict[str, Any]:
+    """The timeline for programs; of an asynchronous schedule with what it settles at."""
+    without_flush = {}
+    if settled is not None:
+        without_flush = {"steps": shape.steps, "staleness": settled.staleness, "steady_step": settled.step}
     return {
         "schedule": name,
         "depth": shape.depth,
@@ -86,18 +97,24 @@ def as_json(name: str, shape: Shape, timeline: Timeline) -> dict[str, Any]:
         "bubble_ratio": timeline.bubble_ratio,
         "peak_activations": timeline.peak_activations,
         "weight_copies": timeline.weight_copies,
+        **without_flush,
     }
 
 
-def as_text(timeline: Timeline) -> str:
-    """The timeline for people."""
+def as_text(timeline: Timeline, settled: Steady | None = None) -> str:
+    """The timeline for people; of an asynchronous schedule with what it settles at."""
+    held, without_flush = "stages", ""
+    if settled is not None:
+        held, delays = "versions", " ".join(map(str, settled.staleness))
+        without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {settled.step:g} s"
     peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
     return (
         f"{timeline_grid(timeline)}\n\n"
         f"makespan          {timeline.makespan:g} s\n"
         f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
         f"peak activations  {peaks} (microbatches a worker)\n"
-        f"weight copies     {' '.join(map(str, timeline.weight_copies))} (stages a worker)"
+        f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({held} a worker)"
+        f"{without_flush}"
     )
 
 

@@ -4,8 +4,8 @@ from pipelined.schedules._contract import ScheduleError, Shape
 
 
 def check_positive(shape: Shape) -> None:
-    """Refuse a shape without stages, microbatches or chunks."""
-    for name in ("depth", "microbatches", "chunks"):
+    """Refuse a shape without stages, microbatches, chunks or steps."""
+    for name in ("depth", "microbatches", "chunks", "steps"):
         if getattr(shape, name) < 1:
             raise ScheduleError(f"--{name} must be at least 1 (it is {getattr(shape, name)})")
 

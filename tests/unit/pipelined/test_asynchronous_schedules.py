@@ -1,5 +1,6 @@
 """The schedules without a flush: the order, the delays and the versions they are known by, proved on programs."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -7,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelined.__main__ import main
 from pipelined.checker import check
 from pipelined.pricer import Costs, price, price_schedule
 from pipelined.program import Instruction, Program
 from pipelined.recorder import record
 from pipelined.schedules import ScheduleError, Shape, Updates, find
 from pipelined.staleness import staleness, steps_to_fill, uses, versions_held
+from pipelined.steady import steady
 
 NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
 every_asynchronous = pytest.mark.parametrize("name", NAMES)
@@ -131,10 +134,10 @@ def test_async_1f1b_is_right_at_any_costs(depth, microbatches, seconds, p2p):
 
 
 def test_async_1f1b_s_delays_depend_on_the_timing():
-    """A stage fed slowly goes back before it has filled its share, so its gradients are fresher."""
-    slow_first = record(find("async_1f1b"), Shape(4, 8, steps=2), Costs(forward=[9, 1, 1, 1], backward=[9, 1, 1, 1]))
-    assert staleness(slow_first)[1] < 2 == staleness(recorded("pipedream", 4, 8, 2))[1]
-    assert staleness(slow_first)[3] == 0
+    """Stages that are fed slowly go back before they have filled their share, so their gradients are fresh."""
+    fed_slowly = Costs(forward=[9, 1, 1, 1], backward=[9, 1, 1, 1])
+    assert staleness(recorded("async_1f1b", 4, 8, 2, fed_slowly))[1:] == [0, 0, 0]
+    assert staleness(recorded("pipedream", 4, 8, 2, fed_slowly)) == [3, 2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -179,3 +182,39 @@ def test_the_pipe_is_full_after_as_many_steps_as_it_takes():
         program = recorded("pipedream", depth, microbatches, steps)
         assert staleness(program) == list(range(depth - 1, -1, -1))
         assert staleness(recorded("pipedream", depth, microbatches, steps + 3)) == staleness(program)
+
+
+@every_asynchronous
+@pytest.mark.parametrize("depth, microbatches", [(4, 4), (8, 12)])
+def test_what_a_stretch_settles_at(name, depth, microbatches):
+    """A step of N(F+B) seconds, and PipeDream's delays, which are what `async_1f1b` has where no stage is slower."""
+    settled = steady(find(name), Shape(depth, microbatches), Costs(1, 2))
+    assert settled.step == pytest.approx(3 * microbatches)
+    assert settled.staleness == ([1] * depth if name == "pipedream_2bw" else list(range(depth - 1, -1, -1)))
+
+
+def test_the_command_prices_a_stretch_and_says_what_it_settles_at(capsys):
+    shape = ["--depth", "4", "--microbatches", "4"]
+    assert main(["schedule", "pipedream_2bw", *shape, "--steps", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["weight_copies"] == [2, 2, 2, 2] and told["staleness"] == [1, 1, 1, 1]
+    assert told["steps"] == 3 and told["steady_step"] == 12
+    assert [len(worker) for worker in told["workers"]] == [2 * 3 * 4] * 4
+    assert main(["schedule", "pipedream", *shape]) == 0
+    said = capsys.readouterr().out
+    assert "4 3 2 1 (versions a worker)" in said and "3 2 1 0 (updates a stage)" in said
+    assert main(["schedule", "gpipe", *shape, "--json"]) == 0
+    assert not {"steps", "staleness", "steady_step"} & set(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    "steps, problem", [("2", "gpipe flushes behind every step"), ("0", "--steps must be at least 1")]
+)
+def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
+    assert main(["schedule", "gpipe", "--depth", "4", "--microbatches", "4", "--steps", steps]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_step_that_does_not_stand_alone_is_not_simulated(capsys):
+    assert main(["simulate", "pipedream", "--depth", "4", "--microbatches", "4"]) == 2
+    assert "its steps overlap; price a stretch of them" in capsys.readouterr().err
