@@ -4,14 +4,16 @@ The one rule: storages are counted as they are found in use, each once; nothing 
 schedule, so that a count may exceed what either promises.
 """
 
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import Node, saved_tensors_hooks
 
 from pipelined.noise import Noise
 from pipelined.stage import Alive, Stage
@@ -19,6 +21,9 @@ from pipelined.trainer import Trainer
 
 Storages = dict[int, int]
 """Bytes by address."""
+
+Held = tuple[int, weakref.ref]
+"""Bytes of a storage, and whether it is still there."""
 
 
 @dataclass
@@ -35,7 +40,7 @@ class Kept:
     """
 
     counted: Storages
-    alive: dict[tuple[int, Alive], Storages] = field(default_factory=dict)
+    alive: dict[tuple[int, Alive], dict[int, Held]] = field(default_factory=dict)
     peak_bytes: int = 0
     peak_microbatches: int = 0
     _bytes: int = 0
@@ -50,14 +55,20 @@ class Kept:
         storage = tensor.untyped_storage()
         address, mine = storage.data_ptr(), self.alive[which]
         if address not in mine and address not in self.counted:
-            mine[address] = storage.nbytes()
+            mine[address] = storage.nbytes(), weakref.ref(storage)
             self._bytes += storage.nbytes()
             self.peak_bytes = max(self.peak_bytes, self._bytes)
         return tensor
 
+    def look(self, which: tuple[int, Alive]) -> None:
+        """Take out what has been let go of."""
+        mine = self.alive[which]
+        for address in [address for address, (_, there) in mine.items() if there() is None]:
+            self._bytes -= mine.pop(address)[0]
+
     def end(self, which: tuple[int, Alive]) -> None:
         """Its backward is done."""
-        self._bytes -= sum(self.alive.pop(which).values())
+        self._bytes -= sum(nbytes for nbytes, _ in self.alive.pop(which).values())
 
 
 @dataclass(frozen=True)
@@ -70,20 +81,51 @@ class CountedStage:
     def forward(self, which: Alive, x: Any, noise: Noise, targets: Any = None) -> torch.Tensor:
         key = self.stage.index, which
         self.kept.begin(key)
-        with self._watching(key):
-            output = self.stage.forward(which, x, noise, targets)
-        for tensor in self.stage.alive[which]:
+        output = self.stage.forward(which, x, noise, targets)
+        kept = self.stage.alive[which]
+        for tensor in (*kept, *saved(kept[1].grad_fn)):
             self.kept.add(key, tensor)
         return output
 
     def backward(self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
-        with self._watching((self.stage.index, which)):  # a recomputed forward is alive too
+        with self._recomputing((self.stage.index, which)):
             back = self.stage.backward(which, gradient, scale, noise, targets)
         self.kept.end((self.stage.index, which))
         return back
 
-    def _watching(self, key: tuple[int, Alive]) -> saved_tensors_hooks:
+    def backward_input(self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+        key = self.stage.index, which
+        with self._recomputing(key):
+            back = self.stage.backward_input(which, gradient, scale, noise, targets)
+        self.kept.look(key)
+        for tensor in self.stage.pending[which].gradients:
+            self.kept.add(key, tensor)
+        return back
+
+    def backward_weight(self, which: Alive) -> None:
+        self.stage.backward_weight(which)
+        self.kept.end((self.stage.index, which))
+
+    def _recomputing(self, key: tuple[int, Alive]) -> AbstractContextManager[object]:
+        """Count what a recomputed forward saves, too; it is then kept until its backward is wholly done."""
+        if not self.stage.recompute:
+            return nullcontext()
         return saved_tensors_hooks(lambda tensor: self.kept.add(key, tensor), lambda tensor: tensor)
+
+
+def saved(root: Node | None) -> Iterator[torch.Tensor]:
+    """The tensors that a graph keeps for its backward."""
+    seen, waiting = set(), [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [used for used, _ in node.next_functions]
+        for name in dir(node):
+            if name.startswith("_saved_") or name == "saved_tensors":
+                value = getattr(node, name)
+                yield from filter(torch.is_tensor, value if isinstance(value, tuple) else (value,))
 
 
 def count_activations(trainer: Trainer) -> Kept:

@@ -13,7 +13,7 @@ Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2, for the s
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -67,7 +67,13 @@ class WeightHalf:
 
     _groups: list[_Group] = field(default_factory=list)
     _arrived: dict[Node, Gradients] = field(default_factory=dict)
-    _whole: Callable[[], None] | None = None
+    _whole: tuple[GradientEdge, torch.Tensor] | None = None
+
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        """Those that are kept for it."""
+        whole = self._whole[1:] if self._whole else ()
+        return [*whole, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
 
     def run(self) -> None:
         """Add up the parameters' gradients, as `torch.autograd.backward` does, and let go of everything.
@@ -77,7 +83,7 @@ class WeightHalf:
         groups, arrived, whole = self._groups, self._arrived, self._whole
         self._groups, self._arrived, self._whole = [], {}, None
         if whole is not None:
-            whole()
+            torch.autograd.backward(*whole)
         again = not all(group.alone for group in groups)
         for group in groups:
             group.run(arrived, again)
@@ -100,7 +106,7 @@ def backward_input(
     root = get_gradient_edge(output)
     path = set() if x is None else _path(root.node, get_gradient_edge(x).node)
     if not path:
-        return None, WeightHalf(_whole=partial(torch.autograd.backward, root, gradient))
+        return None, WeightHalf(_whole=(root, gradient))
     groups, arrived = _group({node: leaves for node in path if (leaves := _leaves(node, path))}), {}
     junctions = [node for group in groups for node in group.junctions]
     hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in junctions]

@@ -21,7 +21,7 @@ from transports.local import world
 
 CASES = [
     Case(schedule, depth, 1, microbatches)
-    for schedule in ("gpipe", "one_f_one_b", "chimera")
+    for schedule in ("gpipe", "one_f_one_b", "chimera", "zb_h1", "zb_v", "dualpipe", "dualpipe_v")
     for depth in (2, 4)
     for microbatches in sorted({1, 3, depth, 2 * depth + 1})
 ]
