@@ -3,16 +3,22 @@
 The rule: one row a worker, one line a row, plain characters; whoever wants pictures draws them elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from pipelined.program import Program
+from pipelined.program import Instruction, Program
 from pipelined.timeline import Timed, Timeline
 
 WIDEST = 2000  # characters in a row, beyond which cells lose their labels
+NARROWEST = 20  # characters of a row in a narrow terminal
+WHOLE = 24  # instructions of a program that is shown as a whole where something is wrong with it
+AROUND = 8  # of a longer one, those on either side
 
 
-def timeline_grid(timeline: Timeline) -> str:
+def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     """Each worker's instructions to scale, as F or B and the microbatch, with the stages it holds before them.
+
+    Args:
+        columns: characters a line may have; beyond them all rows go on below. None: as many as it takes.
 
     ```
     worker 0 (0 3)  |F0|F1|F2|  |B2   |F3|B3   |     |B0   |B1   |
@@ -22,23 +28,46 @@ def timeline_grid(timeline: Timeline) -> str:
     heads = [f"worker {w} ({' '.join(map(str, timeline.layout.stages_of(w)))})" for w in range(timeline.layout.workers)]
     width = max(map(len, heads))
     rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
-    return "\n".join(f"{head:{width}}  {row}".rstrip() for head, row in zip(heads, rows, strict=True))
+    longest = max(map(len, rows))
+    room = longest if columns is None else max(NARROWEST, columns - width - 2)
+    parts = [
+        "\n".join(
+            f"{head:{width}}  {row[first : first + room]}".rstrip() for head, row in zip(heads, rows, strict=True)
+        )
+        for first in range(0, longest, room)
+    ]
+    return "\n\n".join(parts)
 
 
 def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
     """The workers concerned, in program order, with an arrow and a note under each marked instruction.
+
+    Of a long program only what is around the marks is shown.
 
     Args:
         marks: (worker, position) to a note; a position just past the end points behind the last instruction.
     """
     rows = []
     for worker in sorted({worker for worker, _ in marks}):
-        cells, head = [repr(instruction) for instruction in program.workers[worker]], f"worker {worker} | "
-        rows.append((head + " ".join(cells)).rstrip())
-        for position in sorted(position for marked, position in marks if marked == worker):
-            before = " " * (len(head) + sum(len(cell) + 1 for cell in cells[:position]))
-            rows.append(f"{before}^ {marks[worker, position]}")
+        notes = {position: note for (marked, position), note in sorted(marks.items()) if marked == worker}
+        rows += _pointed_at(f"worker {worker} | ", program.workers[worker], notes)
     return "\n".join(rows)
+
+
+def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
+    """A worker's line, and one for each note below it."""
+    count, line, columns = len(instructions), head, {}
+    around = AROUND if count > WHOLE else count
+    shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
+    for position in range(count):
+        if position in shown:
+            columns[position] = len(line)
+            line += f"{instructions[position]!r} "
+        elif position - 1 in shown or not position:
+            line += "… "
+    yield line.rstrip()
+    for position, note in notes.items():
+        yield f"{' ' * columns.get(position, len(line))}^ {note}"
 
 
 def _per_second(timeline: Timeline) -> float:

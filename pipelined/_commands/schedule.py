@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -102,14 +103,18 @@ def as_json(name: str, shape: Shape, timeline: Timeline, settled: Steady | None 
 
 
 def as_text(timeline: Timeline, settled: Steady | None = None) -> str:
-    """The timeline for people; of an asynchronous schedule with what it settles at."""
+    """The timeline for people; of an asynchronous schedule with what it settles at.
+
+    Rows are folded to the width of their terminal, if it is one.
+    """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     held, without_flush = "stages", ""
     if settled is not None:
         held, delays = "versions", " ".join(map(str, settled.staleness))
         without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {settled.step:g} s"
     peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
     return (
-        f"{timeline_grid(timeline)}\n\n"
+        f"{timeline_grid(timeline, columns)}\n\n"
         f"makespan          {timeline.makespan:g} s\n"
         f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
         f"peak activations  {peaks} (microbatches a worker)\n"

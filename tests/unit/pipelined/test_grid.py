@@ -49,3 +49,25 @@ def test_an_arrow_stands_under_the_instruction_it_means():
     assert fault_grid(program, {(0, 1): "here", (0, 2): "behind"}) == (
         "worker 0 | 0F0p0 0B0p0\n                 ^ here\n                       ^ behind"
     )
+
+
+def test_rows_go_on_below_where_a_terminal_is_narrow():
+    timeline = price(record(find("gpipe"), Shape(2, 2)), Costs(1, 2))
+    whole = timeline_grid(timeline).splitlines()
+    parts = [part.splitlines() for part in timeline_grid(timeline, columns=36).split("\n\n")]
+    assert {line[:12] for part in parts for line in part} == {"worker 0 (0)", "worker 1 (1)"}
+    for worker in range(2):
+        assert "".join(part[worker][14:].ljust(22) for part in parts).rstrip() == whole[worker][14:]
+    assert max(len(line) for part in parts for line in part) == 36
+
+
+def test_of_a_long_program_only_what_is_around_the_arrows_is_shown():
+    layout = Layout(1, 1, {(0, 0): (0,)}, (tuple(range(50)),))
+    program = Program(layout, (tuple(Instruction("F", 0, 0, number) for number in range(50)),))
+    line, *notes = fault_grid(program, {(0, 0): "first", (0, 30): "amid", (0, 50): "behind"}).splitlines()
+    shown = [0, 1, 2, 3, 4, 5, 6, 7, 8, *range(22, 39), *range(42, 50)]
+    assert [int(cell[2:-2]) for cell in line.split() if cell.startswith("0F")] == shown
+    assert line.count(" … ") == 2 and line.endswith("0F49p0")
+    arrows = [note.index("^") for note in notes]
+    assert line[arrows[0] :].startswith("0F0p0 ") and line[arrows[1] :].startswith("0F30p0 ")
+    assert arrows[2] == len(line) + 1
