@@ -1,7 +1,7 @@
 """The plain single-process loop with delays: weights are a list of versions, and each gradient is taken at old ones.
 
-It uses none of the runtime: one module, one loop over microbatches in their order, torch's own AdamW. Which version a
-microbatch meets is said by a function of the stage and the microbatch, so that a paper's recurrence reads as printed.
+It uses none of the runtime: one module, one loop over microbatches in their order, torch's own AdamW. Which version of
+a parameter a microbatch meets is said by a function, so that a paper's recurrence reads as printed.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,9 @@ from pipelined.partition import partition
 from tests.numerics.plain import SEQUENCE, Case, Feed
 
 RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.0)
-Version = Callable[[int, int], int]
-"""(stage, microbatch of a group counted from the run's beginning) to the version of that stage's weights."""
+Stages = tuple[int, ...]
+Version = Callable[[Stages, int, int], int]
+"""(stages that hold a parameter, group, its microbatch counted from the run's beginning) to the parameter's version."""
 
 
 def pipedream(depth: int, drains: list[int] | None = None) -> Version:
@@ -27,16 +28,16 @@ def pipedream(depth: int, drains: list[int] | None = None) -> Version:
         drains: the first microbatch of each stretch.
     """
 
-    def version(stage: int, microbatch: int) -> int:
+    def version(stages: Stages, group: int, microbatch: int) -> int:
         start = max(first for first in drains or [0] if first <= microbatch)
-        return max(start, microbatch - (depth - 1 - stage))
+        return max(start, microbatch - (depth - 1 - stages[0]))
 
     return version
 
 
 def double_buffered(microbatches: int) -> Version:
     """w(t+1) = w(t) - lr g(w(t-1)): PipeDream-2BW."""
-    return lambda stage, microbatch: max(microbatch // microbatches - 1, 0)
+    return lambda stages, group, microbatch: max(microbatch // microbatches - 1, 0)
 
 
 @dataclass
@@ -49,19 +50,20 @@ class Outcome:
 
 
 def delayed(case: Case, steps: int, version: Version) -> Outcome:
-    """Train on one process; a parameter of several stages meets the version its first stage meets."""
+    """Train on one process."""
     model, feed, width, each = case.model, Feed(), case.width, case.microbatches
     every = case.plan.layout.updates.every
     module = model.build(range(model.layers), torch.float64, "cpu", seed=3)
     weights = dict(module.named_parameters())
-    stage_of, optimizer = stages(case), adamw(weights)
+    stages, optimizer = stages_of(case), adamw(weights)
     history, squares, losses = [copied(weights)], [[] for _ in range(steps)], [0.0] * steps
     for update in range(steps * each // every):
         gradients = {name: torch.zeros_like(p) for name, p in weights.items()}
         for microbatch in range(update * every, (update + 1) * every):
             step, inside = divmod(microbatch, each)
-            for number in (group * each + inside for group in range(width)):
-                met = {n: history[version(s, microbatch)][n].clone().requires_grad_() for n, s in stage_of.items()}
+            for group in range(width):
+                number = group * each + inside
+                met = {n: copy_of(history[version(s, group, microbatch)][n]) for n, s in stages.items()}
                 logits = functional_call(module, met, (feed.inputs(step, number), Noise(3, step, number)))
                 loss = model.loss(logits, feed.targets(step, number))
                 (loss / (every * width)).backward()
@@ -71,8 +73,8 @@ def delayed(case: Case, steps: int, version: Version) -> Outcome:
         squares[update * every // each].append(sum(float((g**2).sum()) for g in gradients.values()))
         for name, parameter in weights.items():
             parameter.grad = gradients[name]
-        for group in optimizer.param_groups:
-            group["lr"] = RECIPE.rate(update * every // each)
+        for options in optimizer.param_groups:
+            options["lr"] = RECIPE.rate(update * every // each)
         optimizer.step()
         history.append(copied(weights))
     return Outcome(losses, [(sum(some) / len(some)) ** 0.5 for some in squares], history[-1])
@@ -82,6 +84,10 @@ def copied(weights):
     return {name: p.detach().clone() for name, p in weights.items()}
 
 
+def copy_of(weight):
+    return weight.clone().requires_grad_()
+
+
 def adamw(weights) -> torch.optim.AdamW:
     matrices = [p for p in weights.values() if p.dim() >= 2]
     vectors = [p for p in weights.values() if p.dim() < 2]
@@ -89,10 +95,10 @@ def adamw(weights) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, betas=(0.9, 0.95))
 
 
-def stages(case: Case) -> dict[str, int]:
-    """The first stage that holds each parameter."""
+def stages_of(case: Case) -> dict[str, Stages]:
+    """The stages that hold each parameter."""
     model, found = case.model, {}
     for stage, layers in enumerate(partition(model.costs(SEQUENCE), case.depth)):
         for name, _ in model.build(layers, torch.float64, "meta", None).named_parameters():
-            found.setdefault(name, stage)
+            found[name] = (*found.get(name, ()), stage)
     return found
