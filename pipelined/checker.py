@@ -21,7 +21,7 @@ def check(
 
     Args:
         mailbox: messages a worker may keep that nobody has asked for yet, before a send holds it up; None: any number.
-            The verdict is right for every timing; `deadlock` says what a mailbox is.
+            The verdict is right for every timing of this order; `deadlock` says what a mailbox is.
         blocking_sums: a worker waits in the sum of a stage's gradients, right behind its last of them, until the
             stage's other holders are there too; else sums hold nobody up.
         budget: microbatches a worker may have alive: forward begun, last backward (half) not ended.

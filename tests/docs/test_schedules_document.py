@@ -113,8 +113,9 @@ def test_it_takes_the_time_it_says(depth, microbatches):
     assert set(timeline.peak_activations) == {1}
 
 
-@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4), Case(str(TABLE), 2, 2, 4)])
-def test_it_trains_to_the_numbers_of_one_process(case, in_root):
+def assert_trains_as_one_process(case):
+    """Train a case on ranks in this process, and hold every one of them to the plain loop."""
+
     async def everyone():
         return await asyncio.gather(*(pipelined(case, transport) for transport in world(case.plan.world_size)))
 
@@ -123,3 +124,15 @@ def test_it_trains_to_the_numbers_of_one_process(case, in_root):
     expected = plain(case)
     for outcome in outcomes:
         assert_same(expected, outcome)
+
+
+@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4), Case(str(TABLE), 2, 2, 4)])
+def test_it_trains_to_the_numbers_of_one_process(case, in_root):
+    assert_trains_as_one_process(case)
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("chimera_w", 1), ("zb_v", 2)])
+def test_a_table_with_pipes_halves_or_folds_trains_to_the_numbers_of_one_process(tmp_path, in_root, name, chunks):
+    table = str(tmp_path / "written.csv")
+    assert main(["schedule", name, "--depth", "4", "--microbatches", "4", "--csv", table]) == 0
+    assert_trains_as_one_process(Case(table, 4, 1, 4, chunks=chunks))
