@@ -18,13 +18,18 @@ from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
 
 @dataclass(frozen=True)
 class OwnSchedule:
-    """A user's module, whose `layout` fails in one message and answers a layout."""
+    """A user's module, whose `layout` fails in one message and answers a layout.
 
+    Args:
+        name: by which it was asked for.
+    """
+
+    name: str
     module: ModuleType
 
     @property
     def __name__(self) -> str:
-        return self.module.__name__
+        return self.name
 
     def layout(self, shape: Shape) -> Layout:
         """What the module answers; raises ScheduleError, whatever it raises."""
@@ -52,8 +57,8 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
     missing = [part for part in ("layout", "schedule") if not callable(getattr(module, part, None))]
     if missing:
         need = "layout(shape) and async schedule(worker)"
-        raise ScheduleError(f"{module.__name__} is no schedule (it lacks {', '.join(missing)}); it must define {need}")
-    return OwnSchedule(module)
+        raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(missing)}); it must define {need}")
+    return OwnSchedule(name, module)
 
 
 def is_module(name: str) -> bool:
@@ -80,10 +85,18 @@ def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> 
 
 
 def _imported(name: str) -> ModuleType:
+    """The module; of a file the same one until the file is changed, so that its classes are what they were."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
-    key = f"<{Path(name).resolve()}>"  # no import statement can reach it, so it hides nothing
-    spec = importlib.util.spec_from_file_location(key, name)
+    path = Path(name).resolve()
+    key = f"<{path} {path.stat().st_mtime_ns}>"  # no import statement can reach it, so it hides nothing
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
     module = sys.modules[key] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]
+        raise
     return module

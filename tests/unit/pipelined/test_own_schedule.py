@@ -1,5 +1,7 @@
 """A schedule of the user's own: where it is found, and what is said of one that is wrong."""
 
+import os
+
 import pytest
 
 from pipelined.__main__ import main
@@ -33,6 +35,40 @@ def test_it_is_found_by_its_path_and_by_its_bare_name(own):
     path = own(RIGHT, "found_by_name")
     for name in (path, "found_by_name"):
         check(record(find(name), Shape(3, 1)))
+
+
+CLASSES = """
+from dataclasses import dataclass
+from pipelined.schedules import Layout
+from pipelined.schedules import gpipe
+
+@dataclass(frozen=True)
+class OwnLayout(Layout):
+    pass
+
+def layout(shape):
+    return OwnLayout(**vars(gpipe.layout(shape)))
+
+async def schedule(worker):
+    assert isinstance(worker.layout, OwnLayout)
+    await gpipe.schedule(worker)
+"""
+
+
+def test_a_file_s_classes_are_the_same_however_often_it_is_named(own):
+    path = own(CLASSES)
+    layout = find(path).layout(Shape(2, 2))
+    assert isinstance(layout, find(path).module.OwnLayout)
+    check(record(find(path), Shape(2, 2)))
+
+
+def test_a_file_that_was_changed_is_read_again(own):
+    path = own("def layout(shape)\n")
+    with pytest.raises(ScheduleError, match="SyntaxError"):
+        find(path)
+    own(RIGHT)
+    os.utime(path, (1, 1))
+    check(record(find(path), Shape(3, 1)))
 
 
 def test_a_bare_name_never_hides_a_schedule_of_the_project(own):
