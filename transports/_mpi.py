@@ -29,7 +29,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports._addresses import check_channel, check_peer
 from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
@@ -42,6 +41,7 @@ from transports._mpi_frames import Frames
 from transports._mpi_native import MpiNative
 from transports._mpi_requests import keep_alive, outcomes_now
 from transports._poller import Patience, Poller
+from transports._standing import Standing
 from transports._wire import (
     DEFAULT_LIMITS,
     PREAMBLE_BYTES,
@@ -96,8 +96,7 @@ class MpiTransport(Transport):
         self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
         self._mailbox: Mailbox[_Message] = Mailbox(self.world_size)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
-        self._gone: dict[int, PeerLost] = {}
-        self._end: TransportError | None = None
+        self._standing = Standing(world.size)
         self._closing, self._closed = asyncio.Lock(), False
         self._poller = Poller(outcomes_now, patience)
         frames, bodies, buffers = comms
@@ -128,7 +127,7 @@ class MpiTransport(Transport):
         return f"<MpiTransport rank {self.rank} of {self.world_size}>"
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._check_sendable(peer)
+        self._standing.check_sendable(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if nbytes <= self._inline:
@@ -138,7 +137,7 @@ class MpiTransport(Transport):
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._check(peer)
+        self._standing.check(peer)
         self._poller.wake()
         self._poller.linger(lambda: self._mailbox.holds(peer, key))
         arrival = await self._mailbox.take(peer, key)
@@ -154,15 +153,13 @@ class MpiTransport(Transport):
         return Frame(arrival.peer, arrival.key, blocks, message.header.note)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        check_channel(channel)
-        self._check_sendable(peer)
+        self._standing.check_sendable(peer, channel)
         data = Block.of(buffer).data
         await self._buffers.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        check_channel(channel)
-        self._check(peer)
+        self._standing.check(peer, channel)
         data = Block.of(buffer).data
         await self._buffers.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes)
@@ -191,7 +188,7 @@ class MpiTransport(Transport):
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
-        self._give_up(self._end)
+        self._give_up(self._standing.end)
         await self.close()
 
     async def close(self) -> None:
@@ -199,7 +196,7 @@ class MpiTransport(Transport):
         async with self._closing:
             if self._closed:
                 return
-            if self._end is None:
+            if self._standing.end is None:
                 self._say_goodbye()
             while not self._quiet():
                 await self._poller.turn()
@@ -233,7 +230,7 @@ class MpiTransport(Transport):
             case Kind.MESSAGE:
                 blocks = split_body(header.layouts, frame[start:])
                 self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
-            case Kind.OFFER if self._end is None:
+            case Kind.OFFER if self._standing.end is None:
                 self._mailbox.arrived(source, header.key, _Message(header, preamble.channel, None))
             case Kind.OFFER:
                 self._bodies.discard(source, preamble.channel, header.layouts)
@@ -261,7 +258,7 @@ class MpiTransport(Transport):
 
     def _goodbye_came(self, source: int, buffers: int) -> None:
         """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
-        self._gone[source] = PeerLost(source, "it closed")
+        self._standing.lose(PeerLost(source, "it closed"))
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)
         requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
@@ -279,24 +276,24 @@ class MpiTransport(Transport):
             return self._give_up(outcome)
         for arrival in arrivals:
             self._mailbox.put_back(arrival)
-        self._mailbox.fail_peer(source, self._gone[source])
+        self._mailbox.fail_peer(source, self._standing.lost[source])
 
     def _quiet(self) -> bool:
         """Everybody closed, everything came, and nothing is under way."""
         if self._poller.failure is not None:
             return True
-        return len(self._gone) == self.world_size and self._buffers.swallow() and not self._poller.requests
+        return len(self._standing.lost) == self.world_size and self._buffers.swallow() and not self._poller.requests
 
     def _refuse(self, error: TransportError) -> None:
-        self._end = self._end or error
-        self._mailbox.fail_all(self._end)
-        self._buffers.end(self._end)
+        self._standing.finish(error)
+        self._mailbox.fail_all(self._standing.end)
+        self._buffers.end(self._standing.end)
 
     def _give_up(self, error: TransportError) -> None:
         """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
         if self._poller.failure is None:
             self._refuse(error)
-            keep_alive(self._comms[0], self._poller.fail(self._end))
+            keep_alive(self._comms[0], self._poller.fail(self._standing.end))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
@@ -311,14 +308,3 @@ class MpiTransport(Transport):
     def _free(self) -> None:
         for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
             comm.Free()
-
-    def _check(self, peer: int | None) -> None:
-        if self._end is not None:
-            raise self._end.with_traceback(None)
-        if peer is not None:
-            check_peer(peer, self.world_size)
-
-    def _check_sendable(self, peer: int) -> None:
-        self._check(peer)
-        if peer in self._gone:
-            raise self._gone[peer].with_traceback(None)

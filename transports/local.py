@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports._addresses import check_channel, check_peer
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._landing import copied, fill, landing
 from transports._matching import Mailbox
+from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 
@@ -77,21 +77,20 @@ class Local(Transport):
         self._messages: Mailbox[_Held] = Mailbox(world_size)
         self._buffers: Mailbox[_Held] = Mailbox(world_size)
         self._outgoing: set[_Held] = set()
-        self._gone: dict[int, PeerLost] = {}
-        self._end: TransportError | None = None
+        self._standing = Standing(world_size)
 
     def __repr__(self) -> str:
         return f"<Local rank {self.rank} of {self.world_size}>"
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._check_sendable(peer)
+        self._standing.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
         self._ranks[peer]._messages.arrived(self.rank, key, held)
         await self._handed_over(held)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._check(peer)
+        self._standing.check(peer)
         arrival = await self._messages.take(peer, key)
         header = arrival.item.header()
         try:
@@ -104,14 +103,14 @@ class Local(Transport):
         return Frame(arrival.peer, header.key, blocks, header.note)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        self._check_sendable(peer, channel)
+        self._standing.check_sendable(peer, channel)
         block = Block.of(buffer)
         held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
         await self._handed_over(held)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        self._check(peer, channel)
+        self._standing.check(peer, channel)
         block = Block.of(buffer)
         held = (await self._buffers.take(peer, (channel,))).item
         if held.nbytes != block.nbytes:
@@ -132,7 +131,7 @@ class Local(Transport):
         self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
 
     async def close(self) -> None:
-        if self._end is not None:
+        if self._standing.end is not None:
             return
         for held in self._outgoing:
             held.detach()
@@ -160,24 +159,12 @@ class Local(Transport):
             self._outgoing.discard(held)
         self.traffic.count_sent(held.peer, held.nbytes)
 
-    def _check(self, peer: int | None, channel: int = 0) -> None:
-        if self._end is not None:
-            raise self._end.with_traceback(None)
-        check_channel(channel)
-        if peer is not None:
-            check_peer(peer, self.world_size)
-
-    def _check_sendable(self, peer: int, channel: int = 0) -> None:
-        self._check(peer, channel)
-        if peer in self._gone:
-            raise self._gone[peer].with_traceback(None)
-
     def _others(self) -> list["Local"]:
         return [other for other in self._ranks if other is not self]
 
     def _lose(self, error: PeerLost) -> None:
         """Nothing passes between this rank and the lost one any more; what came before stays."""
-        self._gone[error.rank] = error
+        self._standing.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         for held in self._outgoing:
@@ -185,8 +172,7 @@ class Local(Transport):
                 held.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        if self._end is None:
-            self._end = error
+        if self._standing.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
             for held in self._outgoing:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports._addresses import CHANNELS, check_channel, check_peer
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
@@ -25,6 +24,7 @@ from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, meeting_point
 from transports._place import Place
 from transports._rendezvous import gather
+from transports._standing import CHANNELS, Standing
 from transports._wire import Header, Kind, Layout, Preamble, encode, encode_buffer
 
 ABORT_S = 1.0
@@ -68,8 +68,7 @@ class Tcp(Transport):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers: Mailbox[Incoming] = Mailbox(world_size)
-        self._lost: dict[int, PeerLost] = {}
-        self._end: TransportError | None = None
+        self._standing = Standing(world_size)
         self._links = {peer: self._link(peer, sock) for peer, sock in peers.items()}
 
     def __repr__(self) -> str:
@@ -79,7 +78,7 @@ class Tcp(Transport):
         return self._messages.last_key(peer)
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._check_sendable(peer)
+        self._standing.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         views = encode(Kind.MESSAGE, key, blocks, note)
         if peer == self.rank:
@@ -89,14 +88,14 @@ class Tcp(Transport):
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._check(peer)
+        self._standing.check(peer)
         arrival = await self._take(self._messages, peer, key, into)
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        self._check_sendable(peer, channel)
+        self._standing.check_sendable(peer, channel)
         block = Block.of(buffer)
         if peer == self.rank:
             self._buffers.arrived(peer, (channel,), _to_itself((channel,), [block]))
@@ -105,7 +104,7 @@ class Tcp(Transport):
         self.traffic.count_sent(peer, block.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        self._check(peer, channel)
+        self._standing.check(peer, channel)
         try:
             arrival = await self._take(self._buffers, peer, (channel,), [buffer])
         except ValueError as error:
@@ -132,7 +131,7 @@ class Tcp(Transport):
 
     async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
         for link in self._links.values():
-            link.farewell(last, self._end)
+            link.farewell(last, self._standing.end)
         await asyncio.gather(*(link.gone(patience) for link in self._links.values()))
 
     async def _written(self, peer: int, views: Sequence[bytes | memoryview]) -> None:
@@ -201,34 +200,21 @@ class Tcp(Transport):
                 self._finish(PeerAborted(peer, str(incoming.header.note)))
                 self._lose(PeerLost(peer, "it aborted"))
 
-    def _check(self, peer: int | None, channel: int = 0) -> None:
-        if self._end is not None:
-            raise self._end.with_traceback(None)
-        check_channel(channel)
-        if peer is not None:
-            check_peer(peer, self.world_size)
-
-    def _check_sendable(self, peer: int, channel: int = 0) -> None:
-        self._check(peer, channel)
-        if peer in self._lost:
-            raise self._lost[peer].with_traceback(None)
-
     def _lose(self, error: PeerLost) -> None:
         """Nothing passes between this rank and the lost one any more; whole messages that came before stay."""
-        self._lost.setdefault(error.rank, error)
+        self._standing.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         self._links[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
         """End every operation here but the sends under way; the first reason stays."""
-        if self._end is None:
-            self._end = error
+        if self._standing.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
             for link in self._links.values():
                 link.fail_incoming(error)
-        return self._end
+        return self._standing.end
 
 
 def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
