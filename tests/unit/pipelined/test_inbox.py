@@ -46,3 +46,22 @@ def test_what_was_not_expected_is_asked_for_when_it_is_needed():
             return bytes((await Inbox(listener).take(0, ("odd", 1))).blocks[0].data)
 
     assert asyncio.run(main()) == b"!"
+
+
+def test_what_is_expected_later_is_asked_for_behind_the_rest():
+    async def main():
+        one, other = world(2)
+        async with Actor(one) as teller, Asked(other) as listener:
+            inbox = Inbox(listener, ahead=2)
+            inbox.expect([(0, ("x", 0))])
+            inbox.expect([(0, ("x", number)) for number in (1, 2)])
+            coming = inbox.asked(0, ("x", 0))
+            await asyncio.sleep(0)
+            assert listener.asked == [0, 1] and not coming.done()
+            for number in range(3):
+                teller.tell(1, ("x", number), bytes([number]))
+            await asyncio.wait([coming])
+            taken = [bytes((await inbox.take(0, ("x", number))).blocks[0].data)[0] for number in range(3)]
+        return taken, listener.asked
+
+    assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2])
