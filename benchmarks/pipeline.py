@@ -11,28 +11,20 @@ import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import tyro
 
+from benchmarks._emulated import EmulatedJob, Load
 from collectives import Group, all_reduce, barrier
 from pipelined.actor import Actor
-from pipelined.buckets import Bucket
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
 from pipelined.launch import detect
-from pipelined.noise import Noise
 from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.runtime import run
 from pipelined.schedules import find
-from pipelined.sync import GradientSync, sum_over_holders
-from pipelined.trace import NullTracer
-from pipelined.train_worker import Seat, TrainWorker
-from pipelined.walk import plan_walk
 from transports import Transport
 
 
@@ -74,69 +66,24 @@ class Options:
         return {op: ms / 1e3 for op, ms in {"forward": self.forward_ms, "backward": self.backward_ms, **given}.items()}
 
 
-@dataclass(frozen=True)
-class Hollow:
-    """A stage with the right sizes and nothing to compute: random bytes, made once."""
-
-    activation: np.ndarray
-    last: bool
-
-    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
-        return 0.0 if self.last else self.activation
-
-    def backward(self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
-        return self.activation
-
-    backward_input = backward
-
-    def backward_weight(self, which: tuple[int, int]) -> None:
-        return None
-
-
-class NoFeed:
-    """Stands in for data that nobody looks at."""
-
-    def inputs(self, step: int, microbatch: int) -> int:
-        return microbatch
-
-    targets = inputs
-
-
 async def bench(transport: Transport, options: Options) -> int:
     """One rank: walk the schedule again and again, and agree on the slowest rank of each step."""
     shape = (options.microbatches, options.pipes, options.chunks)
     plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, *shape)
-    walk = await asyncio.to_thread(plan_walk, plan, transport.rank)
-    device = TimedDevice(options.seconds, RealClock())
-    random = np.random.default_rng(transport.rank)
-    stages = {
-        stage: Hollow(random.integers(0, 256, options.activation_bytes, np.uint8), stage == plan.depth - 1)
-        for stage in plan.stages_of(transport.rank)
-    }
+    gradients = (options.gradient_bytes,) * plan.depth if options.gradient_bytes else ()
+    load = Load(options.seconds, options.activation_bytes, gradients)
     world = Group(transport, tuple(range(plan.world_size)), 0)
     taken = []
     async with Actor(transport) as actor:
-        seat = Seat(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
-        buckets = _buckets(plan, stages, options.gradient_bytes)
-        groups = {b.stages: Group(transport, b.holders, 1 + b.stages[0]) for b in buckets}
+        job = await asyncio.to_thread(EmulatedJob, actor, plan, load)
         for step in range(options.steps + 2):
             await barrier(world)
-            start = device.clock.now()
-            sync = GradientSync(actor, buckets, lambda b: sum_over_holders(groups, "auto", b), walk.eager, stages)
-            await walk.schedule.schedule(TrainWorker(seat, step, sync, walk.instructions))
-            await sync.finish()
-            slowest = np.array([device.clock.now() - start])
+            slowest = np.array([await job.step(step)])
             await all_reduce(world, slowest, "max")
             taken.append(float(slowest[0]))
     if transport.rank == 0:
         print(await asyncio.to_thread(_told, options, plan, taken[2:]), flush=True)
     return 0
-
-
-def _buckets(plan: Plan, stages: dict[int, Hollow], nbytes: int) -> list[Bucket]:
-    if not nbytes:
-        return []
-    return [Bucket((s,), plan.holders(s), {}, torch.randn(nbytes // 4)) for s in stages]
 
 
 def _told(options: Options, plan: Plan, taken: list[float]) -> str:

@@ -1,0 +1,112 @@
+"""One rank of a job whose devices only let time pass: the real worker, messages, sums and transport.
+
+The rule: nothing is computed, everything else is done. Steps are numbered over all jobs of a process, for a message is
+known by the number of its step.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives import Group
+from pipelined.actor import Actor
+from pipelined.buckets import Bucket
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.noise import Noise
+from pipelined.plan import Plan
+from pipelined.sync import GradientSync, sum_over_holders
+from pipelined.trace import NullTracer
+from pipelined.train_worker import Seat, TrainWorker
+from pipelined.walk import plan_walk
+
+FIRST_CHANNEL = 1
+"""The bare-buffer channel of the first stage's sums; the one before is the world's."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one microbatch costs in every stage; a schedule that halves its microbatches halves all of it.
+
+    Args:
+        seconds: of each op, by the name that a device knows it by.
+        activation_bytes: of each activation and each gradient between stages.
+        gradient_bytes: of each stage's parameters, multiples of 4; empty leaves the sums out.
+    """
+
+    seconds: Mapping[str, float]
+    activation_bytes: int = 0
+    gradient_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hollow:
+    """A stage with the right sizes and nothing to compute: random bytes, made once."""
+
+    activation: np.ndarray
+    last: bool
+
+    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
+        return 0.0 if self.last else self.activation
+
+    def backward(self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+        return self.activation
+
+    backward_input = backward
+
+    def backward_weight(self, which: tuple[int, int]) -> None:
+        return None
+
+
+class NoFeed:
+    """Stands in for data that nobody looks at."""
+
+    def inputs(self, step: int, microbatch: int) -> int:
+        return microbatch
+
+    targets = inputs
+
+
+class EmulatedJob:
+    """One rank of a plan; it must be one of the plan's.
+
+    Args:
+        plan: its ranks are the first of the actor's world.
+    Raises:
+        ScheduleError: the schedule is no good, as `pipelined.walk.plan_walk` says.
+    """
+
+    def __init__(self, actor: Actor, plan: Plan, load: Load):
+        self.plan, self._actor = plan, actor
+        self.walk = plan_walk(plan, plan.seat(actor.rank)[1])
+        parts = plan.layout.parts
+        device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, RealClock())
+        random = np.random.default_rng(actor.rank)
+        activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)
+        stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}
+        self._seat = Seat(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
+        self._buckets = [
+            Bucket((stage,), plan.holders(stage), {}, torch.randn(load.gradient_bytes[stage] // 4))
+            for stage in (stages if load.gradient_bytes else ())
+        ]
+        self._groups = {b.stages: Group(actor.transport, b.holders, FIRST_CHANNEL + b.stages[0]) for b in self._buckets}
+
+    async def step(self, number: int, eager: Collection[int] | None = None, algorithm: str = "auto") -> float:
+        """Walk the schedule once and finish the sums; returns this rank's seconds.
+
+        Args:
+            number: not yet given to any job of this process; the same on all ranks.
+            eager: the stages whose sum begins with their last backward; those before an idle gap if not given.
+            algorithm: of the sums.
+        """
+        clock, stages = self._seat.device.clock, self._seat.stages
+        start, early = clock.now(), self.walk.eager if eager is None else eager
+        sync = GradientSync(
+            self._actor, self._buckets, lambda b: sum_over_holders(self._groups, algorithm, b), early, stages
+        )
+        await self.walk.schedule.schedule(TrainWorker(self._seat, number, sync, self.walk.instructions))
+        await sync.finish()
+        return clock.now() - start

@@ -1,0 +1,241 @@
+"""Every schedule on emulated devices, beside what it was to take: `mpirun -n 8 python -m benchmarks.schedules`.
+
+The real runtime, worker, transport and messages, on devices that take a given time for each forward and backward. All
+schedules and shapes take turns in one run, and between them messages are timed between ranks that were idle, so all
+that is compared was measured on the same machine in the same minutes.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+
+import torch
+import tyro
+
+from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Row, inversions, makespan, rank_correlation
+from benchmarks._emulated import EmulatedJob, Load
+from benchmarks._hops import fitted, hop
+from collectives import Group, Links, barrier
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.errors import UsageError
+from pipelined.exchange import gather, share
+from pipelined.launch import detect
+from pipelined.plan import Plan
+from pipelined.runtime import run
+from pipelined.schedules import SCALES, ScheduleError, find, known
+from pipelined.workload import StageCosts
+from transports import Transport
+
+Key = tuple[str, int]
+"""What is run: a schedule, with its scale where that is not direct, and N."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time the steps of all schedules on emulated devices."""
+
+    schedules: str = ""
+    """Names with commas between; every one with a flush if open."""
+    depth: int = 0
+    """D; as many as there are ranks if open."""
+    microbatches: tuple[int, ...] = ()
+    """N, several in turn; D, 2D and 4D if open."""
+    forward_ms: float = 10.0
+    """Milliseconds of a forward through one stage."""
+    backward_ms: float = 20.0
+    """Milliseconds of a backward through one stage; each of its halves takes half."""
+    activation_bytes: int = 1 << 20
+    """Bytes of each activation and each gradient between stages."""
+    steps: int = 7
+    """Rounds timed, after one that is not."""
+    hops: int = 4
+    """Messages of either size timed in each round."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        for name in ("forward_ms", "backward_ms", "activation_bytes", "steps", "hops"):
+            if getattr(self, name) <= 0:
+                fact = f"--{name.replace('_', '-')} must be above 0 (it is {getattr(self, name)})"
+                raise UsageError(f"{fact}; leave it out or raise it")
+
+    @property
+    def load(self) -> Load:
+        forward, half = self.forward_ms / 1e3, self.backward_ms / 2e3
+        seconds = {"forward": forward, "backward": 2 * half, "backward_input": half, "backward_weight": half}
+        return Load(seconds, self.activation_bytes)
+
+    @property
+    def costs(self) -> StageCosts:
+        """The same for the simulator."""
+        return StageCosts(**self.load.seconds, message_bytes=self.activation_bytes)
+
+
+def plans(options: Options, ranks: int) -> tuple[dict[Key, Plan], list[str]]:
+    """What is run, and what cannot be, with the reason.
+
+    Raises:
+        UsageError: an unknown schedule, too few ranks, or nothing is left.
+    """
+    depth = options.depth or ranks
+    found, refused = dict[Key, Plan](), []
+    for name, scale, microbatches in _asked(options, depth):
+        called = name if scale == "direct" else f"{name}, {scale}"
+        try:
+            plan = found[called, microbatches] = _plan(name, scale, depth, microbatches)
+        except ScheduleError as error:
+            refused += [f"{called}, N={microbatches}: {error}"] * (scale == "direct")  # few have another
+            continue
+        if plan.world_size > ranks:
+            raise UsageError(f"too few ranks for {called} (ranks: {ranks}, needed: {plan.world_size}); lower --depth")
+    if not found:
+        raise UsageError(f"no schedule takes this shape: {'; '.join(refused)}")
+    return found, refused
+
+
+def _asked(options: Options, depth: int) -> Iterator[tuple[str, str, int]]:
+    """(schedule, scale, N) of everything asked for."""
+    chosen = options.schedules.split(",") if options.schedules else known()
+    for name in chosen:
+        find(name)
+    return product(chosen, SCALES, options.microbatches or (depth, 2 * depth, 4 * depth))
+
+
+def _plan(name: str, scale: str, depth: int, microbatches: int) -> Plan:
+    """The plan with two stages of a pipe on each rank if the schedule takes that, or else with one.
+
+    Raises:
+        ScheduleError: it takes no such shape, or has no step of its own.
+    """
+    rows = 2 if scale == "backward-halving" else 1
+    try:
+        plan = Plan(name, depth, 1, rows, microbatches, chunks=2, scale=scale)
+    except ScheduleError:
+        plan = Plan(name, depth, 1, rows, microbatches, scale=scale)
+    if plan.layout.updates is not None:
+        raise ScheduleError("without a flush a step does not end where the next begins")
+    return plan
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What rank 0 knows after the last round: seconds of the slowest rank by (name, N), and of each hop."""
+
+    steps: dict[Key, list[float]]
+    empty: list[float]
+    full: list[float]
+
+
+async def measure(actor: Actor, options: Options, jobs: dict[Key, Plan]) -> Measured:
+    """Rounds of every job and of some hops; what the first took is forgotten."""
+    mine = {
+        key: await asyncio.to_thread(EmulatedJob, actor, plan, options.load)
+        for key, plan in jobs.items()
+        if actor.rank < plan.world_size
+    }
+    steps, hops = defaultdict[Key, list[float]](list), {0: [], options.activation_bytes: []}
+    for round_ in range(options.steps + 1):
+        for place, key in enumerate(jobs):
+            slowest = await _step(actor, mine.get(key), round_ * len(jobs) + place)
+            steps[key].append(slowest)
+        for nbytes, place in ((nbytes, place) for nbytes in hops for place in range(options.hops)):
+            number = (2 * round_ + (nbytes > 0)) * options.hops + place
+            hops[nbytes].append(await hop(actor, RealClock(), nbytes, number))
+    return Measured({key: taken[1:] for key, taken in steps.items()}, *(h[options.hops :] for h in hops.values()))
+
+
+async def _step(actor: Actor, job: EmulatedJob | None, number: int) -> float:
+    """One step of those ranks that take part, begun together; returns the slowest's seconds on rank 0.
+
+    Who is done waits for a message, so that nobody polls while others still compute.
+    """
+    await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
+    seconds = await job.step(number) if job else 0.0
+    everyone = await gather(actor.transport, f"step {number}", seconds)
+    await share(actor.transport, f"step {number} is over", True)
+    return max(everyone, default=0.0)
+
+
+def compared(options: Options, jobs: dict[Key, Plan], measured: Measured) -> tuple[Links, list[Row]]:
+    """The measured links, and a row for each job with what it is simulated to take over them."""
+    links = fitted(measured.empty, measured.full, options.activation_bytes)
+    rows = [
+        Row(
+            name,
+            plan.depth,
+            microbatches,
+            plan.world_size,
+            makespan(plan, options.costs),
+            makespan(plan, options.costs, links),
+            tuple(measured.steps[name, microbatches]),
+        )
+        for (name, microbatches), plan in jobs.items()
+    ]
+    return links, rows
+
+
+def told(options: Options, links: Links, rows: list[Row], refused: list[str]) -> str:
+    """The table, or one JSON object."""
+    shapes = sorted({row.microbatches for row in rows})
+    orders = {n: [row for row in rows if row.microbatches == n] for n in shapes}
+    if options.json:
+        return json.dumps(
+            {
+                **asdict(options),
+                "cores": len(os.sched_getaffinity(0)),
+                "load": os.getloadavg()[0],
+                "alpha_s": links.alpha,
+                "beta_s": links.beta,
+                "rows": [row.plain() for row in rows],
+                "order": {n: rank_correlation(several) for n, several in orders.items() if len(several) > 1},
+                "inversions": {n: [asdict(i) for i in inversions(several)] for n, several in orders.items()},
+                "refused": refused,
+            }
+        )
+    lines = [HEAD, *[row.line() for several in orders.values() for row in several], *_summary(links, rows)]
+    for n, several in orders.items():
+        if len(several) > 1:
+            lines.append(f"N={n}: the order is the simulated one to {rank_correlation(several):.3f} (Kendall's tau)")
+            lines.extend(f"    {inversion.line()}" for inversion in inversions(several))
+    return "\n".join([*lines, *[f"left out: {reason}" for reason in refused]])
+
+
+def _summary(links: Links, rows: list[Row]) -> list[str]:
+    worst_free, worst = max(row.over_free for row in rows), max(row.over_simulated for row in rows)
+    within = sum(row.within for row in rows)
+    verdict = "within" if links.alpha <= ALPHA_LIMIT_S else "over"
+    return [
+        f"a hop between idle ranks: {links.alpha * 1e3:.3f} ms and {links.beta * 2**20 * 1e3:.3f} ms/MiB "
+        f"({verdict} the {ALPHA_LIMIT_S * 1e3} ms promised)",
+        f"at most {worst_free:.3f} of the free makespan and {worst:.3f} of the simulated; "
+        f"{within} of {len(rows)} within both limits; load {os.getloadavg()[0]:.1f}",
+    ]
+
+
+async def bench(transport: Transport, options: Options) -> int:
+    """One rank of the comparison."""
+    jobs, refused = plans(options, transport.world_size)
+    async with Actor(transport) as actor:
+        measured = await measure(actor, options, jobs)
+    if transport.rank == 0:
+        links, rows = await asyncio.to_thread(compared, options, jobs, measured)
+        print(told(options, links, rows, refused), flush=True)
+    return 0
+
+
+def main() -> int:
+    """Read the flags and run on whatever launcher started this."""
+    options = tyro.cli(Options, prog="python -m benchmarks.schedules")
+    torch.set_num_threads(1)
+    launch = detect(os.environ)
+    return run(launch, launch.world_size or 8, lambda transport: bench(transport, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

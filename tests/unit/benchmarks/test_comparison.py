@@ -1,0 +1,117 @@
+"""The comparison of schedules: what is run, what is simulated, and how an order is told from another."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks._comparison import Row, inversions, makespan, rank_correlation
+from benchmarks._hops import fitted
+from benchmarks.schedules import Measured, Options, compared, plans, told
+from collectives import Links
+from pipelined.errors import UsageError
+
+MIB = 1 << 20
+
+
+def row(name: str, simulated: float, *steps: float) -> Row:
+    return Row(name, 4, 4, 4, simulated, simulated, steps)
+
+
+def test_every_schedule_with_a_flush_is_run_and_the_others_are_told():
+    jobs, refused = plans(Options(), ranks=4)
+    assert {name for name, _ in jobs} >= {"gpipe", "chimera", "chimera, forward-doubling", "chimera_w", "zb_v"}
+    assert {n for _, n in jobs} == {4, 8, 16}
+    assert any(reason.startswith("pipedream, N=4") for reason in refused)
+
+
+def test_two_stages_of_a_pipe_on_a_rank_take_half_the_ranks():
+    jobs, _ = plans(Options(microbatches=(4,)), ranks=4)
+    assert {name for (name, _), plan in jobs.items() if plan.world_size == 2} == {"interleaved", "zb_v", "dualpipe_v"}
+    assert all(plan.depth == 4 for plan in jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(depth=8), "too few ranks"),
+        (Options(schedules="pipedream"), "no schedule takes this shape"),
+        (Options(schedules="nothing_known"), "known: "),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        plans(options, ranks=4)
+
+
+def test_no_steps_are_refused():
+    with pytest.raises(UsageError, match="--steps must be above 0"):
+        Options(steps=0)
+
+
+def test_the_links_carry_the_median_hop_of_either_size():
+    links = fitted([1e-4, 2e-4, 9e-4], [7e-4, 5e-4, 6e-4], MIB)
+    assert links.alpha == 2e-4 and math.isclose(links.alpha + links.beta * MIB, 6e-4)
+
+
+def test_free_messages_give_the_closed_forms():
+    jobs, _ = plans(Options(microbatches=(8,)), ranks=4)
+    seconds = {name: makespan(plan, Options().costs) for (name, _), plan in jobs.items()}
+    assert math.isclose(seconds["gpipe"], 0.33) and math.isclose(seconds["one_f_one_b"], 0.33)
+    assert math.isclose(seconds["chimera"], 0.30) and math.isclose(seconds["chimera, forward-doubling"], 0.27)
+
+
+def test_a_hop_is_paid_on_the_way_there_and_back():
+    jobs, _ = plans(Options(schedules="gpipe", microbatches=(1,)), ranks=4)
+    ((_, plan),) = jobs.items()
+    assert math.isclose(makespan(plan, Options().costs, Links(1e-3, 1e-3 / MIB, 0.0)), 4 * 0.030 + 6 * 2e-3)
+
+
+def test_the_same_order_is_1_and_the_opposite_is_minus_1():
+    same = [row(f"s{i}", float(i), 2.0 * i) for i in range(1, 5)]
+    opposite = [row(f"s{i}", float(i), 9.0 - i) for i in range(1, 5)]
+    assert rank_correlation(same) == 1.0 and inversions(same) == []
+    assert rank_correlation(opposite) == -1.0 and len(inversions(opposite)) == 6
+
+
+def test_an_inversion_says_by_how_much():
+    (found,) = inversions([row("late", 1.1, 1.0), row("soon", 1.0, 1.5)])
+    assert (found.sooner, found.later) == ("soon", "late")
+    assert math.isclose(found.predicted, 0.1) and math.isclose(found.measured, 0.5)
+
+
+def test_what_is_simulated_to_be_equal_has_no_order():
+    with pytest.raises(ValueError, match="no order among 2"):
+        rank_correlation([row("a", 1.0, 2.0), row("b", 1.0, 1.0)])
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=2, max_size=8))
+def test_the_correlation_counts_every_inversion_once(pairs):
+    rows = [row(str(i), float(a), float(b)) for i, (a, b) in enumerate(pairs)]
+    apart = sum(a.simulated_s < b.simulated_s for a in rows for b in rows)
+    crossed = sum(a.simulated_s < b.simulated_s and a.step_s > b.step_s for a in rows for b in rows)
+    assert len(inversions(rows)) == crossed
+    if apart:
+        assert math.isclose(rank_correlation(rows), 1 - 2 * crossed / apart)
+
+
+def test_a_step_is_the_median_and_held_to_both_promises():
+    good, slow = Row("s", 4, 4, 4, 1.0, 1.05, (1.0, 1.09, 3.0)), Row("s", 4, 4, 4, 1.0, 1.0, (1.06,) * 3)
+    assert good.step_s == 1.09 and good.within
+    assert slow.over_free <= 1.10 and not slow.within
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_report_has_every_row_and_the_links(as_json):
+    options = Options(schedules="gpipe,chimera", microbatches=(4,), json=as_json)
+    jobs, refused = plans(options, ranks=4)
+    taken = {key: [0.17, 0.18, 0.19] for key in jobs}
+    links, rows = compared(options, jobs, Measured(taken, [1e-4], [4e-4]))
+    text = told(options, links, rows, refused)
+    if as_json:
+        read = json.loads(text)
+        assert len(read["rows"]) == 4 and read["alpha_s"] == 1e-4 and read["inversions"]["4"] == []
+    else:
+        assert "gpipe" in text and "0.100 ms" in text and "Kendall" in text
