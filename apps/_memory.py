@@ -43,6 +43,21 @@ def activation_bytes(config: ModelConfig, stage: range, rows: int, sequence: int
     return total + FLOAT * tokens * (2 * width + 2 + config.vocab) + LONG * tokens + 2 * FLOAT  # targets, loss, count
 
 
+def pending_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
+    """Bytes that a stage keeps of one microbatch between the halves of its backward.
+
+    A block keeps 20 C numbers a token: the inputs of its norms and matrices (9 C) and the gradients that came to them
+    (11 C), with mean and deviation of both norms; the head the same of its norm and of its matrix, and the targets. The
+    first stage has nobody to hurry for: it leaves all to the weight half, and keeps all until then.
+    """
+    if 0 in stage:
+        return activation_bytes(config, stage, rows, sequence)
+    tokens, width, top = rows * sequence, config.d_model, config.layers + 1
+    blocks = sum(1 for layer in stage if layer < top)
+    total = FLOAT * tokens * blocks * (20 * width + 4)
+    return total + (tokens * (FLOAT * (3 * width + 2 + config.vocab) + LONG) if top in stage else 0)
+
+
 def boundary_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
     """Bytes that a stage keeps of one microbatch instead where it recomputes: what came in and what went out."""
     tokens, number = rows * sequence, FLOAT * config.d_model

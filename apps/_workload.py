@@ -6,7 +6,7 @@ given speed, until somebody measures them. No torch.
 
 from math import prod
 
-from apps._memory import FLOAT, activation_bytes, boundary_bytes
+from apps._memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps._presets import ModelConfig, layer_costs, layer_shapes, shapes
 from pipelined.bucket_names import name_buckets
 from pipelined.partition import partition
@@ -33,6 +33,7 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, flops: float = 1.0,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
                 activation_bytes=activation_bytes(*share) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

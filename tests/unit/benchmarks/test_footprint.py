@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from apps._memory import activation_bytes, state_bytes
+from apps._memory import activation_bytes, boundary_bytes, pending_bytes, state_bytes
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
@@ -49,6 +49,22 @@ def test_a_live_microbatch_takes_what_the_closed_form_says(layers):
     counted = Counted(layers)
     counted.forward(0)
     assert counted.kept.peak_bytes == activation_bytes(CONFIG, layers, ROWS, SEQUENCE)
+
+
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_a_pending_weight_half_takes_what_the_closed_form_says(layers):
+    counted = Counted(layers)
+    counted.forward(0)
+    counted.backward(0, "backward_input")
+    held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
+    assert held == pending_bytes(CONFIG, layers, ROWS, SEQUENCE)
+
+
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_what_is_recomputed_is_kept_as_its_ends(layers):
+    counted = Counted(layers, recompute=True)
+    counted.forward(0)
+    assert counted.kept.peak_bytes == boundary_bytes(CONFIG, layers, ROWS, SEQUENCE)
 
 
 def test_each_live_microbatch_is_counted_and_none_after_its_backward():

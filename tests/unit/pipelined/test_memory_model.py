@@ -61,6 +61,7 @@ CASES = [
     Case("chimera", 4, 1, 8), Case("gpipe", 2, 2, 3), Case("one_f_one_b", 4, 1, 5, tied=False),
     Case("chimera", 4, 1, 9, pipes=4), Case("interleaved", 4, 1, 4, chunks=2),
     Case("chimera", 4, 1, 8, recompute=True), Case("chimera", 4, 1, 4, scale="backward-halving"),
+    Case("zb_h1", 4, 1, 8), Case("zb_v", 4, 2, 5), Case("dualpipe", 4, 1, 8), Case("dualpipe_v", 4, 1, 8),
 ]  # fmt: skip
 
 
