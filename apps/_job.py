@@ -1,20 +1,21 @@
 """A job: the configuration with everything left open filled in, before torch or a transport is there."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from apps._choose import Wishes, choose
 from apps._config import Config
-from apps._memory import activation_bytes, state_bytes
 from apps._presets import ModelConfig, find_preset, layer_costs, parameters
+from apps._workload import workload
 from pipelined.checker import check
 from pipelined.errors import UsageError
+from pipelined.memory_model import rank_memory
 from pipelined.partition import partition
 from pipelined.plan import Plan
-from pipelined.pricer import price
+from pipelined.program import Instruction
 from pipelined.recorder import record
 from pipelined.schedules import find
-from pipelined.walk import COSTS
 
 BATCH = 32
 """Sequences a step where nothing else is asked for."""
@@ -74,21 +75,19 @@ class Job:
 
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
-        cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         program = record(find(self.plan.schedule), self.plan.shape)
         check(program)
-        live = price(program, COSTS).peak_activations
-        rows = [self._row(worker, cut, live[worker]) for worker in range(self.plan.layout.workers)]
+        rows = [self._row(worker, instructions) for worker, instructions in enumerate(program.workers)]
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return "\n".join([*rows, f"  activations between stages: {shape}"])
 
-    def _row(self, worker: int, cut: list[range], live: int) -> str:
-        held = [cut[stage] for stage in self.plan.layout.stages_of(worker)]
-        kept = live * max(activation_bytes(self.model, stage, self.plan.rows, self.sequence) for stage in held)
-        where = ", ".join(f"{cut.index(stage)} (layers {stage.start}-{stage.stop - 1})" for stage in held)
-        state = state_bytes(self.model, held)
-        sizes = f"{state / 2**20:,.1f} MiB of state, up to {kept / 2**20:,.1f} MiB of activations"
-        return f"  worker {worker}: stages {where}; {sizes}"
+    def _row(self, worker: int, instructions: Sequence[Instruction]) -> str:
+        cut, stages = partition(layer_costs(self.model, self.sequence), self.plan.depth), self.plan.stages_of(worker)
+        where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
+        sizes, parts = workload(self.model, self.plan, self.sequence), self.plan.layout.parts
+        held = rank_memory(sizes, stages, instructions, parts, self.config.recompute)
+        state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
+        return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)

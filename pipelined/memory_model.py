@@ -25,8 +25,14 @@ class RankMemory:
     activations: float
 
     @property
+    def state(self) -> int:
+        """What is held all the time."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations
+        """All of it."""
+        return self.state + self.activations
 
 
 def rank_memory(

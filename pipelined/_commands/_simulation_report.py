@@ -65,8 +65,7 @@ def _ranks(simulated: Simulated) -> Iterator[str]:
             yield f"… and {plan.world_size - MOST} more ranks; --json has them all"
             break
         stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
-        state = memory.total - memory.activations
-        yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(state):>12}{_bytes(memory.activations):>13}"
+        yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(memory.state):>12}{_bytes(memory.activations):>13}"
 
 
 def _links(simulated: Simulated) -> Iterator[str]:
