@@ -235,6 +235,7 @@ def test_a_closed_form_holds_at_depth_32(form):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
 def test_a_closed_form_holds_wherever_it_should(form, depth):

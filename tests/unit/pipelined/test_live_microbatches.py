@@ -1,23 +1,14 @@
 """Activations alive in real training are as many as the schedule's price says, and for Chimera never more than D."""
 
-import asyncio
-
 import pytest
-import torch
 
 from benchmarks._footprint import count_activations
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import find
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
 from tests.numerics.arrangements import name
-from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
-from transports import new_event_loop
-from transports.local import world
+from tests.numerics.plain import Case
+from tests.numerics.trained import on_every_rank
 
 CASES = [
     Case(schedule, depth, 1, microbatches)
@@ -32,27 +23,14 @@ CASES += [Case("chimera", 4, 1, 8, scale="forward-doubling"), Case("chimera", 4,
 def peaks(case):
     """The most microbatches that were ever alive on each rank in two steps of training."""
 
-    async def rank(transport):
-        device = TorchDevice("cpu", RealClock(), transport.computing)
-        try:
-            async with Actor(transport) as actor:
-                trainer = Trainer(
-                    actor, case.model, case.plan, RECIPE, Numerics(recompute=case.recompute), device,
-                    torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
-                )  # fmt: skip
-                kept = count_activations(trainer)
-                for step in range(2):
-                    await trainer.step(step)
-                    assert not kept.alive
-                return kept.peak_microbatches
-        finally:
-            device.close()
+    async def two_steps(trainer, _):
+        kept = count_activations(trainer)
+        for step in range(2):
+            await trainer.step(step)
+            assert not kept.alive
+        return kept.peak_microbatches
 
-    async def everyone():
-        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+    return on_every_rank(case, two_steps)
 
 
 def priced(case):

@@ -1,25 +1,16 @@
 """The bytes a rank holds, worked out: by hand here, and beside what training really holds."""
 
-import asyncio
-
 import pytest
-import torch
 
 from apps._workload import workload
 from benchmarks._footprint import count_activations, state_bytes
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
 from pipelined.memory_model import peak_bytes, rank_memory
 from pipelined.program import Instruction
 from pipelined.simulator import simulate
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
 from pipelined.workload import Parameters, StageCosts, Workload
 from tests.numerics.arrangements import name
-from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
-from transports import new_event_loop
-from transports.local import world
+from tests.numerics.plain import SEQUENCE, Case
+from tests.numerics.trained import on_every_rank
 
 COSTS = StageCosts(activation_bytes=100, pending_bytes=60, boundary_bytes=10)
 
@@ -68,25 +59,12 @@ CASES = [
 def held(case):
     """Bytes each rank really holds: of state, and of activations at their fullest."""
 
-    async def rank(transport):
-        device = TorchDevice("cpu", RealClock(), transport.computing)
-        try:
-            async with Actor(transport) as actor:
-                trainer = Trainer(
-                    actor, case.model, case.plan, RECIPE, Numerics(recompute=case.recompute), device,
-                    torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
-                )  # fmt: skip
-                kept = count_activations(trainer)
-                await trainer.step(0)
-                return state_bytes(trainer.replica.parameters.values(), trainer.optimizer), kept.peak_bytes
-        finally:
-            device.close()
+    async def counted(trainer, _):
+        kept = count_activations(trainer)
+        await trainer.step(0)
+        return state_bytes(trainer.replica.parameters.values(), trainer.optimizer), kept.peak_bytes
 
-    async def everyone():
-        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+    return on_every_rank(case, counted)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)

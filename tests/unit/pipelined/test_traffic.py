@@ -1,24 +1,17 @@
 """Bytes on every link in a step: counted in real training, they are to the byte what was worked out before."""
 
-import asyncio
 from collections import Counter
 
 import pytest
 import torch
 
 from apps._workload import workload
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
 from pipelined.plan import Plan
-from pipelined.trace import NullTracer
 from pipelined.traffic import link_bytes, message_bytes
-from pipelined.trainer import Numerics, Trainer
 from pipelined.workload import StageCosts, Workload
 from tests.numerics.arrangements import name
-from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
-from transports import new_event_loop
-from transports.local import world
+from tests.numerics.plain import SEQUENCE, Case
+from tests.numerics.trained import on_every_rank
 
 CASES = [
     Case(schedule, 4, width, 4, chunks=2 if schedule == "interleaved" else 1)
@@ -32,27 +25,13 @@ CASES += [Case("chimera", 4, 3, 4, scale="backward-halving"), Case("dualpipe", 4
 def counted(case, all_reduce):
     """Bytes by (from rank, to rank) in the second of two steps; what a rank tells itself is left out."""
 
-    async def rank(transport):
-        device = TorchDevice("cpu", RealClock(), transport.computing)
-        numerics = Numerics(torch.float64, recompute=case.recompute, all_reduce=all_reduce)
-        try:
-            async with Actor(transport) as actor:
-                trainer = Trainer(
-                    actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(), NullTracer(),
-                    SEQUENCE, seed=3,
-                )  # fmt: skip
-                await trainer.step(0)
-                before = Counter(transport.traffic.bytes_to)
-                await trainer.step(1)
-                return Counter(transport.traffic.bytes_to) - before
-        finally:
-            device.close()
+    async def second_step(trainer, transport):
+        await trainer.step(0)
+        before = Counter(transport.traffic.bytes_to)
+        await trainer.step(1)
+        return Counter(transport.traffic.bytes_to) - before
 
-    async def everyone():
-        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        sent = runner.run(everyone())
+    sent = on_every_rank(case, second_step, torch.float64, all_reduce=all_reduce)
     return {(here, there): n for here, to in enumerate(sent) for there, n in to.items() if here != there}
 
 

@@ -1,0 +1,42 @@
+"""A case trained on a local world, for tests that look at what its ranks did."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import torch
+
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
+from transports import Transport, new_event_loop
+from transports.local import world
+
+T = TypeVar("T")
+
+
+def on_every_rank(
+    case: Case, work: Callable[[Trainer, Transport], Awaitable[T]], dtype: torch.dtype = torch.float32, **numerics: str
+) -> list[T]:
+    """What a piece of work with each rank's trainer returns, in rank order."""
+
+    async def rank(transport: Transport) -> T:
+        device = TorchDevice("cpu", RealClock(), transport.computing)
+        try:
+            async with Actor(transport) as actor:
+                trainer = Trainer(
+                    actor, case.model, case.plan, RECIPE, Numerics(dtype, recompute=case.recompute, **numerics), device,
+                    torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
+                )  # fmt: skip
+                return await work(trainer, transport)
+        finally:
+            device.close()
+
+    async def everyone() -> list[T]:
+        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
