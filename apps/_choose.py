@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
-from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules import Layout, ScheduleError, Shape, find
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _grid(wishes: Wishes) -> tuple[int, int, str]:
     """(depth, width, reason)."""
     ranks, depth, width, each = wishes.world_size, wishes.depth, wishes.width, _stages_each(wishes)
     if ranks is None:
-        return depth or each, width or 1, "as many ranks as the plan needs, all in this process"
+        return depth or _least_depth(wishes, each), width or 1, "as many ranks as the plan needs, all in this process"
     if depth is not None and width is not None:
         if depth * width // each != ranks:
             fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
@@ -79,12 +79,22 @@ def _grid(wishes: Wishes) -> tuple[int, int, str]:
 
 def _stages_each(wishes: Wishes) -> int:
     """Stages a worker holds in one pipe: as asked for, or where nothing is, as the schedule folds two of them."""
-    if wishes.chunks > 1 or wishes.schedule is None:
-        return max(1, wishes.chunks)
+    layout = _layout(wishes, 2) if wishes.chunks == 1 else None
+    return 2 // layout.workers if layout else max(1, wishes.chunks)
+
+
+def _least_depth(wishes: Wishes, each: int) -> int:
+    """The least depth that the schedule takes, a second worker being enough for all that need more than one."""
+    return each if wishes.schedule is None or _layout(wishes, each) else 2 * each
+
+
+def _layout(wishes: Wishes, depth: int) -> Layout | None:
+    """The layout of a pipeline so deep, if there is one."""
+    shape = Shape(depth, wishes.microbatches or depth, wishes.pipes, wishes.chunks, wishes.scale)
     try:
-        return 2 // find(wishes.schedule).layout(Shape(2, 2, wishes.pipes, scale=wishes.scale)).workers
+        return find(wishes.schedule).layout(shape) if wishes.schedule else None
     except ScheduleError:
-        return 1
+        return None
 
 
 def _divided(ranks: int, by: int, name: str, value: int) -> int:
