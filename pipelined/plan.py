@@ -47,6 +47,10 @@ class Plan:
         if self.microbatch % self.layout.parts:
             fact = f"{self.scale} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
+        updates = self.layout.updates
+        if updates is not None and self.microbatches % updates.every:
+            fact = f"{self.schedule} updates by {updates.every} microbatches at a time (microbatches: "
+            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {updates.every}")
 
     @cached_property
     def layout(self) -> Layout:

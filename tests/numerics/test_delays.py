@@ -1,22 +1,15 @@
 """Pipelines without a flush give what a plain loop gives that takes gradients at old weights; and they end together."""
 
 import asyncio
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 
-from pipelined.actor import Actor
-from pipelined.asynchronous_trainer import AsynchronousTrainer
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
 from pipelined.plan import PlanError
 from pipelined.save import load, save
-from pipelined.trace import Events, Tracer
-from pipelined.trainer import Numerics, StepReport
 from tests.numerics.delayed import RECIPE, delayed, double_buffered, pipedream
-from tests.numerics.plain import SEQUENCE, Case, Feed
+from tests.numerics.plain import Case
+from tests.numerics.stretched import assert_same, rank, stretches
 from transports import new_event_loop
 from transports.local import world
 
@@ -32,45 +25,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@dataclass
-class Outcome:
-    """What one rank told and traced, and the weights and optimizer state it holds at the end."""
-
-    reports: list[StepReport]
-    events: Events
-    weights: dict[str, torch.Tensor]
-    state: dict[str, dict[str, torch.Tensor]]
-
-
-def stretches(*several):
-    """Train these stretches one after another."""
-
-    async def story(trainer):
-        reports = []
-        for steps in several:
-            reports.append(await trainer.stretch(steps, lambda: False, reports.append))
-        return reports
-
-    return story
-
-
-async def rank(case, transport, story, recipe=RECIPE):
-    clock = RealClock()
-    device, tracer = TorchDevice("cpu", clock, transport.computing), Tracer(clock.now)
-    numerics = Numerics(torch.float64, recompute=case.recompute)
-    try:
-        async with Actor(transport) as actor:
-            trainer = AsynchronousTrainer(
-                actor, case.model, case.plan, recipe, numerics, device, torch.device("cpu"), Feed(), tracer,
-                SEQUENCE, seed=3,
-            )  # fmt: skip
-            reports = await story(trainer)
-    finally:
-        device.close()
-    weights = {name: p.detach() for name, p in trainer.replica.parameters.items()}
-    return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})
-
-
 def together(case, story):
     """The outcomes of all ranks, which tell the same story."""
 
@@ -84,15 +38,6 @@ def together(case, story):
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(everyone())
-
-
-def assert_same(expected, outcome, tolerance=1e-12):
-    np.testing.assert_allclose([r.loss for r in outcome.reports], expected.losses, rtol=tolerance)
-    np.testing.assert_allclose([r.grad_norm for r in outcome.reports], expected.norms, rtol=tolerance)
-    for name, value in outcome.weights.items():
-        largest = float(expected.weights[name].abs().max())
-        error = float((value - expected.weights[name]).abs().max())
-        assert error <= tolerance * largest, f"{name}: {error:.2e} beside {largest:.2e}"
 
 
 CASES = [
@@ -229,3 +174,42 @@ def test_clipping_by_the_global_norm_is_refused():
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):
         asyncio.run(alone())
+
+
+MINE = """
+from dataclasses import replace
+from pipelined.schedules import Updates, pipedream
+
+def layout(shape):
+    return replace(pipedream.layout(shape), updates=Updates(every=2))
+
+async def schedule(worker):
+    alive, most = 0, worker.layout.depth - worker.index
+    while await worker.enters(0):
+        await worker.forward(0)
+        alive += 1
+        if alive == most:
+            await halves(worker)
+            alive -= 1
+    for _ in range(alive):
+        await halves(worker)
+
+async def halves(worker):
+    await worker.backward_input(0)
+    await worker.backward_weight(0)
+"""
+
+
+def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path):
+    """Two an update, so that w(t+1) = w(t) - lr g at what half as many updates ago were the newest; in halves, too."""
+    (tmp_path / "mine.py").write_text(MINE)
+    case = Case(str(tmp_path / "mine.py"), 3, 1, 4)
+    expected = delayed(case, STEPS, lambda stages, group, m: max(0, m - (2 - stages[0])) // 2)
+    for outcome in together(case, stretches(range(STEPS))):
+        assert_same(expected, outcome)
+
+
+def test_a_step_is_whole_updates(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(PlanError, match=r"by 2 microbatches at a time \(microbatches: 3\); use a multiple of 2"):
+        Case(str(tmp_path / "mine.py"), 3, 1, 3).plan  # noqa: B018

@@ -1,0 +1,66 @@
+"""A rank that trains without a flush, as a test sees it: what it told, traced and holds, and the comparison.
+
+The comparison is with `delayed`, the plain loop.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pipelined.actor import Actor
+from pipelined.asynchronous_trainer import AsynchronousTrainer
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.trace import Events, Tracer
+from pipelined.trainer import Numerics, StepReport
+from tests.numerics.delayed import RECIPE
+from tests.numerics.plain import SEQUENCE, Feed
+
+
+@dataclass
+class Outcome:
+    """What one rank told and traced, and the weights and optimizer state it holds at the end."""
+
+    reports: list[StepReport]
+    events: Events
+    weights: dict[str, torch.Tensor]
+    state: dict[str, dict[str, torch.Tensor]]
+
+
+def stretches(*several):
+    """Train these stretches one after another."""
+
+    async def story(trainer):
+        reports = []
+        for steps in several:
+            reports.append(await trainer.stretch(steps, lambda: False, reports.append))
+        return reports
+
+    return story
+
+
+async def rank(case, transport, story, recipe=RECIPE):
+    clock = RealClock()
+    device, tracer = TorchDevice("cpu", clock, transport.computing), Tracer(clock.now)
+    numerics = Numerics(torch.float64, recompute=case.recompute)
+    try:
+        async with Actor(transport) as actor:
+            trainer = AsynchronousTrainer(
+                actor, case.model, case.plan, recipe, numerics, device, torch.device("cpu"), Feed(), tracer,
+                SEQUENCE, seed=3,
+            )  # fmt: skip
+            reports = await story(trainer)
+    finally:
+        device.close()
+    weights = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+    return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})
+
+
+def assert_same(expected, outcome, tolerance=1e-12):
+    np.testing.assert_allclose([r.loss for r in outcome.reports], expected.losses, rtol=tolerance)
+    np.testing.assert_allclose([r.grad_norm for r in outcome.reports], expected.norms, rtol=tolerance)
+    for name, value in outcome.weights.items():
+        largest = float(expected.weights[name].abs().max())
+        error = float((value - expected.weights[name]).abs().max())
+        assert error <= tolerance * largest, f"{name}: {error:.2e} beside {largest:.2e}"
