@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.clock import VirtualClock
-from pipelined.cores import Cores
-from pipelined.links import Links
 from pipelined.program import Instruction, Token
 from pipelined.schedules import Schedule
 from pipelined.simulation_job import LEDGER, Job
 from pipelined.sync import GradientSync
+from pipelined.virtual_cores import VirtualCores
+from pipelined.virtual_links import VirtualLinks
 from pipelined.virtual_sums import VirtualSums
 from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
 from pipelined.workload import Parameters
@@ -27,8 +27,8 @@ class Hardware:
     """What all ranks of a job use together, as it is during one step."""
 
     demands: Demands
-    links: Links
-    cores: Cores
+    links: VirtualLinks
+    cores: VirtualCores
     sums: VirtualSums
 
 

@@ -6,27 +6,24 @@ finish the sums, agree on the norm in one small sum over all ranks, update.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelined.checker import check
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.cores import Cores
-from pipelined.eager import eager_stages
 from pipelined.errors import UsageError
-from pipelined.links import Links
 from pipelined.machine import Machine
 from pipelined.memory_model import RankMemory, rank_memory
 from pipelined.plan import Plan
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
-from pipelined.schedules import Schedule, find
+from pipelined.schedules import Schedule
 from pipelined.simulation_job import LEDGER, Job
 from pipelined.simulation_rank import GroupBench, Hardware, Rank
 from pipelined.timeline import Timeline
 from pipelined.traffic import Link, link_bytes
+from pipelined.virtual_cores import VirtualCores
+from pipelined.virtual_links import VirtualLinks
 from pipelined.virtual_sums import Sum, VirtualSums
 from pipelined.virtual_worker import Demands, Post
+from pipelined.walk import Walk, plan_walks
 from pipelined.workload import Workload
 
 Eager = list[frozenset[int]]
@@ -100,10 +97,9 @@ def simulate(
     if plan.layout.updates is not None:
         fact = f"a step that stands alone is simulated, and {plan.schedule} has none: its steps overlap"
         raise UsageError(f"{fact}; price a stretch of them: python -m pipelined schedule {plan.schedule} --steps 8")
-    job, schedule = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), find(plan.schedule)
-    eager = _eager(job, schedule)
+    job, walks = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), plan_walks(plan)
     try:
-        groups, sums, seconds = run_virtual(_step(job, schedule, eager))
+        groups, sums, seconds = run_virtual(_step(job, walks[0].schedule, _eager(job, walks)))
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     memory = tuple(_memory(job, worker, timeline) for timeline in groups for worker in range(plan.layout.workers))
@@ -112,8 +108,8 @@ def simulate(
 
 async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
     plan, machine = job.plan, job.machine
-    cores = Cores(machine.cores if machine.shares(plan.world_size) else 0)
-    hardware = Hardware(Demands(plan.layout, job.seconds), Links(machine), cores, VirtualSums(job.sums()))
+    cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
+    hardware = Hardware(Demands(plan.layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
     groups: list[list[Rank]] = []
     async with asyncio.TaskGroup() as tasks:
         for group in range(plan.width):
@@ -127,23 +123,12 @@ async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timel
     return timelines, sums, VirtualClock().now()
 
 
-def _eager(job: Job, schedule: Schedule) -> Eager:
-    """Prove the schedule, and find what begins at once; gaps are those of one group with free messages."""
-    layout, costs = job.plan.layout, _costs(job)
-    program = record(schedule, job.plan.shape, costs)
-    check(program)
-    pairs = eager_stages(price(program, costs)) if job.sync == "gap" else ()
-    if job.sync == "eager":
-        return [frozenset(layout.stages_of(worker)) for worker in range(layout.workers)]
-    return [frozenset(stage for who, stage in pairs if who == worker) for worker in range(layout.workers)]
-
-
-def _costs(job: Job) -> Costs:
-    """The same seconds as the pricer takes them."""
-    forward, backward, half, weight = (
-        [costs.seconds(op, job.recompute) for costs in job.workload.stages] for op in "FBIW"
-    )
-    return Costs(forward, backward, half, weight)
+def _eager(job: Job, walks: Sequence[Walk]) -> Eager:
+    """What begins at once on each worker; the trainer's rule says before which gaps."""
+    if job.sync == "gap":
+        return [walk.eager for walk in walks]
+    workers = range(job.plan.layout.workers)
+    return [frozenset(job.plan.layout.stages_of(worker) if job.sync == "eager" else ()) for worker in workers]
 
 
 def _memory(job: Job, worker: int, timeline: Timeline) -> RankMemory:

@@ -39,8 +39,16 @@ def plan_walk(plan: Plan, worker: int) -> Walk:
         ScheduleError: the schedule deadlocks, repeats or forgets an instruction; nothing has been computed yet.
     Cost: about 20 µs an instruction of the whole group.
     """
+    return plan_walks(plan)[worker]
+
+
+def plan_walks(plan: Plan) -> list[Walk]:
+    """The same for every worker of a group."""
     schedule = find(plan.schedule)
     program = record(schedule, plan.shape)
     check(program)
     eager = eager_stages(price(program, COSTS))
-    return Walk(schedule, program.workers[worker], frozenset(stage for who, stage in eager if who == worker))
+    return [
+        Walk(schedule, instructions, frozenset(stage for who, stage in eager if who == worker))
+        for worker, instructions in enumerate(program.workers)
+    ]

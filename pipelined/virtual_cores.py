@@ -12,7 +12,7 @@ from itertools import count
 from pipelined.clock import VirtualClock
 
 
-class Cores:
+class VirtualCores:
     """A number of cores.
 
     Args:

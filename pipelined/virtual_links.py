@@ -10,7 +10,7 @@ from collections import defaultdict
 from pipelined.machine import Machine
 
 
-class Links:
+class VirtualLinks:
     """Every link of a machine, and how long each is held."""
 
     def __init__(self, machine: Machine):

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.cores import Cores
+from pipelined.virtual_cores import VirtualCores
 
 
 def ends(number, jobs):
     """When each (start, seconds) is done."""
 
     async def main():
-        cores, clock = Cores(number), VirtualClock()
+        cores, clock = VirtualCores(number), VirtualClock()
 
         async def one(start, seconds):
             await clock.sleep(start)
