@@ -1,0 +1,90 @@
+"""How a contender is told what to train and tells how long it took: JSON on the command line, and JSON on stdout.
+
+The rule: both are started by the same launcher in the same way, and only what lies between two barriers is timed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks._contest import Contest, Ends
+
+ROOT = Path(__file__).parents[1]
+START_LIMIT_S = 300.0
+"""How long a launch may take; reached only if a contender hangs."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One schedule on one cut."""
+
+    schedule: str
+    ends: Ends
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a trial came to.
+
+    Args:
+        tokens_per_s: over all timed steps.
+        loss: of the last step, by which it is seen that the contenders do the same work.
+    """
+
+    schedule: str
+    ends: Ends
+    tokens_per_s: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one launch does.
+
+    Args:
+        folder: where ranks that know no launcher may meet.
+    """
+
+    contest: Contest
+    trials: tuple[Trial, ...]
+    folder: str
+
+    def dumps(self) -> str:
+        trials = [asdict(trial) for trial in self.trials]
+        return json.dumps({"contest": self.contest.plain(), "trials": trials, "folder": self.folder})
+
+    @classmethod
+    def loads(cls, text: str) -> "Task":
+        plain = json.loads(text)
+        trials = tuple(Trial(t["schedule"], tuple(t["ends"])) for t in plain["trials"])
+        return cls(Contest(**plain["contest"]), trials, plain["folder"])
+
+
+def tell(results: Sequence[Result]) -> None:
+    """Print what the trials came to; rank 0 alone calls this."""
+    print(json.dumps([asdict(result) for result in results]), flush=True)
+
+
+def launch(module: str, ranks: int, contest: Contest, trials: Sequence[Trial]) -> list[Result]:
+    """Start a contender on so many ranks, one thread each, and wait for what it tells.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; its words are on stderr.
+    """
+    with TemporaryDirectory() as folder:
+        task = Task(contest, tuple(trials), folder)
+        done = subprocess.run(
+            ["mpirun", "-n", str(ranks), sys.executable, "-m", module, task.dumps()],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=START_LIMIT_S,
+        )
+    plain = json.loads(done.stdout.splitlines()[-1])
+    return [Result(**{**result, "ends": tuple(result["ends"])}) for result in plain]

@@ -1,0 +1,71 @@
+"""This project's pipeline as a contender: what `apps.gpt2` trains with, over MPI."""
+
+import os
+import sys
+
+import torch
+
+from benchmarks._contender import Result, Task, Trial, tell
+from benchmarks._contest import Contest, CutGPT2, TokenRows
+from collectives import barrier
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.launch import detect
+from pipelined.plan import Plan
+from pipelined.runtime import run
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from transports import Transport
+
+CPU = torch.device("cpu")
+
+
+async def contend(transport: Transport, task: Task) -> int:
+    """One rank of all trials."""
+    device = TorchDevice("cpu", RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            results = [await _trial(actor, device, task.contest, trial) for trial in task.trials]
+    finally:
+        device.close()
+    if transport.rank == 0:
+        tell(results)
+    return 0
+
+
+async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Trial) -> Result:
+    plan = Plan(trial.schedule, len(trial.ends), 1, contest.batch, contest.microbatches)
+    trainer = Trainer(
+        actor,
+        CutGPT2(contest.config, trial.ends),
+        plan,
+        contest.recipe,
+        Numerics(),
+        device,
+        CPU,
+        TokenRows(contest),
+        NullTracer(),
+        contest.sequence,
+        contest.seed,
+    )
+    for step in range(contest.warm_up):
+        await trainer.step(step)
+    await barrier(trainer.world)
+    start = device.clock.now()
+    for step in range(contest.warm_up, contest.warm_up + contest.steps):
+        report = await trainer.step(step)
+    await barrier(trainer.world)
+    seconds = device.clock.now() - start
+    return Result(trial.schedule, trial.ends, contest.tokens * contest.steps / seconds, report.loss)
+
+
+def main() -> int:
+    """Run on whatever launcher started this."""
+    torch.set_num_threads(1)
+    started, task = detect(os.environ), Task.loads(sys.argv[1])
+    return run(started, started.world_size or 1, lambda transport: contend(transport, task))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
