@@ -18,7 +18,7 @@ def grid() -> list[Case]:
     """Every schedule, depth, width and count of microbatches; the tied head, dropout and recomputation go round."""
     cases = [
         Case(schedule, depth, width, microbatches)
-        for schedule in ("gpipe", "one_f_one_b", "chimera")
+        for schedule in ("gpipe", "one_f_one_b", "chimera", *SPLIT)
         for depth in DEPTHS
         for width in WIDTHS
         for microbatches in sorted({1, 2, 3, depth, 2 * depth, 2 * depth + 1})
@@ -29,13 +29,6 @@ def grid() -> list[Case]:
     cases += [Case("gems", depth, width, n) for depth in (3, 4) for width in WIDTHS for n in (1, 4, 5)]
     cases += [Case("interleaved", 2 * v, w, n, chunks=v) for v in (2, 3, 4) for w in WIDTHS for n in (2, 4)]
     cases += [Case("interleaved", 8, 1, n, chunks=2) for n in (4, 8)]
-    cases += [
-        Case(schedule, depth, width, microbatches)
-        for schedule in SPLIT
-        for depth in DEPTHS
-        for width in WIDTHS
-        for microbatches in sorted({1, 3, depth, 2 * depth + 1})
-    ]
     cases += [Case("chimera_w", depth, 1, n, pipes=4) for depth in (4, 8) for n in (2, depth, 9)]
     return [_varied(number, case) for number, case in enumerate(cases)]
 

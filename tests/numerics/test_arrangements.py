@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 
+from pipelined.schedules import Shape, find, known
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop, tcp
@@ -35,7 +36,10 @@ def together(case, world=local.world):
         return runner.run(main())
 
 
-@pytest.mark.parametrize("case", sampled(every=11))
+SAMPLE = sampled(every=11)
+
+
+@pytest.mark.parametrize("case", SAMPLE)
 def test_an_arrangement_gives_the_numbers_of_one_process(case):
     expected = plain(case)
     for outcome in together(case):
@@ -47,6 +51,11 @@ def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
     expected = plain(case)
     for outcome in together(case, tcp.world):
         assert_same(expected, outcome)
+
+
+def test_every_synchronous_schedule_is_compared_in_every_run():
+    compared = {parameters.values[0].schedule for parameters in SAMPLE if not parameters.marks}
+    assert compared >= {name for name in known() if find(name).layout(Shape(2, 2)).updates is None}
 
 
 def test_the_comparison_can_fail():
