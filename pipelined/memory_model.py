@@ -5,9 +5,11 @@ alive is read off the instructions: from a forward to the last backward, whole o
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.program import Instruction
+from pipelined.schedules import Updates
+from pipelined.staleness import most_alive, versions_held
 from pipelined.workload import Parameters, StageCosts, Workload
 
 MOMENTS = 2
@@ -52,6 +54,15 @@ def rank_memory(
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / parts
     return RankMemory(weight_bytes(mine), weight_bytes(mine), optimizer_bytes(mine), peak)
+
+
+def without_flush(memory: RankMemory, updates: Updates, instructions: Iterable[Instruction]) -> RankMemory:
+    """What a rank holds whose schedule has no flush: its weights in versions, and two gradients.
+
+    One gradient is being added up, the other was subtracted last, or waits for that.
+    """
+    versions = versions_held(updates, most_alive(instructions))
+    return replace(memory, weights=versions * memory.weights, gradients=2 * memory.gradients)
 
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:

@@ -5,10 +5,10 @@ before 0 are from before the start. The rule: timing does not matter here, only 
 torch: the proof, the price and the training use the same rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipelined.program import Program
+from pipelined.program import Instruction, Program
 from pipelined.schedules import Shape, Updates
 
 
@@ -73,6 +73,15 @@ def staleness(program: Program) -> list[int]:
         for use in uses(program, worker):
             worst[use.stage] = max(worst[use.stage], use.staleness)
     return worst
+
+
+def most_alive(instructions: Iterable[Instruction]) -> int:
+    """The most microbatches alive at once: forward begun, last backward (half) not ended."""
+    change, alive, most = {"F": 1, "B": -1, "W": -1}, 0, 0
+    for instruction in instructions:
+        alive += change.get(instruction.op, 0)
+        most = max(most, alive)
+    return most
 
 
 def versions_held(updates: Updates, alive: int) -> int:

@@ -3,13 +3,11 @@
 The rule: it is only read. Whoever made it, by pricing or otherwise, is not known here.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelined.program import Instruction, Program
 from pipelined.schedules import Layout
-from pipelined.staleness import versions_held
+from pipelined.staleness import most_alive, versions_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +46,11 @@ class Timeline:
     def peak_activations(self) -> list[float]:
         """For each worker the most microbatches alive at once: forward begun, last backward (half) not ended."""
         parts = self.layout.parts
-        return [_peak(worker) / parts if parts > 1 else _peak(worker) for worker in self.workers]
+        return [most / parts if parts > 1 else most for most in map(most_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:
         """For each worker the stages whose weights it holds; of an asynchronous schedule, the versions of its one."""
         if self.layout.updates is not None:
-            return [versions_held(self.layout.updates, _peak(worker)) for worker in self.workers]
+            return [versions_held(self.layout.updates, most_alive(worker)) for worker in self.program.workers]
         return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]
-
-
-def _peak(worker: Sequence[Timed]) -> int:
-    change = Counter({"F": 1, "B": -1, "W": -1})
-    alive = peak = 0
-    for timed in worker:
-        alive += change[timed.instruction.op]
-        peak = max(peak, alive)
-    return peak

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipelined.__main__ import main
 from pipelined.checker import check
+from pipelined.memory_model import RankMemory, without_flush
 from pipelined.pricer import Costs, price, price_schedule
 from pipelined.program import Instruction, Program
 from pipelined.recorder import record
@@ -218,3 +219,12 @@ def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
 def test_a_step_that_does_not_stand_alone_is_not_simulated(capsys):
     assert main(["simulate", "pipedream", "--depth", "4", "--microbatches", "4"]) == 2
     assert "its steps overlap; price a stretch of them" in capsys.readouterr().err
+
+
+@every_asynchronous
+def test_memory_counts_weights_in_versions_and_a_gradient_more(name):
+    program, updates = recorded(name, 4, 4, 3), find(name).layout(Shape(4, 4)).updates
+    plain = RankMemory(weights=100, gradients=100, optimizer=204, activations=7.0)
+    for worker, copies in enumerate(price(program, Costs()).weight_copies):
+        held = without_flush(plain, updates, program.workers[worker])
+        assert held == RankMemory(100 * copies, 200, 204, 7.0)
