@@ -10,7 +10,7 @@ from apps._presets import ModelConfig, find_preset, layer_costs, parameters
 from apps._workload import workload
 from pipelined.checker import check
 from pipelined.errors import UsageError
-from pipelined.memory_model import rank_memory
+from pipelined.memory_model import rank_memory, without_flush
 from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.program import Instruction
@@ -86,6 +86,8 @@ class Job:
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
         sizes, parts = workload(self.model, self.plan, self.sequence), self.plan.layout.parts
         held = rank_memory(sizes, stages, instructions, parts, self.config.recompute)
+        if self.plan.layout.updates is not None:
+            held = without_flush(held, self.plan.layout.updates, instructions)
         state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
         return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"
 
