@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from collectives import Group, all_reduce
 from pipelined.bucket_names import Stages
 
-if TYPE_CHECKING:  # they need torch, which pricing the same sums does without
-    from pipelined.bucket_names import Stages
-from pipelined.buckets import Bucket
+if TYPE_CHECKING:  # it needs torch, which pricing the same sums does without
+    from pipelined.buckets import Bucket
 
 
 class Parent(Protocol):

@@ -46,6 +46,9 @@ class StageCosts:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
             if seconds == 0 and name != "update":
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
+        if self.backward_weight is None and (self.backward_input or 0) >= self.backward:
+            fact = f"the input half takes all of the backward (half: {self.backward_input}, whole: {self.backward})"
+            raise UsageError(f"{fact}; give the weight half's seconds too, or a longer backward")
         for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name.replace('_', '-')}={getattr(self, name)} is no size; give bytes from 0 up")
@@ -65,7 +68,7 @@ class StageCosts:
         half = self.backward / 2 if self.backward_input is None else self.backward_input
         if op == "I":
             return half + again
-        return max(0.0, self.backward - half) if self.backward_weight is None else self.backward_weight
+        return self.backward - half if self.backward_weight is None else self.backward_weight
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """`python -m pipelined simulate`: what it prints for people and for programs, what it writes, what it refuses."""
 
 import json
+import sys
 
 import pytest
 
 from pipelined.__main__ import main
 from pipelined.trace import read
+from tests.launching import launched
 
 CHIMERA = ["simulate", "chimera", "--depth=4", "--microbatches=4"]
 
@@ -61,12 +63,20 @@ def test_a_trace_has_every_rank_s_work_and_sums(capsys, tmp_path):
     assert sum(span.category == "all_reduce" for span in spans) == 8
 
 
+def test_it_needs_no_torch():
+    script = f"import sys\nfrom pipelined.__main__ import main\nmain({CHIMERA!r})\nassert 'torch' not in sys.modules"
+    done = launched([sys.executable, "-c", script], timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("chimera, D = 4, N = 4, W = 1: 4 ranks")
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
         ("--costs=forward=0", "the cost forward is 0 seconds; computing takes time"),
         ("--costs=backward=-1", "backward=-1.0 is no duration"),
         ("--costs=backward=inf", "backward=inf is no duration"),
+        ("--costs=backward-input=2", "half: 2.0, whole: 2.0); give the weight half's seconds too"),
         ("--costs=fw=1", "--costs knows no 'fw'; known: forward, backward"),
         ("--costs=forward=one", "forward=one is no number; write it as forward=1.5"),
         ("--costs=forward=1/2", "values: 2, depth: 4"),
