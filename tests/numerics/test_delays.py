@@ -7,6 +7,7 @@ import torch
 
 from pipelined.plan import PlanError
 from pipelined.save import load, save
+from tests.launching import ROOT
 from tests.numerics.delayed import RECIPE, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case
 from tests.numerics.stretched import assert_same, rank, stretches
@@ -176,40 +177,20 @@ def test_clipping_by_the_global_norm_is_refused():
         asyncio.run(alone())
 
 
-MINE = """
-from dataclasses import replace
-from pipelined.schedules import Updates, pipedream
-
-def layout(shape):
-    return replace(pipedream.layout(shape), updates=Updates(every=2))
-
-async def schedule(worker):
-    alive, most = 0, worker.layout.depth - worker.index
-    while await worker.enters(0):
-        await worker.forward(0)
-        alive += 1
-        if alive == most:
-            await halves(worker)
-            alive -= 1
-    for _ in range(alive):
-        await halves(worker)
-
-async def halves(worker):
-    await worker.backward_input(0)
-    await worker.backward_weight(0)
-"""
+PAIRS = ROOT / "docs" / "examples" / "pairs.py"
 
 
-def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path):
-    """Two an update, so that w(t+1) = w(t) - lr g at what half as many updates ago were the newest; in halves, too."""
-    (tmp_path / "mine.py").write_text(MINE)
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path, halves):
+    """Two an update, and versions as many as pairs of backwards before; its backward may be split, too."""
+    whole, split = "await worker.backward(0)", "await worker.backward_input(0); await worker.backward_weight(0)"
+    (tmp_path / "mine.py").write_text(PAIRS.read_text().replace(whole, split if halves else whole))
     case = Case(str(tmp_path / "mine.py"), 3, 1, 4)
     expected = delayed(case, STEPS, lambda stages, group, m: max(0, m - (2 - stages[0])) // 2)
     for outcome in together(case, stretches(range(STEPS))):
         assert_same(expected, outcome)
 
 
-def test_a_step_is_whole_updates(tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
+def test_a_step_is_whole_updates():
     with pytest.raises(PlanError, match=r"by 2 microbatches at a time \(microbatches: 3\); use a multiple of 2"):
-        Case(str(tmp_path / "mine.py"), 3, 1, 3).plan  # noqa: B018
+        Case(str(PAIRS), 3, 1, 3).plan  # noqa: B018

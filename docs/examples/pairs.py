@@ -1,0 +1,26 @@
+"""1F1B without a flush, in which the gradients of two microbatches at a time update a stage.
+
+Source: Narayanan et al., PipeDream (2019), whose updates are by every gradient.
+"""
+
+from pipelined.schedules import Layout, Shape, Updates, Worker
+
+
+def layout(shape: Shape) -> Layout:
+    """Stage s on worker s; the microbatches of all steps of a stretch one after another."""
+    placement = {(0, stage): (stage,) for stage in range(shape.depth)}
+    microbatches = tuple(range(shape.steps * shape.microbatches))
+    return Layout(shape.depth, shape.depth, placement, (microbatches,), updates=Updates(every=2))
+
+
+async def schedule(worker: Worker) -> None:
+    """One stretch of one worker."""
+    alive = 0
+    while await worker.enters(0):
+        await worker.forward(0)
+        alive += 1
+        if alive == worker.layout.depth - worker.index:
+            await worker.backward(0)
+            alive -= 1
+    for _ in range(alive):
+        await worker.backward(0)
