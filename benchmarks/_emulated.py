@@ -4,18 +4,19 @@ The rule: nothing is computed, everything else is done. Steps are numbered over 
 known by the number of its step.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from collectives import Group
+from collectives import Group, barrier
 from pipelined.actor import Actor
 from pipelined.buckets import Bucket
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
+from pipelined.exchange import gather, share
 from pipelined.noise import Noise
 from pipelined.plan import Plan
 from pipelined.sync import GradientSync, sum_over_holders
@@ -89,7 +90,7 @@ class EmulatedJob:
         stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}
         self._seat = Seat(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
         self._buckets = [
-            Bucket((stage,), plan.holders(stage), {}, torch.randn(load.gradient_bytes[stage] // 4))
+            Bucket((stage,), plan.holders(stage), {}, torch.full((load.gradient_bytes[stage] // 4,), 0.0))
             for stage in (stages if load.gradient_bytes else ())
         ]
         self._groups = {b.stages: Group(actor.transport, b.holders, FIRST_CHANNEL + b.stages[0]) for b in self._buckets}
@@ -102,11 +103,36 @@ class EmulatedJob:
             eager: the stages whose sum begins with their last backward; those before an idle gap if not given.
             algorithm: of the sums.
         """
-        clock, stages = self._seat.device.clock, self._seat.stages
-        start, early = clock.now(), self.walk.eager if eager is None else eager
-        sync = GradientSync(
-            self._actor, self._buckets, lambda b: sum_over_holders(self._groups, algorithm, b), early, stages
-        )
+        start = self._seat.device.clock.now()
+        sync = self._sync(self.walk.eager if eager is None else eager, algorithm)
         await self.walk.schedule.schedule(TrainWorker(self._seat, number, sync, self.walk.instructions))
         await sync.finish()
-        return clock.now() - start
+        return self._seat.device.clock.now() - start
+
+    async def sums(self, algorithm: str = "auto") -> float:
+        """Make the step's sums and nothing else; returns this rank's seconds."""
+        start = self._seat.device.clock.now()
+        await self._sync((), algorithm).finish()
+        return self._seat.device.clock.now() - start
+
+    def _sync(self, eager: Collection[int], algorithm: str) -> GradientSync[Bucket]:
+        groups = self._groups
+        return GradientSync(
+            self._actor,
+            self._buckets,
+            lambda bucket: sum_over_holders(groups, algorithm, bucket),
+            eager,
+            self._seat.stages,
+        )
+
+
+async def slowest_of(actor: Actor, number: int, work: Callable[[int], Awaitable[float]] | None) -> float:
+    """Let all ranks begin something together; returns the slowest's seconds on rank 0, and 0 elsewhere.
+
+    Who is done, or takes no part (None), waits for a message, so that nobody polls while others still compute.
+    """
+    await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
+    seconds = await work(number) if work else 0.0
+    everyone = await gather(actor.transport, f"work {number}", seconds)
+    await share(actor.transport, f"work {number} is over", True)
+    return max(everyone, default=0.0)

@@ -18,13 +18,12 @@ import torch
 import tyro
 
 from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Row, inversions, makespan, rank_correlation
-from benchmarks._emulated import EmulatedJob, Load
+from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._hops import fitted, hop
-from collectives import Group, Links, barrier
+from collectives import Links
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.exchange import gather, share
 from pipelined.launch import detect
 from pipelined.plan import Plan
 from pipelined.runtime import run
@@ -142,24 +141,12 @@ async def measure(actor: Actor, options: Options, jobs: dict[Key, Plan]) -> Meas
     steps, hops = defaultdict[Key, list[float]](list), {0: [], options.activation_bytes: []}
     for round_ in range(options.steps + 1):
         for place, key in enumerate(jobs):
-            slowest = await _step(actor, mine.get(key), round_ * len(jobs) + place)
-            steps[key].append(slowest)
+            work = mine[key].step if key in mine else None
+            steps[key].append(await slowest_of(actor, round_ * len(jobs) + place, work))
         for nbytes, place in ((nbytes, place) for nbytes in hops for place in range(options.hops)):
             number = (2 * round_ + (nbytes > 0)) * options.hops + place
             hops[nbytes].append(await hop(actor, RealClock(), nbytes, number))
     return Measured({key: taken[1:] for key, taken in steps.items()}, *(h[options.hops :] for h in hops.values()))
-
-
-async def _step(actor: Actor, job: EmulatedJob | None, number: int) -> float:
-    """One step of those ranks that take part, begun together; returns the slowest's seconds on rank 0.
-
-    Who is done waits for a message, so that nobody polls while others still compute.
-    """
-    await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
-    seconds = await job.step(number) if job else 0.0
-    everyone = await gather(actor.transport, f"step {number}", seconds)
-    await share(actor.transport, f"step {number} is over", True)
-    return max(everyone, default=0.0)
 
 
 def compared(options: Options, jobs: dict[Key, Plan], measured: Measured) -> tuple[Links, list[Row]]:

@@ -1,0 +1,229 @@
+"""Gradient sums after the flush, early, or early before a gap: `mpirun -n 8 python -m benchmarks.sync_overlap`.
+
+The Chimera paper's Figure 12 on emulated devices: Bert-48's stages in proportion, D = 4, N = 8, summed for real over W
+groups, beside the simulator with hops and sums as they were measured alone in the same rounds.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+
+import torch
+import tyro
+
+from apps._presets import layer_shapes
+from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._hops import fitted, hop
+from benchmarks.paper_figures import BERT
+from collectives import Links
+from collectives.all_reduce import known
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.eager import SYNCS
+from pipelined.errors import UsageError
+from pipelined.launch import detect
+from pipelined.machine import Machine
+from pipelined.plan import Plan
+from pipelined.runtime import run
+from pipelined.simulator import simulate
+from pipelined.workload import Parameters, StageCosts, Workload
+from transports import Transport
+
+ALGORITHM = "rabenseifner"
+SUMS = "sums alone"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time steps with three ways to begin the gradient sums."""
+
+    schedule: str = "chimera"
+    """The schedule's name."""
+    depth: int = 4
+    """D."""
+    microbatches: int = 8
+    """N."""
+    width: int = 2
+    """W, groups whose gradients are summed."""
+    forward_ms: float = 10.0
+    """Milliseconds of a forward through one stage."""
+    backward_ms: float = 20.0
+    """Milliseconds of a backward through one stage."""
+    activation_bytes: int = 1 << 20
+    """Bytes of each activation and each gradient between stages."""
+    gradient_mib: float = 8.0
+    """MiB of the largest stage's gradients; the others are in Bert-48's proportion."""
+    steps: int = 7
+    """Rounds timed, after one that is not."""
+    hops: int = 4
+    """Messages of either size timed in each round."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        for name in ("forward_ms", "backward_ms", "activation_bytes", "gradient_mib", "steps", "hops"):
+            if getattr(self, name) <= 0:
+                fact = f"--{name.replace('_', '-')} must be above 0 (it is {getattr(self, name)})"
+                raise UsageError(f"{fact}; leave it out or raise it")
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.schedule, self.depth, self.width, 1, self.microbatches)
+
+    @property
+    def gradient_bytes(self) -> tuple[int, ...]:
+        """Bytes of each stage's gradients: as many blocks in each, embedding and heads at the ends.
+
+        Raises:
+            UsageError: the depth does not divide Bert-48's blocks.
+        """
+        first, *blocks, last = (sum(map(prod, layer.values())) for layer in layer_shapes(BERT))
+        if len(blocks) % self.depth:
+            raise UsageError(
+                f"Bert-48 has {len(blocks)} blocks (depth: {self.depth}); take a --depth that divides them"
+            )
+        each = len(blocks) // self.depth
+        numbers = [sum(blocks[start : start + each]) for start in range(0, len(blocks), each)]
+        numbers[0], numbers[-1] = numbers[0] + first, numbers[-1] + last
+        return tuple(int(self.gradient_mib * 2**18 * n / max(numbers)) * 4 for n in numbers)
+
+    @property
+    def load(self) -> Load:
+        seconds = {"forward": self.forward_ms / 1e3, "backward": self.backward_ms / 1e3}
+        return Load(seconds, self.activation_bytes, self.gradient_bytes)
+
+    @property
+    def workload(self) -> Workload:
+        """The same for the simulator."""
+        costs = StageCosts(**self.load.seconds, message_bytes=self.activation_bytes)
+        parameters = [Parameters((stage,), nbytes // 4) for stage, nbytes in enumerate(self.gradient_bytes)]
+        return Workload([costs] * self.depth, parameters)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to begin the sums.
+
+    Args:
+        steps_s: the slowest rank's seconds of each step.
+    """
+
+    sync: str
+    simulated_s: float
+    steps_s: tuple[float, ...]
+
+    @property
+    def step_s(self) -> float:
+        return statistics.median(self.steps_s)
+
+
+async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
+    """Rounds of each way, of the sums alone, and of hops; seconds by what was measured, on rank 0."""
+    job = await asyncio.to_thread(EmulatedJob, actor, options.plan, options.load)
+    early = {"eager": range(options.depth), "gap": job.walk.eager, "after": ()}
+    taken = defaultdict[str, list[float]](list)
+    for round_ in range(options.steps + 1):
+        for place, work in enumerate([*(_stepping(job, early[sync]) for sync in SYNCS), _summing(job)]):
+            number = round_ * (len(SYNCS) + 1) + place
+            taken[(*SYNCS, SUMS)[place]].append(await slowest_of(actor, number, work))
+        for place in range(options.hops):
+            number = 2 * (round_ * options.hops + place)
+            taken["empty"].append(await hop(actor, RealClock(), 0, number))
+            taken["full"].append(await hop(actor, RealClock(), options.activation_bytes, number + 1))
+    return {name: several[len(several) // (options.steps + 1) :] for name, several in taken.items()}
+
+
+def _stepping(job: EmulatedJob, eager: Sequence[int] | frozenset[int]) -> Callable[[int], Awaitable[float]]:
+    return lambda number: job.step(number, eager, ALGORITHM)
+
+
+def _summing(job: EmulatedJob) -> Callable[[int], Awaitable[float]]:
+    return lambda number: job.sums(ALGORITHM)
+
+
+def links_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Links:
+    """The measured hop, with the gamma at which the sums alone take what they took.
+
+    All of a sum that is not its messages is counted there: adding, and what ranks that share cores lose by that.
+    """
+    hops = fitted(taken["empty"], taken["full"], options.activation_bytes)
+
+    def alone(gamma: float) -> float:
+        return max(_sums(options, rank, Links(hops.alpha, hops.beta, gamma)) for rank in range(options.plan.world_size))
+
+    free, unit = alone(0.0), alone(1e-9)
+    return Links(hops.alpha, hops.beta, max(0.0, (statistics.median(taken[SUMS]) - free) / (unit - free)) * 1e-9)
+
+
+def _sums(options: Options, rank: int, links: Links) -> float:
+    """Seconds that a rank's sums take one after another."""
+    plan, cost = options.plan, known(ALGORITHM).cost
+    each = [(len(plan.holders(stage)), options.gradient_bytes[stage]) for stage in plan.stages_of(rank)]
+    return sum(cost(size, nbytes, links.alpha, links.beta, links.gamma) for size, nbytes in each)
+
+
+def compared(options: Options, taken: Mapping[str, Sequence[float]]) -> tuple[Links, list[Row]]:
+    """The links, and a row for each way with what it is simulated to take over them."""
+    links = links_of(options, taken)
+    rows = []
+    for sync in SYNCS:
+        done = simulate(options.plan, options.workload, Machine(links), sync, all_reduce=ALGORITHM)
+        rows.append(Row(sync, done.makespan + done.exposed_sync, tuple(taken[sync])))
+    return links, rows
+
+
+def told(options: Options, links: Links, rows: Sequence[Row], alone: Sequence[float]) -> str:
+    """The table, or one JSON object; throughput is over that of summing after the flush."""
+    after = next(row for row in rows if row.sync == "after")
+    shares = {r.sync: (after.simulated_s / r.simulated_s, after.step_s / r.step_s) for r in rows}
+    if options.json:
+        machine = {"alpha_s": links.alpha, "beta_s": links.beta, "gamma_s": links.gamma, "load": os.getloadavg()[0]}
+        sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": statistics.median(alone), **machine}
+        plain = [
+            {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]}
+            for r in rows
+        ]
+        return json.dumps({**asdict(options), **sums, "rows": plain})
+    lines = [
+        f"{'sums':6} {'simulated':>10} {'step':>9} (least-most), ratio; throughput over after: simulated, measured"
+    ]
+    for row in rows:
+        simulated, measured = shares[row.sync]
+        lines.append(
+            f"{row.sync:6} {row.simulated_s * 1e3:10.1f} {row.step_s * 1e3:9.1f} ({min(row.steps_s) * 1e3:.1f}-"
+            f"{max(row.steps_s) * 1e3:.1f}) {row.step_s / row.simulated_s:.3f}; {simulated:.3f} {measured:.3f}"
+        )
+    sizes = ", ".join(f"{nbytes / 2**20:.1f}" for nbytes in options.gradient_bytes)
+    lines.append(
+        f"{options.schedule} D={options.depth} N={options.microbatches} W={options.width}, gradients of {sizes} MiB; "
+        f"the sums alone {statistics.median(alone) * 1e3:.1f} ms, a hop {links.alpha * 1e3:.2f} ms and "
+        f"{links.beta * 2**20 * 1e3:.2f} ms/MiB; load {os.getloadavg()[0]:.1f}"
+    )
+    return "\n".join(lines)
+
+
+async def bench(transport: Transport, options: Options) -> int:
+    """One rank of the comparison."""
+    async with Actor(transport) as actor:
+        taken = await measure(actor, options)
+    if transport.rank == 0:
+        links, rows = await asyncio.to_thread(compared, options, taken)
+        print(told(options, links, rows, taken[SUMS]), flush=True)
+    return 0
+
+
+def main() -> int:
+    """Read the flags and run on whatever launcher started this."""
+    options = tyro.cli(Options, prog="python -m benchmarks.sync_overlap")
+    torch.set_num_threads(1)
+    return run(detect(os.environ), options.plan.world_size, lambda transport: bench(transport, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The three ways to begin gradient sums: Bert-48's sizes, the fitted sums, and what is told of them."""
+
+import json
+import math
+
+import pytest
+
+from apps._presets import parameters
+from benchmarks.paper_figures import BERT
+from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, told
+from collectives import Links
+from collectives.all_reduce import known
+from pipelined.errors import UsageError
+
+MIB = 1 << 20
+TAKEN = {"empty": [1e-4], "full": [4e-4], SUMS: [0.040], "eager": [0.33], "gap": [0.32], "after": [0.36]}
+
+
+@pytest.mark.parametrize("depth", [4, 6, 8])
+def test_stages_are_as_large_as_bert_48_cut_evenly(depth):
+    nbytes = Options(depth=depth, gradient_mib=parameters(BERT) * 4 / MIB).gradient_bytes
+    blocks = 48 // depth * (12 * 1024**2 + 13 * 1024)
+    assert len(nbytes) == depth and all(n % 4 == 0 for n in nbytes)
+    assert math.isclose(nbytes[1] / nbytes[0], blocks / (blocks + 31_780_864 - 1024 * 2), rel_tol=2e-2)
+    assert len(set(nbytes[1:-1])) == 1 and max(nbytes) == max(nbytes[0], nbytes[-1])
+
+
+def test_blocks_that_cannot_be_shared_out_are_refused():
+    with pytest.raises(UsageError, match=r"48 blocks \(depth: 10\)"):
+        Options(depth=10).gradient_bytes  # noqa: B018 (the property raises)
+
+
+def test_sums_at_the_fitted_gamma_take_what_they_took_alone():
+    options = Options()
+    links = links_of(options, TAKEN)
+    cost, both = known("rabenseifner").cost, (0, 3)  # the ends are the largest, and lie on the same ranks
+    held = [cost(4, options.gradient_bytes[s], links.alpha, links.beta, links.gamma) for s in both]
+    assert math.isclose(sum(held), 0.040) and math.isclose(links.alpha + links.beta * MIB, 4e-4)
+
+
+def test_sums_faster_than_their_messages_have_no_gamma():
+    assert links_of(Options(), {**TAKEN, SUMS: [1e-6]}).gamma == 0.0
+
+
+def test_summing_early_is_simulated_to_be_shorter_than_after_the_flush():
+    _, rows = compared(Options(), TAKEN)
+    seconds = {row.sync: row.simulated_s for row in rows}
+    assert seconds["gap"] <= seconds["after"] - 0.010 and seconds["eager"] <= seconds["after"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_throughput_is_told_over_that_of_summing_after_the_flush(as_json):
+    rows = [Row("gap", 0.5, (0.4, 0.5, 0.9)), Row("after", 1.0, (1.0,))]
+    text = told(Options(json=as_json), Links(1e-4, 1e-10, 0.0), rows, [0.04])
+    if as_json:
+        gap = json.loads(text)["rows"][0]
+        assert gap["gain"] == gap["simulated_gain"] == 2.0 and gap["step_s"] == 0.5
+    else:
+        assert "2.000 2.000" in text and "the sums alone 40.0 ms" in text
