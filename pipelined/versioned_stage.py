@@ -4,8 +4,8 @@ The rule: which versions a microbatch uses is decided by others, before its forw
 computation. Knows stages and versions; must not know updates or time.
 """
 
-from collections.abc import Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,12 @@ class Lent(nn.Module):
 
     def __init__(self, module: nn.Module):
         super().__init__()
-        self.module, self.leaves = module, None
+        self.module = module
+        self.leaves: dict[str, torch.Tensor] | None = None
 
     @contextmanager
-    def using(self, leaves: Leaves):
+    def using(self, leaves: Leaves) -> Iterator[None]:
+        """These values in place of the parameters, inside the `with` block."""
         self.leaves = dict(leaves)
         try:
             yield
@@ -60,11 +62,12 @@ class VersionedStage:
         self._lent[microbatch] = tuple(chosen), leaves
 
     def give_back(self, microbatch: int) -> None:
+        """Let a microbatch's versions go."""
         chosen, _ = self._lent.pop(microbatch)
         for versions, version in zip(self.versions, chosen, strict=True):
             versions.give_back(version)
 
-    def using(self, microbatch: int):
+    def using(self, microbatch: int) -> AbstractContextManager[None]:
         """The versions of a microbatch in place of the newest."""
         return self.stage.module.using(self._lent[microbatch][1])
 
@@ -82,23 +85,28 @@ class StepStage:
     first: int
 
     def forward(self, which: Alive, x: Any, noise: Noise, targets: Any = None) -> torch.Tensor:
-        pipe, microbatch = which[0], self.first + which[1]
-        with self.held.using(microbatch):
-            return self.held.stage.forward((pipe, microbatch), x, noise, targets)
+        with self._lent(which) as alive:
+            return self.held.stage.forward(alive, x, noise, targets)
 
     def backward(
         self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None
     ) -> torch.Tensor | None:
-        pipe, microbatch = which[0], self.first + which[1]
-        with self.held.using(microbatch):
-            return self.held.stage.backward((pipe, microbatch), gradient, scale, noise, targets)
+        with self._lent(which) as alive:
+            return self.held.stage.backward(alive, gradient, scale, noise, targets)
 
     def backward_input(
         self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None
     ) -> torch.Tensor | None:
-        pipe, microbatch = which[0], self.first + which[1]
-        with self.held.using(microbatch):
-            return self.held.stage.backward_input((pipe, microbatch), gradient, scale, noise, targets)
+        with self._lent(which) as alive:
+            return self.held.stage.backward_input(alive, gradient, scale, noise, targets)
 
     def backward_weight(self, which: Alive) -> None:
-        self.held.stage.backward_weight((which[0], self.first + which[1]))
+        with self._lent(which) as alive:
+            self.held.stage.backward_weight(alive)
+
+    @contextmanager
+    def _lent(self, which: Alive) -> Iterator[Alive]:
+        """A microbatch's name in the stretch, with its weights in place."""
+        pipe, microbatch = which[0], self.first + which[1]
+        with self.held.using(microbatch):
+            yield pipe, microbatch

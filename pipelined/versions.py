@@ -61,6 +61,7 @@ class Versions:
         return self._of(version)
 
     def give_back(self, version: int) -> None:
+        """Be done with what `lend` gave."""
         self._users[max(version, self.oldest)] -= 1
         self._forget()
 

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 import torch
 
+from pipelined.actor import first_cause
 from pipelined.plan import PlanError
 from pipelined.save import load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import RECIPE, delayed, double_buffered, pipedream
-from tests.numerics.plain import Case
+from tests.numerics.plain import Case, Feed
 from tests.numerics.stretched import assert_same, rank, stretches
 from transports import new_event_loop
 from transports.local import world
@@ -194,3 +195,18 @@ def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path, 
 def test_a_step_is_whole_updates():
     with pytest.raises(PlanError, match=r"by 2 microbatches at a time \(microbatches: 3\); use a multiple of 2"):
         Case(str(PAIRS), 3, 1, 3).plan  # noqa: B018
+
+
+def test_what_fails_under_way_is_named(monkeypatch):
+    good = Feed.inputs
+
+    def inputs(feed, step, microbatch):
+        if (step, microbatch) == (2, 1):
+            raise OSError("the disk is gone")
+        return good(feed, step, microbatch)
+
+    monkeypatch.setattr(Feed, "inputs", inputs)
+    with pytest.raises(ExceptionGroup) as failed:
+        together(Case("pipedream", 3, 1, 2), stretches(range(STEPS)))
+    story = str(first_cause(failed.value))
+    assert story.startswith("rank 0, step 2: forward of microbatch 1 through stage 0") and "the disk is gone" in story
