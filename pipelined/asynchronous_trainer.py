@@ -8,7 +8,7 @@ a stretch at the same step with nothing under way; there a model can be evaluate
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,42 +16,32 @@ import torch
 from collectives import all_reduce
 from pipelined.admission import Admission
 from pipelined.asynchronous_worker import AsynchronousWorker
-from pipelined.checker import check
 from pipelined.plan import PlanError
-from pipelined.recorder import record
-from pipelined.schedules import find
 from pipelined.stage_updates import StageUpdates
 from pipelined.staleness import steps_to_fill
 from pipelined.trainer import StepReport, Trainer
 from pipelined.versioned_stage import Lent, VersionedStage
 from pipelined.versions import Versions
+from pipelined.walk import Walk, plan_walk
 
 OLDER = "version"
 """A field of this name and a number below 0 holds a parameter as it was so many updates before."""
 
 
 class AsynchronousTrainer(Trainer):
-    """One rank of a training job whose schedule has no flush; made like a `Trainer`.
+    """One rank of a training job whose schedule has no flush; made like a `Trainer`."""
 
-    Raises:
-        PlanError: the recipe clips by the global norm.
-    """
-
-    def __init__(self, *arguments: Any, **more: Any):
-        super().__init__(*arguments, **more)
-        if self.recipe.clip:
-            fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
-            raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
-        ((_, stage),) = self.seat.stages.items()
-        stage.module = Lent(stage.module)
+    @cached_property
+    def _held(self) -> VersionedStage:
+        """The one stage of this rank, with the versions of each of its buckets."""
         updates = self.plan.layout.updates
         assert updates is not None
-        self._versions = [
-            Versions(bucket, self._optimizer_of(bucket.parameters), updates.delay or 0)
-            for bucket in self.replica.buckets
-        ]
-        self._held = VersionedStage(stage, self._versions)
-        self._proved = False
+        (stage,) = self.seat.stages.values()
+        stage.module = Lent(stage.module)
+        kept = updates.delay or 0
+        return VersionedStage(
+            stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.replica.buckets]
+        )
 
     async def step(self, step: int, stop: bool = False) -> StepReport:
         """Train one step, and drain."""
@@ -70,9 +60,11 @@ class AsynchronousTrainer(Trainer):
             stopping: whether this rank was asked to stop; a few steps behind the first that was, all do.
             tell: called with the report of each step but the last, in order, as soon as all ranks are done with it.
         Returns: the report of the last step.
+        Raises:
+            PlanError: the recipe clips by the global norm; nothing has been computed.
         """
-        await self._prepare()
-        schedule, shape = find(self.plan.schedule), replace(self.plan.shape, steps=len(steps))
+        self._walk = self._walk or await self._prepare()
+        schedule, shape = self._walk.schedule, replace(self.plan.shape, steps=len(steps))
         layout, each = schedule.layout(shape), self.plan.microbatches
         assert layout.updates is not None
         every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
@@ -96,26 +88,27 @@ class AsynchronousTrainer(Trainer):
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's value and optimizer state, with its older versions where the next step will use them."""
-        versions = next(v for v in self._versions if name in v.bucket.parameters)
+        versions = next(v for v in self._held.versions if name in v.bucket.parameters)
         older = {f"{OLDER}{number}": leaves[name].detach() for number, leaves in versions.older().items()}
         return {**super().state_of(name), **older}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Put back what `state_of` gave of every parameter; what is missing of older versions was the same."""
         super().restore(state, updates)
-        for versions in self._versions:
+        for versions in self._held.versions:
             parameters = versions.bucket.parameters
             numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
             older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
             versions.restore(older)
 
-    async def _prepare(self) -> None:
-        """Once: prove as much of the schedule as fills the pipe."""
-        if self._proved:
-            return
-        await asyncio.to_thread(lambda: check(record(find(self.plan.schedule), self.plan.proof_shape)))
+    async def _prepare(self) -> Walk:
+        """Before the first stretch: prove as much of the schedule as fills the pipe."""
+        if self.recipe.clip:
+            fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
+            raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
+        walk = await asyncio.to_thread(plan_walk, self.plan, self.seat.worker)
         await self._ready_groups()
-        self._proved = True
+        return walk
 
     async def _settle(
         self,

@@ -45,7 +45,7 @@ def plan_walk(plan: Plan, worker: int) -> Walk:
 def plan_walks(plan: Plan) -> list[Walk]:
     """The same for every worker of a group."""
     schedule = find(plan.schedule)
-    program = record(schedule, plan.shape)
+    program = record(schedule, plan.proof_shape)
     check(program)
     eager = eager_stages(price(program, COSTS))
     return [

@@ -1,6 +1,7 @@
 """Pipelines without a flush give what a plain loop gives that takes gradients at old weights; and they end together."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,7 +173,7 @@ def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(sche
 def test_clipping_by_the_global_norm_is_refused():
     async def alone():
         (transport,) = world(1)
-        await rank(Case("pipedream", 1, 1, 1), transport, None, recipe=type(RECIPE)(lr=0.1, steps=1, clip=1.0))
+        await rank(Case("pipedream", 1, 1, 1), transport, stretches(range(1)), recipe=replace(RECIPE, clip=1.0))
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):
         asyncio.run(alone())
