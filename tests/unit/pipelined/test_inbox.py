@@ -65,3 +65,20 @@ def test_what_is_expected_later_is_asked_for_behind_the_rest():
         return taken, listener.asked
 
     assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_it_says_what_is_here_of_what_was_asked_for_and_takes_nothing():
+    async def main():
+        one, other = world(2)
+        async with Actor(one) as teller, Actor(other) as listener:
+            keys = [("x", number) for number in range(3)]
+            inbox = Inbox(listener, [(0, key) for key in keys], ahead=2)
+            before = [inbox.here(0, key) for key in keys]
+            sent = [teller.tell(1, key, b"!") for key in keys]
+            await asyncio.wait(sent[:2])
+            there = [inbox.here(0, key) for key in keys]
+            for key in keys:
+                await inbox.take(0, key)
+            return before, there
+
+    assert asyncio.run(main()) == ([False, False, False], [True, True, False])
