@@ -33,12 +33,14 @@ class Result:
 
     Args:
         tokens_per_s: over all timed steps.
+        cpu_s: of one core, all ranks together, a step; it hardly depends on what else the machine does.
         loss: of the last step, by which it is seen that the contenders do the same work.
     """
 
     schedule: str
     ends: Ends
     tokens_per_s: float
+    cpu_s: float
     loss: float
 
 

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 
+import numpy as np
 import torch
 
 from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, CutGPT2, TokenRows
-from collectives import barrier
+from collectives import all_reduce, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -52,12 +54,14 @@ async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Tri
     for step in range(contest.warm_up):
         await trainer.step(step)
     await barrier(trainer.world)
-    start = device.clock.now()
+    start, used = device.clock.now(), time.process_time()
     for step in range(contest.warm_up, contest.warm_up + contest.steps):
         report = await trainer.step(step)
     await barrier(trainer.world)
     seconds = device.clock.now() - start
-    return Result(trial.schedule, trial.ends, contest.tokens * contest.steps / seconds, report.loss)
+    cpu = np.array([(time.process_time() - used) / contest.steps])
+    await all_reduce(trainer.world, cpu)
+    return Result(trial.schedule, trial.ends, contest.tokens * contest.steps / seconds, float(cpu[0]), report.loss)
 
 
 def main() -> int:

@@ -67,16 +67,16 @@ class Alone:
         return sum(losses) / len(losses)
 
 
-def trained(contest: Contest, step: Callable[[int], float]) -> tuple[float, float]:
-    """Steps between two barriers; returns their seconds and the last one's loss."""
+def trained(contest: Contest, step: Callable[[int], float]) -> tuple[float, float, float]:
+    """Steps between two barriers; returns their seconds, this rank's of one core a step, and the last one's loss."""
     for number in range(contest.warm_up):
         step(number)
     distributed.barrier()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     for number in range(contest.warm_up, contest.warm_up + contest.steps):
         loss = step(number)
     distributed.barrier()
-    return time.perf_counter() - start, loss
+    return time.perf_counter() - start, (time.process_time() - used) / contest.steps, loss
 
 
 def contend(task: Task) -> list[Result]:
@@ -85,12 +85,13 @@ def contend(task: Task) -> list[Result]:
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     for trial in task.trials:
         alone = trial.schedule == ALONE
-        seconds, loss = trained(contest, (Alone(contest) if alone else Pipelined(contest, trial, rank)).step)
-        total = torch.tensor(loss, dtype=torch.float64)
+        seconds, *own = trained(contest, (Alone(contest) if alone else Pipelined(contest, trial, rank)).step)
+        total = torch.tensor(own, dtype=torch.float64)
         distributed.all_reduce(total)
         models = ranks if alone else 1
+        cpu, loss = (total / models).tolist()
         rate = models * contest.tokens * contest.steps / seconds
-        results.append(Result(trial.schedule, trial.ends, rate, float(total) / models))
+        results.append(Result(trial.schedule, trial.ends, rate, cpu, loss))
     return results
 
 

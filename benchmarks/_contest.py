@@ -39,11 +39,11 @@ class Contest:
     d_model: int = 256
     heads: int = 4
     vocab: int = 1024
-    sequence: int = 128
+    sequence: int = 64
     batch: int = 4
     microbatches: int = 8
-    warm_up: int = 2
-    steps: int = 6
+    warm_up: int = 1
+    steps: int = 4
     seed: int = 0
 
     @property

@@ -89,7 +89,7 @@ def plans(options: Options, ranks: int) -> tuple[dict[Key, Plan], list[str]]:
         try:
             plan = found[called, microbatches] = _plan(name, scale, depth, microbatches)
         except ScheduleError as error:
-            refused += [f"{called}, N={microbatches}: {error}"] * (scale == "direct")  # few have another
+            refused += [f"{called}, N={microbatches}: {error}"] * (scale == "direct")  # few schedules have another
             continue
         if plan.world_size > ranks:
             raise UsageError(f"too few ranks for {called} (ranks: {ranks}, needed: {plan.world_size}); lower --depth")

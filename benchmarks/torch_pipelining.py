@@ -38,7 +38,7 @@ class Options:
     """Schedules that both have."""
     rounds: int = 5
     """How often each is launched, after the search."""
-    cuts: int = 5
+    cuts: int = 4
     """Cuts each contender may try."""
     contest: Contest = field(default_factory=Contest)
     """What is trained."""
@@ -57,6 +57,7 @@ class Row:
 
     Args:
         ours, theirs, ceiling: tokens a second.
+        our_cpu, their_cpu, alone_cpu: core-seconds a step of all ranks together, or of one trainer of the whole model.
         our_ends, their_ends: the cuts each contender chose.
     """
 
@@ -67,6 +68,9 @@ class Row:
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
     ceiling: tuple[float, ...]
+    our_cpu: tuple[float, ...]
+    their_cpu: tuple[float, ...]
+    alone_cpu: tuple[float, ...]
 
     @property
     def ratios(self) -> list[float]:
@@ -96,17 +100,20 @@ class Row:
     def line(self) -> str:
         """As a row of the table."""
         ours, theirs, ratio = map(statistics.median, (self.ours, self.theirs, self.ratios))
+        our_cpu, their_cpu, alone = map(statistics.median, (self.our_cpu, self.their_cpu, self.alone_cpu))
         promised = PROMISED.get(self.ranks)
         verdict = "" if promised is None else f"  {'kept' if self.kept else 'short of'} {promised:.1f}"
         return (
             f"{self.schedule:12} {self.ranks:5} {ours:9.0f} {theirs:9.0f} {ratio:7.3f} "
-            f"({min(self.ratios):.3f}-{max(self.ratios):.3f}) {self.fraction:8.1%} {self.their_fraction:8.1%}  "
+            f"({min(self.ratios):.3f}-{max(self.ratios):.3f}) {self.fraction:8.1%} {self.their_fraction:8.1%} "
+            f"{our_cpu:7.2f} {their_cpu:7.2f} {alone:7.2f}  "
             f"{_cut(self.our_ends)} {_cut(self.their_ends)}{verdict}"
         )
 
 
 HEAD = (
-    f"{'schedule':12} {'ranks':>5} {'ours':>9} {'torch':>9} {'ratio':>7} (least-most) of the ceiling: ours, torch; cuts"
+    f"{'schedule':12} {'ranks':>5} {'ours':>9} {'torch':>9} {'ratio':>7} (least-most) of the ceiling; core-s a step: "
+    "ours, torch, alone; cuts"
 )
 
 
@@ -143,27 +150,28 @@ def compete(options: Options) -> list[Row]:
     contest, cores = options.contest, len(os.sched_getaffinity(0))
     whole = [Trial(ALONE, (contest.config.layers + 2,))]
     best = {ranks: search(options, ranks) for ranks in options.ranks}
-    taken = defaultdict[tuple[int, str, str], list[float]](list)
-    ceiling = []
+    taken = defaultdict[tuple[int, str, str], list[Result]](list)
     for _ in range(options.rounds):
         (alone,) = launch(TORCH, cores, contest, whole)
-        ceiling.append(alone.tokens_per_s)
+        taken[cores, TORCH, ALONE].append(alone)
         for ranks, module in ((ranks, module) for ranks in options.ranks for module in (OURS, TORCH)):
             results = launch(module, ranks, contest, best[ranks][module])
             agreed([alone, *results])
             for result in results:
-                taken[ranks, module, result.schedule].append(result.tokens_per_s)
+                taken[ranks, module, result.schedule].append(result)
     return [
-        Row(
-            schedule,
-            ranks,
-            *(_ends(best[ranks][module], schedule) for module in (OURS, TORCH)),
-            *(tuple(taken[ranks, module, schedule]) for module in (OURS, TORCH)),
-            tuple(ceiling),
-        )
+        row(taken[ranks, OURS, schedule], taken[ranks, TORCH, schedule], taken[cores, TORCH, ALONE])
         for ranks in options.ranks
         for schedule in options.schedules
     ]
+
+
+def row(ours: Sequence[Result], theirs: Sequence[Result], alone: Sequence[Result]) -> Row:
+    """What one schedule came to, from the results of each round."""
+    contenders = ours, theirs, alone
+    rates = [tuple(result.tokens_per_s for result in results) for results in contenders]
+    cpus = [tuple(result.cpu_s for result in results) for results in contenders]
+    return Row(ours[0].schedule, len(ours[0].ends), ours[0].ends, theirs[0].ends, *rates, *cpus)
 
 
 def told(options: Options, rows: Sequence[Row]) -> str:
@@ -175,10 +183,6 @@ def told(options: Options, rows: Sequence[Row]) -> str:
     cores = len(os.sched_getaffinity(0))
     ceiling = f"ceiling: {middle:.0f} tokens/s ({low:.0f}-{high:.0f}), {cores} independent trainers of one thread each"
     return "\n".join([HEAD, *[row.line() for row in rows], f"{ceiling}; load {os.getloadavg()[0]:.1f}"])
-
-
-def _ends(trials: Sequence[Trial], schedule: str) -> Ends:
-    return next(trial.ends for trial in trials if trial.schedule == schedule)
 
 
 def _cut(ends: Ends) -> str:

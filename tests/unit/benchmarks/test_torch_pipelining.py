@@ -8,7 +8,7 @@ import torch
 from benchmarks._contender import Result, Task, Trial
 from benchmarks._contender_torch import Alone
 from benchmarks._contest import Contest, CutGPT2, TokenRows, stages
-from benchmarks.torch_pipelining import Options, Row, agreed, chosen, told
+from benchmarks.torch_pipelining import Options, agreed, chosen, row, told
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 
@@ -49,24 +49,36 @@ def test_a_task_goes_over_the_command_line_whole():
     assert Task.loads(task.dumps()) == task
 
 
+def result(schedule: str, ends: tuple[int, ...], tokens_per_s: float = 1.0, cpu_s: float = 1.0, loss: float = 2.0):
+    return Result(schedule, ends, tokens_per_s, cpu_s, loss)
+
+
 def test_each_schedule_keeps_its_fastest_cut():
-    results = [Result("a", (1, 2), 5.0, 0), Result("a", (2, 3), 9.0, 0), Result("b", (1, 2), 1.0, 0)]
+    results = [result("a", (1, 2), 5.0), result("a", (2, 3), 9.0), result("b", (1, 2), 1.0)]
     assert chosen(results) == [Trial("a", (2, 3)), Trial("b", (1, 2))]
 
 
 def test_unequal_losses_make_times_worthless():
-    agreed([Result("a", (1,), 1.0, 2.0), Result("b", (1,), 1.0, 2.00001)])
+    agreed([result("a", (1,), loss=2.0), result("b", (1,), loss=2.00001)])
     with pytest.raises(RuntimeError, match="losses differ"):
-        agreed([Result("a", (1,), 1.0, 2.0), Result("b", (1,), 1.0, 2.01)])
+        agreed([result("a", (1,), loss=2.0), result("b", (1,), loss=2.01)])
+
+
+def results(*rates: float, ends: tuple[int, ...] = (1, 2)) -> list[Result]:
+    return [result("gpipe", ends, rate, cpu_s=rate / 10) for rate in rates]
 
 
 def test_figures_are_medians_of_what_was_seen_within_each_round():
-    row = Row("gpipe", 2, (1, 2), (1, 2), (10.0, 30.0, 22.0), (10.0, 20.0, 20.0), (20.0, 50.0, 40.0))
-    assert row.ratios == [1.0, 1.5, 1.1] and row.kept
-    assert row.fraction == 0.55 and row.their_fraction == 0.5
-    assert Row("gpipe", 4, (1,), (1,), (9.0,), (10.0,), (20.0,)).kept is False
-    assert Row("gpipe", 3, (1,), (1,), (9.0,), (10.0,), (20.0,)).kept is None
-    assert "short of 1.0" in told(Options(), [Row("gpipe", 4, (1,), (1,), (9.0,), (10.0,), (20.0,))])
+    seen = row(results(10.0, 30.0, 22.0), results(10.0, 20.0, 20.0), results(20.0, 50.0, 40.0))
+    assert seen.ratios == [1.0, 1.5, 1.1] and seen.kept
+    assert seen.fraction == 0.55 and seen.their_fraction == 0.5
+    assert seen.our_cpu == (1.0, 3.0, 2.2) and seen.alone_cpu == (2.0, 5.0, 4.0)
+
+
+def test_a_promise_is_that_of_the_number_of_ranks():
+    four, three = (row(results(9.0, ends=e), results(10.0, ends=e), results(20.0)) for e in ((1, 2, 3, 4), (1, 2, 3)))
+    assert four.kept is False and three.kept is None
+    assert "short of 1.0" in told(Options(), [four]) and "short" not in told(Options(), [three])
 
 
 def test_no_rounds_are_refused():
