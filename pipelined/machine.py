@@ -23,6 +23,8 @@ class Machine:
         node: ranks a node; 0 puts all on one.
         cores: how many ranks can compute at full speed at once; busy ranks beyond them share. 0: one for each rank.
         interference: share of a rank's computing that is lost while a gradient sum is under way on it, 0 ≤ … < 1.
+        sums: links as gradient sums find them, between ranks of one node; None where they are as for messages.
+        far_sums: the same between nodes; None where they are as `far`.
     Raises:
         UsageError: a count is negative, or the interference no such share.
     """
@@ -32,6 +34,8 @@ class Machine:
     node: int = 0
     cores: int = 0
     interference: float = 0.0
+    sums: Links | None = None
+    far_sums: Links | None = None
 
     def __post_init__(self) -> None:
         for name in ("node", "cores"):
@@ -46,7 +50,9 @@ class Machine:
 
     def links(self, ranks: tuple[int, ...]) -> Links:
         """What a sum over these ranks is priced by: the far links as soon as they lie on more than one node."""
-        return self._far if self.node and ranks[0] // self.node != ranks[-1] // self.node else self.near
+        if self.node and ranks[0] // self.node != ranks[-1] // self.node:
+            return self.far_sums or self._far
+        return self.sums or self.near
 
     def shares(self, ranks: int) -> bool:
         """Whether so many ranks have to share its cores."""

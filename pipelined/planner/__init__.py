@@ -1,0 +1,22 @@
+"""The planner: measure a machine, fit what it costs, search all arrangements by simulation, and say why.
+
+What needs torch (`measure`, `stages`) is imported where it is used; the rest does without.
+"""
+
+from pipelined.planner.costs import Stated, priced
+from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
+from pipelined.planner.search import Answer, Outcome, Question, search
+from pipelined.planner.subject import Subject
+
+__all__ = [
+    "Answer",
+    "Outcome",
+    "PlanFile",
+    "Question",
+    "Stated",
+    "Subject",
+    "priced",
+    "read_plan",
+    "search",
+    "write_plan",
+]

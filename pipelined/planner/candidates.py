@@ -1,0 +1,107 @@
+"""Every plan worth looking at: schedule, D, W, B, N and recomputation, for so many ranks and sequences a step.
+
+The rule: all of them train on the same batch and give the losses of one process, so schedules without a flush are not
+among them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.plan import Plan
+from pipelined.schedules import SCALES, find, known
+
+CHUNKS = (2, 4)
+"""Stages of a pipe on a worker that are tried where a schedule takes several."""
+ONE_STAGE = "gpipe"
+"""What data parallelism is called among several names: with one stage all schedules are the same."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run the job."""
+
+    plan: Plan
+    recompute: bool = False
+
+    @property
+    def label(self) -> str:
+        """The schedule with what makes it special."""
+        plan = self.plan
+        pipes = f" {plan.layout.pipes} pipes" if plan.pipes > 2 else ""
+        chunks = f" {plan.chunks} chunks" if plan.chunks > 1 else ""
+        scale = f" {plan.scale}" if plan.scale != "direct" else ""
+        return f"{plan.schedule}{pipes}{chunks}{scale}"
+
+
+def candidates(ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None) -> Iterator[Candidate]:
+    """All candidates.
+
+    Args:
+        ranks: all are used.
+        batch: sequences a step, B·N·W.
+        layers: no plan has more stages.
+        fixed: what must not be chosen: fields of `Plan`, and `recompute`.
+    Raises:
+        UsageError: no such schedule, or nothing fits.
+    """
+    fixed = dict(fixed or {})
+    recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
+    names = [fixed["schedule"]] if "schedule" in fixed else known()
+    for name in names:
+        find(name)
+    every = dict.fromkeys(plan for name in names for plan in _of(name, ranks, batch, layers, alone=len(names) == 1))
+    found = [plan for plan in every if all(_chosen(plan, name) == value for name, value in fixed.items())]
+    if not found:
+        asked = "".join(f", {name}: {value}" for name, value in fixed.items())
+        fact = f"no schedule with a flush uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
+        raise UsageError(f"{fact}; choose a batch with more divisors, another number of ranks, or ask for less")
+    for plan in found:
+        yield from (Candidate(plan, again) for again in recompute)
+
+
+def data_parallel(ranks: int, batch: int) -> Plan | None:
+    """The plan to beat: every rank holds the whole model and takes its share in one microbatch."""
+    return None if batch % ranks else Plan(ONE_STAGE, 1, ranks, batch // ranks, 1)
+
+
+def _of(name: str, ranks: int, batch: int, layers: int, alone: bool) -> Iterator[Plan]:
+    for depth in range(1 if alone or name == ONE_STAGE else 2, min(layers, ranks * max(CHUNKS)) + 1):
+        for pipes, chunks, scale in _variants(name, depth):
+            group = _try(name, depth, 1, 2, depth, pipes, chunks, scale)
+            if group is None or ranks % group.layout.workers or group.layout.updates:
+                continue
+            width = ranks // group.layout.workers
+            for microbatch in _divisors(batch // width if batch % width == 0 else 0):
+                plan = _try(name, depth, width, microbatch, batch // width // microbatch, pipes, chunks, scale)
+                if plan is not None and not (scale == "forward-doubling" and plan.microbatches < 2 * depth):
+                    yield plan  # with fewer microbatches nothing is doubled
+
+
+def _variants(name: str, depth: int) -> Iterator[tuple[int, int, str]]:
+    """(pipes, chunks, scale) that a schedule may take at a depth; what it refuses is found out by asking."""
+    yield 0, 1, "direct"
+    plain = _try(name, depth, 1, 1, depth)
+    if plain is None or plain.layout.workers == depth:  # what folds by itself has been said already
+        yield from ((0, chunks, "direct") for chunks in CHUNKS if depth % chunks == 0)
+    yield from ((0, 1, scale) for scale in SCALES if scale != "direct")
+    yield from ((2 * each_way, 1, "direct") for each_way in range(2, depth // 2 + 1) if depth // 2 % each_way == 0)
+
+
+def _try(name: str, *shape: int | str) -> Plan | None:
+    """The plan, or None where the schedule refuses the shape or the microbatch cannot be cut."""
+    try:
+        plan = Plan(name, *shape)  # type: ignore[arg-type]
+        return plan if plan.layout else None
+    except UsageError:
+        return None
+
+
+def _chosen(plan: Plan, name: str) -> int | str:
+    """A field of a plan; pipes are as many as there are."""
+    return plan.layout.pipes if name == "pipes" else getattr(plan, name)
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

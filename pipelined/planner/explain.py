@@ -1,0 +1,158 @@
+"""Saying why: the best plans in a table with what limits each, and how sure the costs are.
+
+The rule: it is read off what was simulated and fitted, never worked out again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipelined.planner.bounds import splits
+from pipelined.planner.costs import OPS
+from pipelined.planner.plan_file import PlanFile
+from pipelined.planner.search import Answer, Outcome
+
+FULL = 0.9
+"""Of the memory: beyond that it is what limits a plan."""
+MIB = 1 << 20
+
+
+def shares(outcome: Outcome) -> dict[str, float]:
+    """Where the time of a step goes on the busiest rank, as shares of it.
+
+    Returns: computing; idle in the pipeline, messages with it; sums exposed after the last backward; and what every
+        step ends with, the agreement on the norm and the update.
+    """
+    done, step = outcome.simulated, outcome.step_s
+    computing, sums = max(done.busy), done.exposed_sync
+    bubble = max(0.0, done.makespan - computing)
+    parts = {"computing": computing, "idle": bubble, "sums": sums, "ending": step - computing - bubble - sums}
+    return {name: max(0.0, seconds) / step for name, seconds in parts.items()}
+
+
+def limit_of(outcome: Outcome, memory_limit: float) -> str:
+    """What would have to be otherwise for the step to be shorter: the largest share beside computing, if it matters."""
+    if outcome.memory > FULL * memory_limit:
+        return "memory"
+    found = shares(outcome)
+    worst = max(("idle", "sums", "ending"), key=lambda name: found[name])
+    names = {"idle": "bubble", "sums": "gradient sums", "ending": "update"}
+    return names[worst] if found[worst] > 1 - FULL else "computing"
+
+
+def reason(answer: Answer) -> str:
+    """Why the chosen plan, in a line."""
+    best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
+    if answer.baseline is None:
+        return f"{told}; plain data parallelism cannot cut this batch"
+    if answer.baseline.memory > answer.question.memory_limit:
+        return f"{told}; plain data parallelism does not fit ({answer.baseline.memory / MIB:,.0f} MiB a rank)"
+    ratio = answer.baseline.step_s / best.step_s
+    return f"{told}, {ratio:.2f} x as fast as plain data parallelism"
+
+
+def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
+    """The chosen plan as a file's content."""
+    best = answer.chosen
+    memory = tuple(rank.total for rank in best.simulated.memory)
+    subject = answer.question.subject
+    why = reason(answer)
+    return PlanFile(
+        best.candidate.plan, best.candidate.recompute, dict(subject.identity), best.step_s, memory, why, found
+    )
+
+
+def as_text(answer: Answer, found: dict[str, Any]) -> str:
+    """The costs, the table, and the reason."""
+    plan = answer.chosen.candidate.plan
+    confidence = lines_of(found, plan.rows, splits(plan))
+    question = answer.question
+    told = f"{answer.considered} candidates: {answer.too_big} too big, {answer.simulated} simulated, "
+    left = answer.considered - answer.too_big - answer.simulated
+    head = f"{told}{max(0, left)} whose bound is above the best {len(answer.best)}"
+    rows = [_row(str(place), outcome, answer) for place, outcome in enumerate(answer.best, 1)]
+    if answer.baseline is not None:
+        rows.append(_row("dp", answer.baseline, answer))
+    title = f"{question.ranks} ranks, {question.subject.batch} sequences of {question.subject.sequence} tokens a step"
+    return "\n".join(
+        [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(answer.chosen)}; {reason(answer)}"]
+    )
+
+
+def as_json(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
+    """The whole for programs; seconds and bytes."""
+    return {
+        **planned(answer, found).plain(),
+        "candidates": answer.considered,
+        "too_big": answer.too_big,
+        "simulated": answer.simulated,
+        "best": [_plain(outcome, answer) for outcome in answer.best],
+        "data_parallel": answer.baseline and _plain(answer.baseline, answer),
+    }
+
+
+def _plain(outcome: Outcome, answer: Answer) -> dict[str, Any]:
+    plan = outcome.candidate.plan
+    names = ("schedule", "depth", "width", "microbatch", "microbatches", "pipes", "chunks", "scale")
+    return {
+        **{name: getattr(plan, name) for name in names},
+        "recompute": outcome.candidate.recompute,
+        "step_s": outcome.step_s,
+        "tokens_per_s": _rate(outcome, answer),
+        "memory": outcome.memory,
+        "shares": shares(outcome),
+        "limit": limit_of(outcome, answer.question.memory_limit),
+    }
+
+
+def _head() -> str:
+    return (
+        f"{'':>3} {'schedule':<26}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{'tokens/s':>12}"
+        f"{'compute':>9}{'idle':>7}{'sums':>7}{'MiB':>9}  limit"
+    )
+
+
+def _row(place: str, outcome: Outcome, answer: Answer) -> str:
+    plan, part = outcome.candidate.plan, shares(outcome)
+    sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch:>5}{plan.microbatches:>5}"
+    again = "yes" if outcome.candidate.recompute else "no"
+    times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, answer):>12,.0f}"
+    where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
+    limit = limit_of(outcome, answer.question.memory_limit)
+    return f"{place:>3} {outcome.candidate.label:<26}{sizes}{again:>6}{times}{where}  {limit}"
+
+
+def _rate(outcome: Outcome, answer: Answer) -> float:
+    subject = answer.question.subject
+    return subject.batch * subject.sequence / outcome.step_s
+
+
+def _arrangement(outcome: Outcome) -> str:
+    plan = outcome.candidate.plan
+    again = ", recomputing" if outcome.candidate.recompute else ""
+    sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch} x {plan.microbatches}"
+    return f"{outcome.candidate.label}, {sizes}{again}"
+
+
+def confident(name: str, value: float, margin: float, unit: float, symbol: str) -> str:
+    """A number with its 95 % interval."""
+    return f"{name} {value / unit:.4g} ± {margin / unit:.2g} {symbol}"
+
+
+def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
+    """How sure the measured costs are: a line a kind of link, and one an operation of the chosen plan.
+
+    Args:
+        rows: its microbatches, in sequences.
+        split: whether its backwards are split.
+    """
+    for name, link in found.get("links", {}).items():
+        alpha, beta = link["alpha"], link["beta"]
+        yield f"  {name}: {_told('alpha', *alpha, 1e-6, 'us')}, {_told('beta', *beta, 1e-9, 'ns/byte')}"
+    for row in found.get("costs", []):
+        if row["op"] in ("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
+            terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
+            yield f"  {OPS[row['op']].replace('_', ' ')}: {terms}"
+
+
+def _told(name: str, value: float, margin: float | None, unit: float, symbol: str) -> str:
+    return confident(name, value, float("inf") if margin is None else margin, unit, symbol)

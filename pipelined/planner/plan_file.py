@@ -1,0 +1,156 @@
+"""A plan in a file: JSON that says what to run, for which model and how many ranks, what is predicted, and why.
+
+The rule: what is read is checked as if somebody else had written it; whatever is wrong is told in one message. No
+torch.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.plan import Plan
+
+FORMAT, VERSION = "pipelined-plan", 1
+MOST_BYTES = 16 << 20
+"""A larger file is no plan."""
+MOST = 1 << 16
+"""Of stages, groups, microbatches: more would take for ever to lay out, and nobody has as many."""
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """What the file says.
+
+    Args:
+        plan: who does what.
+        recompute: whether forwards are run again before backwards.
+        model: the identity of the model and the sequence it was made for.
+        step_s: predicted seconds of a step.
+        memory: predicted bytes of each rank at its fullest.
+        why: the reason in a line.
+        found: what costs it was made by, for people.
+    """
+
+    plan: Plan
+    recompute: bool
+    model: Mapping[str, Any]
+    step_s: float
+    memory: tuple[float, ...]
+    why: str
+    found: Mapping[str, Any]
+
+    def require(self, path: Path, model: Mapping[str, Any], ranks: int | None) -> None:
+        """Refuse another model or number of ranks.
+
+        Raises:
+            UsageError: which number differs, and what would do.
+        """
+        for name in sorted({*self.model, *model}):
+            if self.model.get(name) != model.get(name):
+                fact = f"{path} is a plan for another model ({name}: {self.model.get(name)}, here: {model.get(name)})"
+                raise UsageError(f"{fact}; plan again with `python -m pipelined plan`, or leave --plan out")
+        if ranks not in (None, self.plan.world_size):
+            fact = f"{path} is a plan for another number of ranks (planned: {self.plan.world_size}, ranks: {ranks})"
+            raise UsageError(f"{fact}; start {self.plan.world_size} ranks, or plan again")
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": dict(self.model),
+            "ranks": self.plan.world_size,
+            "plan": {field.name: getattr(self.plan, field.name) for field in fields(Plan)},
+            "recompute": self.recompute,
+            "predicted": {"step_s": self.step_s, "memory": list(self.memory)},
+            "why": self.why,
+            "found": dict(self.found),
+        }
+
+
+def write_plan(path: Path, planned: PlanFile) -> None:
+    """Write it; an earlier file stays whole until this one is.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(json.dumps(planned.plain(), indent=2) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); name a file in a folder you can write to") from error
+
+
+def read_plan(path: Path) -> PlanFile:
+    """Read it.
+
+    Raises:
+        UsageError: the file cannot be read, is no plan, is damaged, or is of a later version.
+        PlanError, ScheduleError: what it says cannot be laid out.
+    """
+    told = _read(path)
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise UsageError(
+            f"{path} is no plan (JSON without format {FORMAT!r}); make one with `python -m pipelined plan`"
+        )
+    if told.get("version") != VERSION:
+        fact = f"{path} is a plan of another version (its: {told.get('version')!r}, known: {VERSION})"
+        raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
+    try:
+        return _planned(told)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise UsageError(f"{path}: {error}") from error
+        fact = f"{path} is a damaged plan ({type(error).__name__}: {error})"
+        raise UsageError(f"{fact}; plan again with `python -m pipelined plan`") from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path} is no plan (bytes: {path.stat().st_size}, most: {MOST_BYTES}); name another file")
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path} ({error.strerror}); name another --plan") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        fact = f"{path} is no plan (not JSON: {error})"
+        raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
+
+
+def _planned(told: Mapping[str, Any]) -> PlanFile:
+    predicted = told["predicted"]
+    return PlanFile(
+        Plan(**{field.name: _setting(told["plan"], field.name, field.type) for field in fields(Plan)}),
+        _value(told, "recompute", bool),
+        dict(_value(told, "model", dict)),
+        _seconds(predicted["step_s"]),
+        tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
+        _value(told, "why", str),
+        _value(told, "found", dict),
+    )
+
+
+def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = told[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is {value!r} and should be of type {kind.__name__}")
+    return value
+
+
+def _setting(told: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = _value(told, name, kind)
+    if kind is int and value > MOST:
+        raise ValueError(f"{name} is {value} and can be {MOST} at most")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < float("inf"):
+        raise TypeError(f"step_s is {value!r} and should be seconds")
+    return float(value)

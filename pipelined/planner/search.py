@@ -1,0 +1,173 @@
+"""The search: simulate what may still win, in the order of its bound, until nothing left can be among the best.
+
+The rule: a plan that is not simulated is one that cannot be among the best or does not fit, so the answer is that of
+simulating everything. Deterministic: it depends on its arguments alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pipelined.errors import UsageError
+from pipelined.machine import Machine
+from pipelined.plan import Plan
+from pipelined.planner.bounds import least_bytes, least_seconds
+from pipelined.planner.candidates import Candidate, candidates, data_parallel
+from pipelined.planner.costs import Costs, priced
+from pipelined.planner.subject import Subject
+from pipelined.simulator import Simulated, simulate
+from pipelined.workload import Workload
+
+BEST = 10
+"""How many are told of."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One plan and what is predicted of it."""
+
+    candidate: Candidate
+    simulated: Simulated
+
+    @property
+    def step_s(self) -> float:
+        return self.simulated.step_seconds
+
+    @property
+    def memory(self) -> float:
+        """Bytes of the fullest rank."""
+        return max(rank.total for rank in self.simulated.memory)
+
+    @property
+    def order(self) -> tuple[float, float, int, str]:
+        """The shorter step first; of equals what holds less, has fewer stages, comes first by name."""
+        plan = self.candidate.plan
+        return self.step_s, self.memory, plan.depth, plan.schedule
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be planned, and for what.
+
+    Args:
+        ranks: to be used, all of them.
+        memory_limit: bytes a rank may hold.
+    """
+
+    subject: Subject
+    costs: Costs
+    machine: Machine
+    ranks: int
+    memory_limit: float = float("inf")
+
+    @property
+    def all_reduce(self) -> str:
+        """The algorithm by which sums are priced; "native" has no closed form, and is priced as "auto"."""
+        return "auto" if self.subject.all_reduce == "native" else self.subject.all_reduce
+
+    def simulate(self, candidate: Candidate) -> Outcome:
+        """One step of a candidate."""
+        plan, how = candidate.plan, {"recompute": candidate.recompute, "all_reduce": self.all_reduce}
+        return Outcome(candidate, simulate(plan, self.workload(plan), self.machine, **how))
+
+    def workload(self, plan: Plan) -> Workload:
+        """What a plan asks of the machine."""
+        return priced(self.subject, plan, self.costs)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found.
+
+    Args:
+        best: the best, the first of them chosen.
+        baseline: plain data parallelism in one microbatch a rank; None where the batch does not divide.
+        considered: candidates there were.
+        too_big: how many of them cannot fit, by their bound or when simulated.
+        simulated: how many were simulated; none of the others can be among the best.
+    """
+
+    question: Question
+    best: list[Outcome]
+    baseline: Outcome | None
+    considered: int
+    too_big: int
+    simulated: int
+
+    @property
+    def chosen(self) -> Outcome:
+        return self.best[0]
+
+
+@dataclass
+class _Found:
+    """The best so far."""
+
+    limit: float
+    best: list[Outcome] = field(default_factory=list)
+    simulated: int = 0
+    too_big: int = 0
+
+    @property
+    def worst(self) -> float:
+        return self.best[BEST - 1].step_s if len(self.best) >= BEST else float("inf")
+
+    def take(self, outcome: Outcome) -> None:
+        self.simulated += 1
+        if outcome.memory > self.limit:
+            self.too_big += 1
+        else:
+            self.best = sorted([*self.best, outcome], key=lambda one: one.order)[:BEST]
+
+
+def search(question: Question, tell: Callable[[str], None] = lambda line: None) -> Answer:
+    """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
+
+    Args:
+        tell: told how far it is.
+    Raises:
+        UsageError: no plan uses all ranks, or none fits the memory.
+    Cost: about 0.1 ms a candidate, and the simulator's for those that may win.
+    """
+    subject = question.subject
+    every = list(candidates(question.ranks, subject.batch, len(subject.layer_costs), subject.fixed))
+    fitting, least = _bounded(question, every)
+    if not fitting:
+        raise _too_big(question, least)
+    found = _Found(question.memory_limit, too_big=len(every) - len(fitting))
+    for bound, candidate in fitting:
+        if bound > found.worst:
+            break
+        found.take(question.simulate(candidate))
+        tell(f"simulated {found.simulated} of {len(fitting)}: the best takes {_best(found)}")
+    if not found.best:
+        raise _too_big(question, least)
+    return Answer(question, found.best, _baseline(question), len(every), found.too_big, found.simulated)
+
+
+def _bounded(question: Question, every: Sequence[Candidate]) -> tuple[list[tuple[float, Candidate]], float]:
+    """The candidates that may fit, the lowest bound first; and the fewest bytes that any of all takes."""
+    fitting, least = [], float("inf")
+    workloads: dict[tuple[int, int, int], Workload] = {}
+    for candidate in every:
+        plan = candidate.plan
+        key = plan.depth, plan.microbatch, plan.layout.parts
+        workload = workloads[key] = workloads.get(key) or question.workload(plan)
+        nbytes = least_bytes(candidate, workload)
+        least = min(least, nbytes)
+        if nbytes <= question.memory_limit:
+            fitting.append((least_seconds(candidate, workload, question.machine, question.all_reduce), candidate))
+    return sorted(fitting, key=lambda pair: pair[0]), least
+
+
+def _baseline(question: Question) -> Outcome | None:
+    plan = data_parallel(question.ranks, question.subject.batch)
+    return plan and question.simulate(Candidate(plan))
+
+
+def _best(found: _Found) -> str:
+    return f"{found.best[0].step_s * 1e3:.1f} ms" if found.best else "more memory than there is"
+
+
+def _too_big(question: Question, least: float) -> UsageError:
+    fact = f"no plan fits the memory (limit: {question.memory_limit / 2**20:.1f} MiB a rank, the least that one takes: "
+    return UsageError(f"{fact}{least / 2**20:.1f} MiB or more); raise --memory-limit, or use more ranks")

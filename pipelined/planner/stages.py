@@ -1,0 +1,169 @@
+"""Timing stages: forward, backward, both halves of it and the update of a few stages, for each microbatch size.
+
+The rule: it is the trainer's own stage on the trainer's own device, on as many ranks at once as have a core, for
+neighbours share a machine's memory. Knows no plan: what a stage of any plan costs is fitted to these.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pipelined.actor import Actor
+from pipelined.device import Device
+from pipelined.exchange import gather, share
+from pipelined.model import Model
+from pipelined.noise import Noise
+from pipelined.optimizer import Recipe, update
+from pipelined.planner.costs import Kind, Measured, counted, kinds_of
+from pipelined.planner.fit import Fit, Sample, fit
+from pipelined.stage import Stage
+from pipelined.trainer import Numerics
+
+WARM, FEWEST, MOST = 2, 4, 12
+"""Rounds that are not timed, and the fewest and the most that are."""
+SPENT_S = 0.25
+"""Seconds that the rounds of one stage at one size may take, if the fewest take no more."""
+INNER = (1, 2, 4)
+"""Layers of the inner stages that are timed."""
+WHOLE = 10
+"""Models of so many layers are timed whole, too."""
+
+Taken = dict[str, list[float]]
+"""Seconds of each round, by op."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a rank measures with.
+
+    Args:
+        measuring: whether it computes, or only waits for those that do.
+    """
+
+    actor: Actor
+    model: Model
+    numerics: Numerics
+    device: Device
+    place: torch.device
+    sequence: int
+    measuring: bool
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.shape_of(self.model.layers, 1, self.sequence)[-1]
+
+
+async def measure_stages(
+    bench: Bench, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
+) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
+    """Time and fit; all ranks call this together.
+
+    Args:
+        layer_costs: by which layers are of one kind.
+        sizes: microbatches, in sequences.
+    Returns: on rank 0 the costs, their fits by (op, microbatch), and the kinds behind each fit's second number; None
+        on the others.
+    """
+    samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs))
+    order = list(dict.fromkeys(kinds))
+    for number, layers in enumerate(ranges):
+        probe = _Probe(bench, layers) if bench.measuring else None
+        for size in sizes:
+            tell(f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch")
+            taken = await _together(bench, probe, f"{number} {size}", size)
+            for op, seconds in taken.items():
+                if 0 in layers and op in "IW":
+                    continue  # the first stage leaves all of a split backward to its weight half
+                regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
+                samples[op, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
+    if bench.actor.rank:
+        return None
+    fits = {key: fit(found) for key, found in samples.items()}
+    seconds = {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
+    return Measured(layer_costs, seconds), fits, order
+
+
+def probes(layers: int) -> list[range]:
+    """The stages to time: the ends alone and with a neighbour, inner ones of several lengths, and a small model whole.
+
+    They tell an instruction's own time and that of each kind of layer apart.
+    """
+    last = layers - 1
+    inner = [range(1, 1 + count) for count in INNER if count <= layers - 2]
+    ends = [range(0, 1), range(last, layers), range(0, 2), range(last - 1, layers)]
+    found = [layers_ for layers_ in [*ends, *inner] if layers_ and 0 <= layers_.start < layers_.stop <= layers]
+    return list(dict.fromkeys([*found, *([range(layers)] if layers <= WHOLE else [])]))
+
+
+async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
+    """Time one stage at one size on all measuring ranks at once; all their seconds on rank 0, nothing elsewhere."""
+    transport = bench.actor.transport
+    first = await probe.round(size) if probe else {}
+    rounds = min(MOST, max(FEWEST, int(SPENT_S / max(1e-6, sum(map(sum, first.values()))))))
+    rounds = await share(transport, f"rounds {name}", rounds)
+    taken: Taken = defaultdict(list)
+    for number in range(WARM + rounds if probe else 0):
+        for op, seconds in (await probe.round(size)).items():
+            taken[op] += seconds if number >= WARM else []
+    merged: Taken = defaultdict(list)
+    for one in await gather(transport, f"taken {name}", dict(taken)):
+        for op, seconds in one.items():
+            merged[op] += seconds
+    return merged
+
+
+class _Probe:
+    """A stage, and one microbatch through it."""
+
+    def __init__(self, bench: Bench, layers: range):
+        self._bench, self._layers, numerics = bench, layers, bench.numerics
+        first, last = layers.start == 0, layers.stop == bench.model.layers
+        index = 0 if first else 1
+        module = bench.model.build(layers, numerics.dtype, bench.place, seed=0)
+        depth = index + (1 if last else 2)
+        self._stage = Stage(bench.model, module, index, depth, bench.place, numerics.autocast)
+        self._parameters = dict(module.named_parameters())
+        self._optimizer = Recipe(lr=1e-4, steps=100).build(self._parameters)
+
+    async def round(self, size: int) -> Taken:
+        """Forward and backward, forward and both halves, and an update."""
+        x, gradient, targets = self._arrivals(size)
+        stage, noise, which = self._stage, Noise(0, 0, 0), (0, 0)
+        back = (which, gradient, 1.0, noise, targets)
+        taken: Taken = defaultdict(list)
+        for op, work in (
+            ("F", lambda: stage.forward(which, x, noise, targets)),
+            ("B", lambda: stage.backward(*back)),
+            ("F", lambda: stage.forward(which, x, noise, targets)),
+            ("I", lambda: stage.backward_input(*back)),
+            ("W", lambda: stage.backward_weight(which)),
+            ("U", self._update),
+        ):
+            _, start, end = await self._bench.device.run(op, work)
+            taken[op].append(end - start)
+            await asyncio.sleep(0)
+        return taken
+
+    def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
+        """What comes in, the gradient of what goes out, and what it is measured against."""
+        model, bench, layers = self._bench.model, self._bench, self._layers
+        shape = model.shape_of(layers.start, size, bench.sequence)
+        first, last = self._stage.first, self._stage.last
+        x = torch.randint(bench.vocabulary, shape) if first else torch.randn(shape, dtype=bench.numerics.dtype)
+        if last:
+            return x, None, torch.randint(bench.vocabulary, (size, bench.sequence))
+        return x, torch.randn(model.shape_of(layers.stop, size, bench.sequence), dtype=bench.numerics.dtype), None
+
+    def _update(self) -> None:
+        """What a step ends with: the norm, a clipped update, and gradients of zeros."""
+        with torch.no_grad():
+            for parameter in self._parameters.values():
+                float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+            update(self._optimizer, 1e-4, 0.5)
+            for parameter in self._parameters.values():
+                parameter.grad.zero_()

@@ -1,0 +1,83 @@
+"""What the planner looks at."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelined.errors import UsageError
+from pipelined.planner.candidates import Candidate, candidates, data_parallel
+from pipelined.schedules import find, known
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 8), st.integers(1, 16), st.integers(1, 8))
+def test_every_candidate_uses_all_ranks_and_the_whole_batch(ranks, batch, layers):
+    try:
+        found = list(candidates(ranks, batch, layers))
+    except UsageError as error:
+        assert f"ranks: {ranks}, batch: {batch}" in str(error)
+        return
+    assert {c.plan.world_size for c in found} == {ranks}
+    assert {c.plan.batch for c in found} == {batch}
+    assert max(c.plan.depth for c in found) <= layers
+    assert len(found) == len(set(found))
+
+
+def test_every_schedule_with_a_flush_is_there_and_no_other():
+    found = {c.plan.schedule for c in candidates(4, 16, 8)}
+    assert found == {name for name in known() if not any(c.plan.layout.updates for c in of(name))} - without_flush()
+
+
+def of(name):
+    try:
+        return list(candidates(4, 16, 8, {"schedule": name}))
+    except UsageError:
+        return []
+
+
+def without_flush():
+    return {name for name in known() if not of(name)}
+
+
+def test_a_schedule_without_a_flush_is_never_a_candidate():
+    assert without_flush() == {"async_1f1b", "pipedream", "pipedream_2bw"}
+
+
+def test_variants_of_chimera_are_all_there():
+    labels = {c.label for c in candidates(8, 32, 8, {"schedule": "chimera"})}
+    assert {"chimera", "chimera 4 pipes", "chimera 8 pipes", "chimera forward-doubling"} <= labels
+
+
+def test_data_parallelism_is_a_candidate_where_the_batch_divides():
+    assert Candidate(data_parallel(4, 16)) in set(candidates(4, 16, 8))
+    assert data_parallel(3, 16) is None
+
+
+@pytest.mark.parametrize(
+    "fixed", [{"depth": 2}, {"width": 2, "recompute": True}, {"microbatch": 4}, {"schedule": "zb_h1"}, {"pipes": 4}]
+)
+def test_what_is_fixed_is_not_chosen(fixed):
+    found = list(candidates(4, 16, 8, fixed))
+    assert found
+    for name, value in fixed.items():
+        seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.layout.pipes}
+        assert {seen.get(name, lambda c, name=name: getattr(c.plan, name))(c) for c in found} == {value}
+
+
+def test_a_schedule_of_the_users_own_can_be_asked_for():
+    found = list(candidates(2, 8, 4, {"schedule": "docs/examples/gems.py"}))
+    assert {c.plan.schedule for c in found} == {"docs/examples/gems.py"}
+    assert find("docs/examples/gems.py")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ({"schedule": "nonsense"}, "unknown schedule 'nonsense'"),
+        ({"depth": 3}, "depth: 3"),
+        ({"schedule": "pipedream"}, "no schedule with a flush"),
+    ],
+)
+def test_what_cannot_be_is_refused(fixed, message):
+    with pytest.raises(UsageError, match=message):
+        list(candidates(4, 16, 8, fixed))

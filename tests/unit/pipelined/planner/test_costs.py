@@ -1,0 +1,68 @@
+"""Seconds of stages from those of layers."""
+
+import pytest
+from toys import Toy
+
+from pipelined.plan import Plan
+from pipelined.planner.costs import LEAST, Measured, Stated, kinds_of, priced
+
+FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]
+
+
+def measured(sizes=(1, 4)):
+    at = {(op, b): {None: 1.0, FIRST: 2.0 * b, INNER: 3.0 * b, LAST: 5.0 * b} for op in "FBIW" for b in sizes}
+    return Measured([1.0] * 4, {**at, ("U", 0): {None: 0.5, FIRST: 1.0, INNER: 1.0, LAST: 1.0}})
+
+
+def test_layers_are_of_three_kinds_by_place_and_of_more_by_cost():
+    assert [kind[0] for kind in kinds_of([9.0, 1.0, 2.0, 9.0])] == ["first", "inner", "inner", "last"]
+    assert len(set(kinds_of([9.0, 1.0, 2.0, 1.0, 9.0]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("layers", "rows", "seconds"),
+    [
+        (range(0, 2), 1, 1 + 2 + 3),
+        (range(1, 3), 4, 1 + 2 * 12),
+        (range(0, 4), 1, 1 + 2 + 6 + 5),
+        (range(1, 2), 2, 4 + (13 - 4) / 3),
+        (range(1, 2), 8, 2 * 13),
+    ],
+)
+def test_a_stage_is_an_instruction_and_its_layers_and_sizes_lie_on_a_line(layers, rows, seconds):
+    assert measured().seconds("F", layers, rows) == pytest.approx(seconds)
+
+
+def test_below_the_smallest_size_it_is_the_smallest():
+    assert measured(sizes=(2, 4)).seconds("F", range(1, 2), 1) == 7.0
+
+
+@pytest.mark.parametrize("costs", [measured(), Stated([1.0] * 4, 1, 1.0, 1.0)])
+def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs):
+    assert costs.seconds("I", range(0, 2), 1) == 0.0
+    assert costs.seconds("W", range(0, 2), 1) == costs.seconds("B", range(0, 2), 1)
+
+
+def test_an_update_does_not_depend_on_the_microbatch():
+    assert measured().seconds("U", range(0, 2), 1) == measured().seconds("U", range(0, 2), 64) == 2.5
+
+
+def test_a_speed_and_an_instructions_own_time_are_all_there_is_to_stated_costs():
+    stated = Stated([1.0, 2.0, 3.0], sequence=10, flops=5.0, overhead=0.5)
+    assert stated.seconds("F", range(1, 3), 2) == 0.5 + 5 * 2 * 10 / 5
+    assert stated.seconds("B", range(1, 3), 2) == 0.5 + 2 * 5 * 2 * 10 / 5
+
+
+def test_a_workload_keeps_its_sizes_and_gets_the_seconds():
+    toy, plan = Toy(), Plan("gpipe", 2, 1, 1, 4)
+    workload = priced(toy, plan, measured())
+    assert [stage.forward for stage in workload.stages] == [1 + 2 + 3, 1 + 3 + 5]
+    assert [stage.seconds("I") for stage in workload.stages] == [LEAST, 9.0]
+    assert [stage.update for stage in workload.stages] == [2.5, 2.5]
+    assert workload.parameters == toy.workload(plan).parameters
+
+
+def test_halved_microbatches_cost_what_half_as_many_sequences_cost():
+    plan = Plan("chimera", 2, 1, 8, 2, scale="backward-halving")
+    workload = priced(Toy(), plan, measured())
+    assert workload.stages[0].forward / 2 == measured().seconds("F", range(0, 2), 4)

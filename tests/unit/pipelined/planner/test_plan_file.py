@@ -1,0 +1,116 @@
+"""A plan written and read, and what is no plan."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelined.errors import UsageError
+from pipelined.plan import Plan
+from pipelined.planner import PlanFile, read_plan, write_plan
+
+PLANNED = PlanFile(
+    Plan("chimera", 4, 2, 8, 4, scale="backward-halving"), True, {"model": "toy", "seq": 8}, 0.5, (1.0, 2.0), "so", {}
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_plan(tmp_path / "plan.json", PLANNED)
+    return tmp_path / "plan.json"
+
+
+def changed(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return path
+
+
+def test_what_was_written_is_read(path):
+    assert read_plan(path) == PLANNED
+    assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no plan (not JSON"),
+        ("[" * 100_000, "is no plan (not JSON"),
+        ("\x00\xff", "is no plan (not JSON"),
+        ("[]", "is no plan (JSON without format"),
+        ('{"loss": 1}', "is no plan (JSON without format"),
+    ],
+)
+def test_a_foreign_file_is_refused(tmp_path, text, message):
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(UsageError) as caught:
+        read_plan(path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "of another version (its: 2, known: 1)"),
+        ({"plan": {}}, "is a damaged plan (KeyError: 'schedule')"),
+        ({"plan": 3}, "is a damaged plan"),
+        ({"recompute": 1}, "recompute is 1 and should be of type bool"),
+        ({"predicted": {"step_s": -1.0, "memory": []}}, "step_s is -1.0 and should be seconds"),
+        ({"predicted": {"step_s": 1.0, "memory": ["much"]}}, "is a damaged plan"),
+    ],
+)
+def test_a_damaged_plan_is_refused(path, changes, message):
+    with pytest.raises(UsageError) as caught:
+        read_plan(changed(path, **changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"schedule": "nonsense"}, "unknown schedule 'nonsense'"),
+        ({"depth": 3}, "chimera needs an even depth"),
+        ({"microbatch": 0}, "--microbatch must be at least 1"),
+        ({"depth": 10**12}, "depth is 1000000000000 and can be 65536 at most"),
+        ({"depth": 4.0}, "depth is 4.0 and should be of type int"),
+    ],
+)
+def test_a_plan_that_cannot_be_laid_out_is_refused(path, setting, message):
+    plan = {**json.loads(path.read_text())["plan"], **setting}
+    with pytest.raises(UsageError, match=message):
+        read_plan(changed(path, plan=plan))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_plan_that_is_cut_short_is_refused(path, data):
+    write_plan(path, PLANNED)
+    whole = path.read_text()
+    path.write_text(whole[: data.draw(st.integers(0, len(whole) - 3))])
+    with pytest.raises(UsageError):
+        read_plan(path)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
+    with pytest.raises(UsageError, match="cannot read the plan"):
+        read_plan(tmp_path / "none.json")
+    with pytest.raises(UsageError, match="cannot write"):
+        write_plan(tmp_path / "none" / "plan.json", PLANNED)
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "message"),
+    [
+        ({"model": "toy", "seq": 9}, 8, r"another model \(seq: 8, here: 9\)"),
+        ({"model": "toy"}, 8, r"another model \(seq: 8, here: None\)"),
+        ({"model": "toy", "seq": 8}, 4, r"another number of ranks \(planned: 8, ranks: 4\); start 8"),
+    ],
+)
+def test_another_model_or_number_of_ranks_is_refused(path, model, ranks, message):
+    with pytest.raises(UsageError, match=message):
+        read_plan(path).require(path, model, ranks)
+
+
+def test_without_a_launcher_a_plan_says_how_many_ranks_there_are(path):
+    read_plan(path).require(path, {"model": "toy", "seq": 8}, None)

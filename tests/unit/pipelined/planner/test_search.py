@@ -1,0 +1,91 @@
+"""The search, against simulating everything, and its bounds against what is simulated."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys import Toy
+
+from collectives import Links
+from pipelined.errors import UsageError
+from pipelined.machine import Machine
+from pipelined.planner import Question, Stated, search
+from pipelined.planner.bounds import least_bytes, least_seconds
+from pipelined.planner.candidates import candidates
+
+SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)
+
+
+def question(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
+    return Question(toy, Stated(toy.layer_costs, toy.sequence, 10.0, overhead), machine or Machine(SLOW), ranks, limit)
+
+
+def everything(asked):
+    toy = asked.subject
+    outcomes = [asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed)]
+    return sorted((o for o in outcomes if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limit", "machine"),
+    [
+        (2, float("inf"), Machine()),
+        (4, float("inf"), Machine(SLOW)),
+        (4, 40_000, Machine(SLOW, cores=2)),
+        (4, 20_000, Machine()),
+    ],
+)
+def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machine):
+    asked = question(Toy(batch=4), ranks, machine, limit)
+    answer, truth = search(asked), everything(asked)
+    assert [o.step_s for o in answer.best] == [o.step_s for o in truth[:10]]
+    assert answer.chosen.candidate == truth[0].candidate
+    assert answer.simulated <= answer.considered
+
+
+def test_bounds_leave_most_unsimulated():
+    answer = search(question(Toy(layers=8, batch=32), 8))
+    assert answer.simulated < answer.considered / 3
+
+
+@settings(max_examples=5)
+@given(st.sampled_from([1, 2, 4]), st.floats(0, 2), st.booleans(), st.integers(0, 2))
+def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, slow, cores):
+    machine = Machine(SLOW, cores=cores) if slow else Machine(cores=cores)
+    asked = question(Toy(layers=4, batch=4), ranks, machine, overhead=overhead)
+    for candidate in candidates(ranks, 4, 4):
+        workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
+        assert least_seconds(candidate, workload, machine, "ring") <= found.step_s * (1 + 1e-9), candidate
+        assert least_bytes(candidate, workload) <= found.memory, candidate
+
+
+def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs():
+    machine = Machine()
+    asked = question(Toy(batch=4), 4, machine, overhead=0.0)
+    for name in ("gpipe", "one_f_one_b"):
+        for candidate in candidates(4, 4, 4, {"schedule": name, "depth": 4, "recompute": False}):
+            bound = least_seconds(candidate, asked.workload(candidate.plan), machine, "ring")
+            assert bound == pytest.approx(asked.simulate(candidate).step_s)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_the_choice_is_never_slower_than_data_parallelism_where_that_fits(ranks):
+    answer = search(question(Toy(), ranks))
+    assert answer.chosen.step_s <= answer.baseline.step_s
+
+
+def test_a_pipeline_is_chosen_where_the_whole_model_does_not_fit():
+    whole = search(question(Toy(), 4)).baseline.memory
+    answer = search(question(Toy(), 4, limit=whole - 1))
+    assert answer.too_big and answer.chosen.memory < whole and answer.chosen.candidate.plan.depth > 1
+
+
+def test_recomputation_is_chosen_where_nothing_else_fits():
+    fixed = {"schedule": "gpipe", "depth": 4}
+    kept = [o for o in everything(question(Toy(fixed=fixed), 4)) if not o.candidate.recompute]
+    answer = search(question(Toy(fixed=fixed), 4, limit=min(o.memory for o in kept) - 1))
+    assert answer.chosen.candidate.recompute
+
+
+def test_too_little_memory_for_anything_is_refused_with_what_it_takes():
+    with pytest.raises(UsageError, match=r"no plan fits the memory \(limit: 0.0 MiB a rank, the least"):
+        search(question(Toy(), 4, limit=100))
