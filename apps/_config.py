@@ -34,6 +34,8 @@ class Config:
     """How chimera goes beyond D microbatches: direct, forward-doubling or backward-halving."""
     chunks: int = 1
     """Stages a rank holds in one pipe."""
+    plan: Path | None = None
+    """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     microbatches: int | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from apps._choose import Wishes, choose
 from apps._config import Config
+from apps._follow import follow_plan, identity
 from apps._presets import ModelConfig, find_preset, layer_costs, parameters
 from apps._workload import workload
 from pipelined.checker import check
@@ -13,6 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.memory_model import rank_memory, without_flush
 from pipelined.partition import partition
 from pipelined.plan import Plan
+from pipelined.planner.plan_file import PlanFile
 from pipelined.program import Instruction
 from pipelined.recorder import record
 from pipelined.schedules import find
@@ -36,6 +38,7 @@ class Job:
         sequence: tokens a sequence.
         plan: who does what.
         reason: why this plan.
+        planned: the plan file it is run by, if any.
     """
 
     config: Config
@@ -43,6 +46,7 @@ class Job:
     sequence: int
     plan: Plan
     reason: str
+    planned: PlanFile | None = None
 
     @property
     def clip(self) -> float:
@@ -104,9 +108,9 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     Raises:
         UsageError: something asked for is impossible.
     """
-    model = model or _model(config)
-    sequence = config.seq or min(SEQUENCE, model.positions)
-    model.check_sequence(sequence)
+    model = model or model_of(config)
+    sequence = sequence_of(config, model)
+    config, planned = follow_plan(config, identity(model, sequence), world_size)
     wishes = Wishes(
         world_size,
         model.layers + 2,
@@ -125,7 +129,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     if config.clip and plan.layout.updates is not None:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
-    return Job(config, model, sequence, plan, reason)
+    return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
 
 
 def _as_its_table(wishes: Wishes) -> Wishes:
@@ -138,7 +142,19 @@ def _as_its_table(wishes: Wishes) -> Wishes:
     return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, chunks=chunks)
 
 
-def _model(config: Config) -> ModelConfig:
+def sequence_of(config: Config, model: ModelConfig) -> int:
+    """Tokens a sequence.
+
+    Raises:
+        UsageError: the model has fewer positions.
+    """
+    sequence = config.seq or min(SEQUENCE, model.positions)
+    model.check_sequence(sequence)
+    return sequence
+
+
+def model_of(config: Config) -> ModelConfig:
+    """The model's sizes, from the preset or the directory to start from, and the flags."""
     asked = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:
         return _initial(config, asked)

@@ -2,7 +2,8 @@
 
 import json
 import resource
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +16,8 @@ from pipelined.trainer import StepReport
 
 EVERY = 10
 """Steps between two lines."""
+DRIFT = 0.1
+"""Share of a planned step by which the measured one may differ before the plan is called wrong."""
 
 
 class Report:
@@ -26,10 +29,14 @@ class Report:
         steps: the last step, exclusive.
         tokens: tokens a step.
         metrics: where the JSON lines go; None writes none.
+        predicted: seconds that a plan says a step takes; None where no plan is followed.
     """
 
-    def __init__(self, shown: bool, first: int, steps: int, tokens: int, metrics: TextIO | None):
+    def __init__(
+        self, shown: bool, first: int, steps: int, tokens: int, metrics: TextIO | None, predicted: float | None = None
+    ):
         self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
+        self._predicted, self._taken = predicted, list[float]()
         self._console = Console(quiet=not shown)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
@@ -38,6 +45,7 @@ class Report:
     def step(self, report: StepReport, evaluated: float | None) -> None:
         """Tell of one finished step."""
         rate = self._tokens / report.step_s
+        self._taken.append(report.step_s)
         self._bar.update(
             self._task,
             advance=1,
@@ -68,6 +76,8 @@ class Report:
         }
         if report.staleness:
             row["staleness"] = report.staleness
+        if self._predicted is not None:
+            row["planned_step_s"] = self._predicted
         return row if evaluated is None else {**row, "eval_loss": evaluated}
 
     def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
@@ -80,13 +90,32 @@ class Report:
         )
         self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
 
+    def drift(self) -> None:
+        """Tell how the plan kept its prediction, where one is followed."""
+        if self._predicted is not None and self._taken:
+            self.say(drifted(self._predicted, self._taken))
+
     def say(self, text: str) -> None:
         """Print above the bar, whole."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def drifted(predicted: float, taken: Sequence[float]) -> str:
+    """How far the median step is from the prediction; the first, in which everything is done for the first time, is
+    left out where there are others.
+    """
+    step = statistics.median(taken[1:] or taken)
+    drift = step / predicted - 1
+    told = f"a step took {step * 1e3:.1f} ms, planned {predicted * 1e3:.1f} ms: {drift:+.0%}"
+    if abs(drift) <= DRIFT:
+        return told
+    return f"{told}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"
+
+
 @contextmanager
-def reporting(shown: bool, first: int, steps: int, tokens: int, metrics: Path | None) -> Iterator[Report]:
+def reporting(
+    shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+) -> Iterator[Report]:
     """A report whose bar and file are closed at the end; where it is not shown (on all ranks but 0), it is silent.
 
     Raises:
@@ -96,7 +125,7 @@ def reporting(shown: bool, first: int, steps: int, tokens: int, metrics: Path | 
         file = metrics.open("a") if metrics and shown else None
     except OSError as error:
         raise UsageError(f"cannot write the metrics to {metrics} ({error.strerror}); name another --metrics") from error
-    report = Report(shown, first, steps, tokens, file)
+    report = Report(shown, first, steps, tokens, file, predicted)
     try:
         with report._bar:
             yield report

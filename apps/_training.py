@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from apps._checks import start_of
+from apps._config import Config
 from apps._data import TokenFeed, windows_of
 from apps._job import Job
 from apps._model import GPT2
@@ -99,6 +100,11 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
     return of_rank(await share(transport, "replay", orders), transport.rank)
 
 
+def numerics(config: Config) -> Numerics:
+    """How numbers are kept."""
+    return Numerics(DTYPES[config.dtype], config.dtype == "bfloat16", config.recompute, config.all_reduce)
+
+
 def _build(
     actor: Actor,
     job: Job,
@@ -109,14 +115,13 @@ def _build(
     orders: Mapping[int, Order],
 ) -> Trainer:
     config = job.config
-    autocast = config.dtype == "bfloat16"
     kind = Trainer if job.plan.layout.updates is None else AsynchronousTrainer
     return kind(
         actor,
         GPT2(job.model),
         job.plan,
         Recipe(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
-        Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce),
+        numerics(config),
         device,
         place,
         TokenFeed(batches_of(job, text.train)),
@@ -133,8 +138,10 @@ async def _run(session: Session) -> None:
     job, config = session.job, session.job.config
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
-    with reporting(session.first_rank, done, config.steps, tokens, config.metrics) as report:
+    predicted = job.planned and job.planned.step_s
+    with reporting(session.first_rank, done, config.steps, tokens, config.metrics, predicted) as report:
         stopped, loss = await _steps(session, report, done)
+        report.drift()
         if stopped is not None:
             where = await session.save(stopped) or "nowhere: give --checkpoint to keep the work"
             report.say(f"stopped on request after step {stopped}; saved to {where}")

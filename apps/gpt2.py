@@ -12,6 +12,7 @@ from io import StringIO
 
 from apps._config import Config, parse
 from apps._job import Job, resolve
+from apps._subject import Subject, subject_of
 from pipelined.ending import end_process, hush, let_rank_0_speak
 from pipelined.errors import UsageError
 from pipelined.launch import AGENT, ALONE, Launch, detect
@@ -39,6 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
     stop = StopRequest(os.getppid() if AGENT in os.environ else None)
     return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch, stop), job.plan.stages_of)
+
+
+def subject(flags: list[str], batch: int | None = None) -> Subject:
+    """What `python -m pipelined plan` plans: this program with these flags.
+
+    Args:
+        batch: sequences a step, instead of `--batch`.
+    """
+    return subject_of(parse(flags), batch)
 
 
 def _parse(arguments: list[str], launch: Launch) -> Config:

@@ -24,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns: the exit code: 0 done, 2 bad input (said in one message on stderr).
     """
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen, chosen.others = parser.parse_known_args(arguments)
+    if chosen.others and not chosen.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(chosen.others)}")
     try:
         chosen.run(chosen)
         sys.stdout.flush()
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         summary = module.__doc__.partition("\n")[0]
         command = commands.add_parser(found.name, help=summary, description=module.__doc__)
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
     return parser
 
 

@@ -1,6 +1,7 @@
 """The commands of `python -m pipelined`, one a file; a file's name is the command's name.
 
-A command has a docstring (its help), `add_arguments(parser)` and `run(arguments)`. Its module must import fast: what is
+A command has a docstring (its help), `add_arguments(parser)` and `run(arguments)`; one with `PASSES_ON` gets the flags
+that it does not know as `arguments.others`. Its module must import fast: what is
 heavy is imported inside `run`.
 """
 

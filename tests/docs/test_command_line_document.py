@@ -60,8 +60,11 @@ def test_every_variable_is_there():
 
 @pytest.mark.timeout(120)
 def test_every_key_of_the_metrics_is_there(tmp_path):
-    for schedule in ("docs/examples/gems.py", "pipedream"):
-        command = [sys.executable, "-m", "apps.gpt2", *TINY, "--schedule", schedule]
+    plan = str(tmp_path / "plan")
+    planning = ["plan", "--costs", "flops=1e9", "--ranks", "2", "--out", plan, *TINY]
+    assert main(planning) == 0
+    for arrangement in (["--schedule", "docs/examples/gems.py"], ["--schedule", "pipedream"], ["--plan", plan]):
+        command = [sys.executable, "-m", "apps.gpt2", *TINY, *arrangement]
         done = launched([*command, "--metrics", tmp_path / "metrics"], timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]

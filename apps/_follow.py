@@ -1,0 +1,52 @@
+"""Following a plan file: the arrangement comes from there, and everything else from the flags.
+
+The rule: a flag may repeat what the plan says, and not change it. No torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from apps._config import Config, flag
+from apps._presets import ModelConfig
+from pipelined.errors import UsageError
+from pipelined.planner.plan_file import PlanFile, read_plan
+
+ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
+"""The flags that a plan answers."""
+
+
+def given(config: Config) -> dict[str, Any]:
+    """What of a plan the flags say."""
+    left_open = {field.name: field.default for field in fields(Config)}
+    return {name: getattr(config, name) for name in ARRANGEMENT if getattr(config, name) != left_open[name]}
+
+
+def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
+    """What a plan must share to fit."""
+    return {**model.identity(), "seq": sequence}
+
+
+def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None) -> tuple[Config, PlanFile | None]:
+    """Fill in what `--plan` says, if it is given.
+
+    Args:
+        model: the identity of what is to be trained.
+        world_size: ranks that were started; None: as many as the plan needs.
+    Returns: the configuration as if the plan had been given as flags, and the plan.
+    Raises:
+        UsageError: the file is no plan, is for another model or number of ranks, or a flag says otherwise.
+    """
+    if config.plan is None:
+        return config, None
+    planned = read_plan(config.plan)
+    planned.require(config.plan, model, world_size)
+    says = {name: getattr(planned.plan, name) for name in ARRANGEMENT if name != "recompute"}
+    says["recompute"] = planned.recompute
+    asked = given(config) | ({} if config.batch is None else {"batch": config.batch})
+    for name, value in asked.items():
+        told = planned.plan.batch if name == "batch" else says[name]
+        if value != told:
+            fact = f"{flag(name)} {value} is not what {config.plan} says ({told})"
+            raise UsageError(f"{fact}; leave the flag out, or plan again with it")
+    return replace(config, **says), planned

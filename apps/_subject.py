@@ -1,0 +1,76 @@
+"""GPT-2 as the planner sees it: its sizes, and the model itself when it is to be measured.
+
+The rule: no torch until `build` is called.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from apps._config import Config
+from apps._follow import given, identity
+from apps._job import BATCH, model_of, sequence_of
+from apps._presets import ModelConfig, layer_costs
+from apps._workload import workload
+from pipelined.plan import Plan
+from pipelined.workload import Workload
+
+
+@dataclass(frozen=True)
+class Subject:
+    """See `pipelined.planner.subject.Subject`.
+
+    Args:
+        config: as given on the command line.
+        model: the sizes.
+        sequence: tokens a sequence.
+        batch: sequences a step.
+    """
+
+    config: Config
+    model: ModelConfig
+    sequence: int
+    batch: int
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return identity(self.model, self.sequence)
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return given(self.config)
+
+    @property
+    def all_reduce(self) -> str:
+        return self.config.all_reduce
+
+    @cached_property
+    def layer_costs(self) -> list[float]:
+        return layer_costs(self.model, self.sequence)
+
+    def workload(self, plan: Plan) -> Workload:
+        itemsize = 8 if self.config.dtype == "float64" else 4
+        return workload(self.model, plan, self.sequence, itemsize=itemsize)
+
+    def build(self) -> Any:
+        from apps._model import GPT2
+
+        return GPT2(self.model)
+
+    def numerics(self) -> Any:
+        from apps._training import numerics
+
+        return numerics(self.config)
+
+
+def subject_of(config: Config, batch: int | None = None) -> Subject:
+    """What a configuration asks to be planned.
+
+    Args:
+        batch: sequences a step, instead of the configuration's.
+    Raises:
+        UsageError: the model or the sequence is impossible.
+    """
+    model = model_of(config)
+    return Subject(config, model, sequence_of(config, model), batch or config.batch or BATCH)

@@ -1,0 +1,91 @@
+"""`python -m pipelined plan` with stated costs, and how it refuses what cannot be."""
+
+import json
+import re
+
+import pytest
+
+from pipelined.__main__ import main
+from pipelined.planner import read_plan
+
+STATED = ["plan", "--costs", "flops=1e10,overhead=1e-4", "--ranks", "4", "--global-batch", "16"]
+
+
+def test_the_plan_is_told_with_its_reason_and_written(tmp_path, capsys):
+    assert main([*STATED, "--out", str(tmp_path / "plan.json")]) == 0
+    out = capsys.readouterr().out
+    rows = re.findall(r"^ *(\d+|dp) +\w+ .*?(\d+\.\d) +[\d,]+ ", out, re.MULTILINE)
+    assert [place for place, _ in rows] == [*map(str, range(1, 11)), "dp"]
+    steps = [float(step) for _, step in rows[:-1]]
+    assert steps == sorted(steps) and steps[0] <= float(rows[-1][1])
+    assert re.search(r"\d+ candidates: \d+ too big, \d+ simulated", out) and "chosen: " in out
+    planned = read_plan(tmp_path / "plan.json")
+    assert planned.plan.world_size == 4 and planned.plan.batch == 16
+
+
+def test_json_is_the_plan_file_with_the_best(tmp_path, capsys):
+    assert main([*STATED, "--json", "--out", str(tmp_path / "plan.json")]) == 0
+    told, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "plan.json").read_text())
+    assert {name: told[name] for name in written} == written
+    assert len(told["best"]) == 10 and told["best"][0]["step_s"] == told["predicted"]["step_s"]
+    assert told["data_parallel"]["width"] == 4
+    assert all(sum(row["shares"].values()) == pytest.approx(1.0) for row in told["best"])
+
+
+def test_flags_of_the_program_make_the_model_and_hold_what_they_say(capsys):
+    program = ["--layers", "6", "--d-model", "64", "--depth", "4", "--schedule", "chimera", "--recompute"]
+    assert main([*STATED, "--json", *program]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["model"]["layers"], told["model"]["d_model"]) == (6, 64)
+    assert {(row["schedule"], row["depth"], row["recompute"]) for row in told["best"]} == {("chimera", 4, True)}
+
+
+def test_less_memory_makes_another_plan(capsys):
+    chosen = []
+    for limit in ("1G", "14M"):
+        assert main([*STATED, "--json", "--memory-limit", limit]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert max(told["predicted"]["memory"]) <= {"1G": 2**30, "14M": 14 * 2**20}[limit]
+        chosen.append(told["plan"]["depth"])
+    assert chosen[0] == 1 < chosen[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--costs", "overhead=1"], "--costs needs a speed"),
+        (["--costs", "flops=-1"], "--costs needs a speed"),
+        (["--costs", "flops=1e9,overhead=-1"], "overhead=-1 is no duration"),
+        (["--costs", "speed=1"], "--costs knows no 'speed'"),
+        (["--memory-limit", "much"], "--memory-limit much is no size"),
+        (["--memory-limit", "0"], "leaves nothing"),
+        (["--memory-limit", "1M"], "no plan fits the memory"),
+        (["--ranks", "0"], "--ranks must be at least 1"),
+        (["--global-batch", "7", "--width", "4"], "no schedule with a flush uses all ranks"),
+        (["--schedule", "nonsense"], "unknown schedule"),
+        (["--depth", "5"], "no schedule with a flush uses all ranks"),
+        (["--links", "alpha=-1"], "--links alpha=-1 is no cost"),
+        (["--program", "no.such.program"], "cannot be imported"),
+        (["--program", "json"], "has no `subject`"),
+        (["--preset", "huge"], "no preset is called"),
+        (["--out", "/no/such/place.json"], "cannot write /no/such/place.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(flags, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([*STATED, *flags])
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err.splitlines()[-1]
+
+
+def test_a_flag_that_nobody_knows_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([*STATED, "--no-such-flag"])
+    assert caught.value.code == 2
+
+
+def test_other_commands_still_refuse_flags_they_do_not_know(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["schedule", "gpipe", "--depth", "2", "--microbatches", "2", "--no-such-flag"])
+    assert caught.value.code == 2 and "--no-such-flag" in capsys.readouterr().err
