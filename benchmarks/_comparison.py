@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collectives import Links
-from pipelined.machine import Machine
+from pipelined.machine import FREE, Machine
 from pipelined.plan import Plan
+from pipelined.pricer import Costs, price
+from pipelined.program import OPS
+from pipelined.recorder import record
+from pipelined.schedules import find
 from pipelined.simulator import simulate
 from pipelined.workload import StageCosts, Workload
 
@@ -90,10 +94,28 @@ class Inversion:
         )
 
 
-def makespan(plan: Plan, costs: StageCosts, links: Links | None = None) -> float:
+@dataclass(frozen=True)
+class Entry:
+    """What is compared.
+
+    Args:
+        name: the schedule's, with its scale where that is not direct.
+        recorded: in the order that a dynamic schedule has with free messages, whenever messages come.
+    """
+
+    name: str
+    plan: Plan
+    recorded: bool = False
+
+
+def makespan(entry: Entry, costs: StageCosts, links: Links | None = None) -> float:
     """Seconds until the last backward has ended, with such links or with free messages."""
-    machine = Machine(links) if links else None
-    return simulate(plan, Workload.even(plan.depth, costs), machine).makespan
+    plan, links = entry.plan, links or FREE
+    if not entry.recorded:
+        return simulate(plan, Workload.even(plan.depth, costs), Machine(links)).makespan
+    seconds = {name: costs.seconds(op) for op, name in OPS.items()}
+    travel = links.alpha + links.beta * costs.message_bytes
+    return price(record(find(plan.schedule), plan.shape), Costs(**seconds, p2p=travel)).makespan
 
 
 def inversions(rows: Sequence[Row]) -> list[Inversion]:

@@ -18,6 +18,7 @@ from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.exchange import gather, share
 from pipelined.noise import Noise
+from pipelined.order import follow_order
 from pipelined.plan import Plan
 from pipelined.sync import GradientSync, sum_over_holders
 from pipelined.trace import NullTracer
@@ -93,12 +94,13 @@ class EmulatedJob:
 
     Args:
         plan: its ranks are the first of the actor's world.
+        recorded: follow the order a dynamic schedule has with free messages, whenever messages come.
     Raises:
         ScheduleError: the schedule is no good, as `pipelined.walk.plan_walk` says.
     """
 
-    def __init__(self, actor: Actor, plan: Plan, load: Load):
-        self.plan, self._actor = plan, actor
+    def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
+        self.plan, self._actor, self._recorded = plan, actor, recorded
         self.walk = plan_walk(plan, plan.seat(actor.rank)[1])
         parts = plan.layout.parts
         device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
@@ -122,7 +124,8 @@ class EmulatedJob:
         """
         start = self._seat.device.clock.now()
         sync = self._sync(self.walk.eager if eager is None else eager, algorithm)
-        await self.walk.schedule.schedule(TrainWorker(self._seat, number, sync, self.walk.instructions))
+        worker, order = TrainWorker(self._seat, number, sync, self.walk.instructions), self.walk.instructions
+        await (follow_order(worker, order) if self._recorded else self.walk.schedule.schedule(worker))
         await sync.finish()
         return self._seat.device.clock.now() - start
 

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -17,7 +16,7 @@ from itertools import product
 import torch
 import tyro
 
-from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Row, inversions, makespan, rank_correlation
+from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._hops import fitted, hop
 from collectives import Links
@@ -26,13 +25,15 @@ from pipelined.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.launch import detect
 from pipelined.plan import Plan
+from pipelined.pricer import Costs
+from pipelined.recorder import record
 from pipelined.runtime import run
 from pipelined.schedules import SCALES, ScheduleError, find, known
 from pipelined.workload import StageCosts
 from transports import Transport
 
-Key = tuple[str, int]
-"""What is run: a schedule, with its scale where that is not direct, and N."""
+LATE = Costs(p2p=1.0)
+"""Messages so late that a dynamic schedule does not do what it does with free ones."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +77,31 @@ class Options:
         return StageCosts(**self.load.seconds, message_bytes=self.activation_bytes)
 
 
-def plans(options: Options, ranks: int) -> tuple[dict[Key, Plan], list[str]]:
-    """What is run, and what cannot be, with the reason.
+def entries(options: Options, ranks: int) -> tuple[list[Entry], list[str]]:
+    """What is run, and what cannot be, with the reason. A dynamic schedule is run in its recorded order, too.
 
     Raises:
         UsageError: an unknown schedule, too few ranks, or nothing is left.
     """
     depth = options.depth or ranks
-    found, refused = dict[Key, Plan](), []
+    found, refused = list[Entry](), []
     for name, scale, microbatches in _asked(options, depth):
         called = name if scale == "direct" else f"{name}, {scale}"
         try:
-            plan = found[called, microbatches] = _plan(name, scale, depth, microbatches)
+            plan = _plan(name, scale, depth, microbatches)
         except ScheduleError as error:
             refused += [f"{called}, N={microbatches}: {error}"] * (scale == "direct")  # few schedules have another
             continue
         if plan.world_size > ranks:
             raise UsageError(f"too few ranks for {called} (ranks: {ranks}, needed: {plan.world_size}); lower --depth")
+        found += [Entry(called, plan), *[Entry(f"{called}, as recorded", plan, True)] * _dynamic(plan)]
     if not found:
         raise UsageError(f"no schedule takes this shape: {'; '.join(refused)}")
     return found, refused
+
+
+def _dynamic(plan: Plan) -> bool:
+    return record(find(plan.schedule), plan.shape, LATE) != record(find(plan.schedule), plan.shape)
 
 
 def _asked(options: Options, depth: int) -> Iterator[tuple[str, str, int]]:
@@ -124,45 +130,46 @@ def _plan(name: str, scale: str, depth: int, microbatches: int) -> Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What rank 0 knows after the last round: seconds of the slowest rank by (name, N), and of each hop."""
+    """What rank 0 knows after the last round: seconds of the slowest rank for each entry, and of each hop."""
 
-    steps: dict[Key, list[float]]
+    steps: list[list[float]]
     empty: list[float]
     full: list[float]
 
 
-async def measure(actor: Actor, options: Options, jobs: dict[Key, Plan]) -> Measured:
-    """Rounds of every job and of some hops; what the first took is forgotten."""
-    mine = {
-        key: await asyncio.to_thread(EmulatedJob, actor, plan, options.load)
-        for key, plan in jobs.items()
-        if actor.rank < plan.world_size
-    }
-    steps, hops = defaultdict[Key, list[float]](list), {0: [], options.activation_bytes: []}
+async def measure(actor: Actor, options: Options, chosen: list[Entry]) -> Measured:
+    """Rounds of every entry and of some hops; what the first took is forgotten."""
+    mine = [await asyncio.to_thread(_job, actor, entry, options.load) for entry in chosen]
+    steps = [list[float]() for _ in chosen]
+    hops: dict[int, list[float]] = {0: [], options.activation_bytes: []}
     for round_ in range(options.steps + 1):
-        for place, key in enumerate(jobs):
-            work = mine[key].step if key in mine else None
-            steps[key].append(await slowest_of(actor, round_ * len(jobs) + place, work))
+        for place, job in enumerate(mine):
+            steps[place].append(await slowest_of(actor, round_ * len(mine) + place, job and job.step))
         for nbytes, place in ((nbytes, place) for nbytes in hops for place in range(options.hops)):
             number = (2 * round_ + (nbytes > 0)) * options.hops + place
             hops[nbytes].append(await hop(actor, RealClock(), nbytes, number))
-    return Measured({key: taken[1:] for key, taken in steps.items()}, *(h[options.hops :] for h in hops.values()))
+    return Measured([taken[1:] for taken in steps], *(taken[options.hops :] for taken in hops.values()))
 
 
-def compared(options: Options, jobs: dict[Key, Plan], measured: Measured) -> tuple[Links, list[Row]]:
-    """The measured links, and a row for each job with what it is simulated to take over them."""
+def _job(actor: Actor, entry: Entry, load: Load) -> EmulatedJob | None:
+    """This rank's part; None where it has none."""
+    return EmulatedJob(actor, entry.plan, load, entry.recorded) if actor.rank < entry.plan.world_size else None
+
+
+def compared(options: Options, chosen: list[Entry], measured: Measured) -> tuple[Links, list[Row]]:
+    """The measured links, and a row for each entry with what it is simulated to take over them."""
     links = fitted(measured.empty, measured.full, options.activation_bytes)
     rows = [
         Row(
-            name,
-            plan.depth,
-            microbatches,
-            plan.world_size,
-            makespan(plan, options.costs),
-            makespan(plan, options.costs, links),
-            tuple(measured.steps[name, microbatches]),
+            entry.name,
+            entry.plan.depth,
+            entry.plan.microbatches,
+            entry.plan.world_size,
+            makespan(entry, options.costs),
+            makespan(entry, options.costs, links),
+            tuple(steps),
         )
-        for (name, microbatches), plan in jobs.items()
+        for entry, steps in zip(chosen, measured.steps, strict=True)
     ]
     return links, rows
 
@@ -207,11 +214,11 @@ def _summary(links: Links, rows: list[Row]) -> list[str]:
 
 async def bench(transport: Transport, options: Options) -> int:
     """One rank of the comparison."""
-    jobs, refused = plans(options, transport.world_size)
+    chosen, refused = await asyncio.to_thread(entries, options, transport.world_size)
     async with Actor(transport) as actor:
-        measured = await measure(actor, options, jobs)
+        measured = await measure(actor, options, chosen)
     if transport.rank == 0:
-        links, rows = await asyncio.to_thread(compared, options, jobs, measured)
+        links, rows = await asyncio.to_thread(compared, options, chosen, measured)
         print(told(options, links, rows, refused), flush=True)
     return 0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks._comparison import Row, inversions, makespan, rank_correlation
 from benchmarks._hops import fitted
-from benchmarks.schedules import Measured, Options, compared, plans, told
+from benchmarks.schedules import Measured, Options, compared, entries, told
 from collectives import Links
 from pipelined.errors import UsageError
 
@@ -21,16 +21,27 @@ def row(name: str, simulated: float, *steps: float) -> Row:
 
 
 def test_every_schedule_with_a_flush_is_run_and_the_others_are_told():
-    jobs, refused = plans(Options(), ranks=4)
-    assert {name for name, _ in jobs} >= {"gpipe", "chimera", "chimera, forward-doubling", "chimera_w", "zb_v"}
-    assert {n for _, n in jobs} == {4, 8, 16}
+    chosen, refused = entries(Options(), ranks=4)
+    assert {entry.name for entry in chosen} >= {"gpipe", "chimera", "chimera, forward-doubling", "chimera_w", "zb_v"}
+    assert {entry.plan.microbatches for entry in chosen} == {4, 8, 16}
     assert any(reason.startswith("pipedream, N=4") for reason in refused)
 
 
 def test_two_stages_of_a_pipe_on_a_rank_take_half_the_ranks():
-    jobs, _ = plans(Options(microbatches=(4,)), ranks=4)
-    assert {name for (name, _), plan in jobs.items() if plan.world_size == 2} == {"interleaved", "zb_v", "dualpipe_v"}
-    assert all(plan.depth == 4 for plan in jobs.values())
+    chosen, _ = entries(Options(microbatches=(4,)), ranks=4)
+    assert {e.name for e in chosen if e.plan.world_size == 2} == {"interleaved", "zb_v", "dualpipe_v"}
+    assert all(entry.plan.depth == 4 for entry in chosen)
+
+
+def test_a_dynamic_schedule_is_run_in_its_recorded_order_too():
+    chosen, _ = entries(Options(), ranks=4)
+    assert {entry.name for entry in chosen if entry.recorded} == {"chimera_w, as recorded"}
+
+
+def test_the_recorded_order_takes_as_long_as_the_dynamic_one_with_free_messages():
+    chosen, _ = entries(Options(schedules="chimera_w"), ranks=4)
+    dynamic, recorded = ([makespan(e, Options().costs) for e in chosen if e.recorded is kind] for kind in (False, True))
+    assert dynamic == pytest.approx([0.13, 0.25, 0.49]) and recorded == pytest.approx([0.13, 0.25, 0.49])
 
 
 @pytest.mark.parametrize(
@@ -43,7 +54,7 @@ def test_two_stages_of_a_pipe_on_a_rank_take_half_the_ranks():
 )
 def test_what_cannot_be_compared_is_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        plans(options, ranks=4)
+        entries(options, ranks=4)
 
 
 def test_no_steps_are_refused():
@@ -57,16 +68,15 @@ def test_the_links_carry_the_median_hop_of_either_size():
 
 
 def test_free_messages_give_the_closed_forms():
-    jobs, _ = plans(Options(microbatches=(8,)), ranks=4)
-    seconds = {name: makespan(plan, Options().costs) for (name, _), plan in jobs.items()}
+    chosen, _ = entries(Options(microbatches=(8,)), ranks=4)
+    seconds = {entry.name: makespan(entry, Options().costs) for entry in chosen}
     assert math.isclose(seconds["gpipe"], 0.33) and math.isclose(seconds["one_f_one_b"], 0.33)
     assert math.isclose(seconds["chimera"], 0.30) and math.isclose(seconds["chimera, forward-doubling"], 0.27)
 
 
 def test_a_hop_is_paid_on_the_way_there_and_back():
-    jobs, _ = plans(Options(schedules="gpipe", microbatches=(1,)), ranks=4)
-    ((_, plan),) = jobs.items()
-    assert math.isclose(makespan(plan, Options().costs, Links(1e-3, 1e-3 / MIB, 0.0)), 4 * 0.030 + 6 * 2e-3)
+    ((entry,), _) = entries(Options(schedules="gpipe", microbatches=(1,)), ranks=4)
+    assert math.isclose(makespan(entry, Options().costs, Links(1e-3, 1e-3 / MIB, 0.0)), 4 * 0.030 + 6 * 2e-3)
 
 
 def test_the_same_order_is_1_and_the_opposite_is_minus_1():
@@ -106,9 +116,8 @@ def test_a_step_is_the_median_and_held_to_both_promises():
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_report_has_every_row_and_the_links(as_json):
     options = Options(schedules="gpipe,chimera", microbatches=(4,), json=as_json)
-    jobs, refused = plans(options, ranks=4)
-    taken = {key: [0.17, 0.18, 0.19] for key in jobs}
-    links, rows = compared(options, jobs, Measured(taken, [1e-4], [4e-4]))
+    chosen, refused = entries(options, ranks=4)
+    links, rows = compared(options, chosen, Measured([[0.17, 0.18, 0.19]] * len(chosen), [1e-4], [4e-4]))
     text = told(options, links, rows, refused)
     if as_json:
         read = json.loads(text)
