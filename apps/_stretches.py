@@ -7,7 +7,7 @@ where drains are depends on the flags alone, so a run that was interrupted at on
 from collections.abc import Callable
 
 from apps._config import Config
-from pipelined.asynchronous_trainer import AsynchronousTrainer
+from pipelined.asynchronous.trainer import AsynchronousTrainer
 from pipelined.trainer import StepReport, Trainer
 
 

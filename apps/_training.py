@@ -20,7 +20,7 @@ from apps._stretches import advance, due
 from apps._text import Text, batches_of
 from apps._tokenizer import printable
 from pipelined.actor import Actor
-from pipelined.asynchronous_trainer import AsynchronousTrainer
+from pipelined.asynchronous.trainer import AsynchronousTrainer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.evaluate import evaluate, sample

@@ -7,11 +7,11 @@ be alive, are options. The rule: nothing is executed and no time passes.
 
 from collections import Counter, defaultdict
 
+from pipelined.asynchronous.update_order import check_updates
 from pipelined.deadlock import Limits, find_deadlock
 from pipelined.grid import fault_grid
 from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, ScheduleError
-from pipelined.update_order import check_updates
 
 
 def check(

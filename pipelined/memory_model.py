@@ -7,9 +7,9 @@ alive is read off the instructions: from a forward to the last backward, whole o
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pipelined.asynchronous.staleness import most_alive, versions_held
 from pipelined.program import Instruction
 from pipelined.schedules import Updates
-from pipelined.staleness import most_alive, versions_held
 from pipelined.workload import Parameters, StageCosts, Workload
 
 MOMENTS = 2

@@ -7,9 +7,9 @@ all-reduce of a stage spans the groups.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pipelined.asynchronous.staleness import steps_to_fill
 from pipelined.errors import UsageError
 from pipelined.schedules import Layout, Shape, find
-from pipelined.staleness import steps_to_fill
 
 
 class PlanError(UsageError):

@@ -5,9 +5,9 @@ The rule: it is only read. Whoever made it, by pricing or otherwise, is not know
 
 from dataclasses import dataclass
 
+from pipelined.asynchronous.staleness import most_alive, versions_held
 from pipelined.program import Instruction, Program
 from pipelined.schedules import Layout
-from pipelined.staleness import most_alive, versions_held
 
 
 @dataclass(frozen=True, slots=True)

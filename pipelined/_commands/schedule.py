@@ -10,13 +10,13 @@ from typing import Any
 
 from pipelined._commands import BadInput, writing
 from pipelined._commands._shape import add_shape, shape_of
+from pipelined.asynchronous.steady import Steady, steady
 from pipelined.checker import check
 from pipelined.grid import timeline_grid
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Schedule, Shape, find
 from pipelined.schedules._table import Table, write_table
-from pipelined.steady import Steady, steady
 from pipelined.timeline import Timed, Timeline
 
 

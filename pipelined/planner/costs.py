@@ -75,38 +75,34 @@ class Measured:
     Args:
         layer_costs: of the model, for the kinds of its layers.
         found: for each op and each microbatch size measured, the seconds; an update has the one size 0.
+        runtime: seconds that the runtime takes for each instruction beside its computing.
     """
 
     layer_costs: list[float]
     found: Mapping[tuple[str, int], Seconds]
+    runtime: float = 0.0
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         """Between two sizes that were measured along a line; beyond them in proportion to the nearest.
 
         On the first stage nobody waits for the input's gradient, so all of a split backward is its weight half.
         """
+        if op == "U":
+            return self._at(op, 0, layers)
         if 0 in layers and op == "I":
-            return 0.0
-        op = "B" if 0 in layers and op == "W" else op
+            return self.runtime
+        return self.runtime + self._between("B" if 0 in layers and op == "W" else op, layers, rows)
+
+    def _between(self, op: str, layers: range, rows: int) -> float:
         sizes = sorted(size for name, size in self.found if name == op)
         place = bisect_left(sizes, rows)
-        if op == "U" or (place < len(sizes) and sizes[place] == rows):
-            return self._at(op, sizes[place if op != "U" else 0], layers)
-        if place == 0:
-            return self._at(op, sizes[0], layers)
+        if place == 0 or (place < len(sizes) and sizes[place] == rows):
+            return self._at(op, sizes[place], layers)
         if place == len(sizes):
             return self._at(op, sizes[-1], layers) * rows / sizes[-1]
         low, high = sizes[place - 1], sizes[place]
         share = (rows - low) / (high - low)
         return (1 - share) * self._at(op, low, layers) + share * self._at(op, high, layers)
-
-    def plain(self) -> dict[str, Any]:
-        """Seconds by op, microbatch and kind."""
-        rows = [
-            {"op": op, "microbatch": size, "seconds": {"instruction" if k is None else k[0]: s for k, s in at.items()}}
-            for (op, size), at in sorted(self.found.items())
-        ]
-        return {"measured": rows}
 
     def _at(self, op: str, size: int, layers: range) -> float:
         kinds, seconds = kinds_of(self.layer_costs), self.found[op, size]

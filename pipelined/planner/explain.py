@@ -148,6 +148,8 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
     for name, link in found.get("links", {}).items():
         alpha, beta = link["alpha"], link["beta"]
         yield f"  {name}: {_told('alpha', *alpha, 1e-6, 'us')}, {_told('beta', *beta, 1e-9, 'ns/byte')}"
+    if "runtime" in found:
+        yield f"  an instruction beside its computing: {found['runtime'] * 1e6:.0f} us"
     for row in found.get("costs", []):
         if row["op"] in ("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
             terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())

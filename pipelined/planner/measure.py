@@ -22,6 +22,7 @@ from pipelined.planner.costs import Measured
 from pipelined.planner.links import LinkFit, measure_hops, measure_sums
 from pipelined.planner.stages import Bench, measure_stages
 from pipelined.planner.subject import Subject
+from pipelined.planner.walks import measure_call, measure_instruction
 from transports import Transport
 
 
@@ -66,12 +67,14 @@ async def measure(
         async with Actor(transport) as actor:
             bench = Bench(actor, subject.build(), subject.numerics(), device, place, subject.sequence, measuring)
             timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
+            runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
             links = await _links(actor, hosts, subject.all_reduce, tell)
     finally:
         device.close()
     if timed is None:
         return None
     costs, fits, order = timed
+    costs = replace(costs, runtime=max(0.0, runtime))
     names = [
         "instruction",
         *(f"{place}{number}" if place == "inner" else place for number, (place, _) in enumerate(order)),
@@ -83,7 +86,15 @@ async def measure(
     machine = _machine(links, hosts, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Found(
-        costs, machine, {"costs": shown, "links": plain, "ranks": transport.world_size, "hosts": len(set(hosts))}
+        costs,
+        machine,
+        {
+            "costs": shown,
+            "links": plain,
+            "ranks": transport.world_size,
+            "hosts": len(set(hosts)),
+            "runtime": costs.runtime,
+        },
     )
 
 

@@ -2,11 +2,11 @@
 
 import re
 
+from pipelined.asynchronous.steady import steady
 from pipelined.checker import check
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Shape, find
-from pipelined.steady import steady
 from tests.launching import ROOT
 
 DOCUMENT = (ROOT / "docs" / "asynchronous.md").read_text()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pipelined.actor import Actor
-from pipelined.asynchronous_trainer import AsynchronousTrainer
+from pipelined.asynchronous.trainer import AsynchronousTrainer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.trace import Events, Tracer

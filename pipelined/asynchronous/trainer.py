@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from collectives import all_reduce
-from pipelined.admission import Admission
-from pipelined.asynchronous_worker import AsynchronousWorker
+from pipelined.asynchronous.admission import Admission
+from pipelined.asynchronous.stage_updates import StageUpdates
+from pipelined.asynchronous.staleness import steps_to_fill
+from pipelined.asynchronous.versioned_stage import Lent, VersionedStage
+from pipelined.asynchronous.versions import Versions
+from pipelined.asynchronous.worker import AsynchronousWorker
 from pipelined.plan import PlanError
-from pipelined.stage_updates import StageUpdates
-from pipelined.staleness import steps_to_fill
 from pipelined.trainer import StepReport, Trainer
-from pipelined.versioned_stage import Lent, VersionedStage
-from pipelined.versions import Versions
 from pipelined.walk import Walk, plan_walk
 
 OLDER = "version"

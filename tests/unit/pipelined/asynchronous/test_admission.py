@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.admission import Admission
+from pipelined.asynchronous.admission import Admission
 
 
 def entered(admission, step):

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from pipelined.asynchronous.staleness import shared_version
+from pipelined.asynchronous.versioned_stage import VersionedStage
+from pipelined.asynchronous.versions import Versions
 from pipelined.buckets import Bucket
 from pipelined.schedules import Layout, Updates
-from pipelined.staleness import shared_version
 from pipelined.train_worker import Seat
-from pipelined.versioned_stage import VersionedStage
-from pipelined.versions import Versions
 
 Sum = Callable[[Bucket], Coroutine[Any, Any, None]]
 

@@ -5,10 +5,10 @@ The rule: nothing is executed and no time passes; the program is complete, and i
 
 from collections.abc import Iterator, Sequence
 
+from pipelined.asynchronous.staleness import version_of
 from pipelined.grid import fault_grid
 from pipelined.program import Instruction, Program
 from pipelined.schedules import ScheduleError
-from pipelined.staleness import version_of
 
 
 def check_updates(program: Program) -> None:

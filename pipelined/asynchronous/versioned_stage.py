@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from pipelined.asynchronous.versions import Leaves, Versions
 from pipelined.noise import Noise
 from pipelined.stage import Alive, Stage
-from pipelined.versions import Leaves, Versions
 
 
 class Lent(nn.Module):

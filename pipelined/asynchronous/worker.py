@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pipelined.admission import Admission
+from pipelined.asynchronous.admission import Admission
+from pipelined.asynchronous.stage_updates import StageUpdates, StepAccount
+from pipelined.asynchronous.versioned_stage import StepStage, VersionedStage
 from pipelined.inbox import Address, Inbox
 from pipelined.program import Instruction
 from pipelined.schedules import Layout, Worker
-from pipelined.stage_updates import StageUpdates, StepAccount
 from pipelined.sync import GradientSync
 from pipelined.train_worker import Seat, TrainWorker
-from pipelined.versioned_stage import StepStage, VersionedStage
 from transports import Frame
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from pipelined.asynchronous.versions import Versions
 from pipelined.buckets import fill_bucket
 from pipelined.plan import Plan
-from pipelined.versions import Versions
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}
 

@@ -5,10 +5,10 @@ The rule: priced, not assumed; two stretches that differ by some steps differ by
 
 from dataclasses import dataclass, replace
 
+from pipelined.asynchronous.staleness import staleness, steps_to_fill
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Schedule, Shape
-from pipelined.staleness import staleness, steps_to_fill
 
 FURTHER = 2
 """Steps between the two stretches; a slow link may make every other step alike, rather than every one."""
