@@ -1,0 +1,141 @@
+"""One plan run for a few steps, for real or emulated, to be held to what was predicted of it.
+
+The rule: what is timed is the slowest rank's step; memory is counted in a step of its own, as counting takes time.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from apps._subject import Subject
+from benchmarks._emulated import EmulatedJob, Load
+from benchmarks._footprint import count_activations, state_bytes
+from collectives import Group, all_reduce, barrier
+from pipelined.actor import Actor
+from pipelined.device import Device
+from pipelined.optimizer import Recipe
+from pipelined.partition import partition
+from pipelined.plan import Plan
+from pipelined.planner.bounds import splits
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.costs import OPS
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from pipelined.workload import Parameters, StageCosts, Workload
+
+WORLD = 0
+"""The channel of what all ranks agree on."""
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A model of alike layers on devices that only let time pass; a subject and its costs in one.
+
+    Args:
+        forward: seconds of a layer's forward of one sequence; a backward takes twice that, each half as much as it.
+        late: seconds more that the runtime and a device's waking take for each instruction, measured.
+        sent: bytes of a sequence between two layers.
+        weights: bytes of a layer's parameters.
+    """
+
+    layers: int = 8
+    batch: int = 16
+    forward: float = 2e-3
+    late: float = 0.0
+    sent: int = 1 << 16
+    weights: int = 1 << 20
+    sequence: int = 1
+    all_reduce: str = "auto"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"model": "emulated", "layers": self.layers}
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Stages must be alike, as a load has one for all; see `suits`."""
+        return {}
+
+    @property
+    def layer_costs(self) -> list[float]:
+        return [1.0] * self.layers
+
+    def suits(self, plan: Plan) -> bool:
+        """Whether all stages of a plan have as many layers."""
+        return self.layers % plan.depth == 0
+
+    def seconds(self, op: str, layers: range, rows: int) -> float:
+        return 0.0 if op == "U" else self.late + self.forward * len(layers) * rows * (2 if op == "B" else 1)
+
+    def workload(self, plan: Plan) -> Workload:
+        cut = partition(self.layer_costs, plan.depth)
+        stages = [StageCosts(message_bytes=self.sent * plan.microbatch) for _ in cut]
+        return Workload(stages, [Parameters((s,), len(part) * self.weights // 4) for s, part in enumerate(cut)])
+
+    def load(self, candidate: Candidate) -> Load:
+        """What an emulated job of a plan does."""
+        plan, layers = candidate.plan, range(self.layers // candidate.plan.depth)
+        exact = replace(self, late=0.0)
+        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in OPS.items() if op != "U"}
+        for again in ("backward", "backward_input") if candidate.recompute else ():
+            seconds[again] += seconds["forward"]
+        gradients = (self.weights * len(layers),) * plan.depth
+        return Load(seconds, self.sent * plan.microbatch, gradients)
+
+
+@dataclass(frozen=True)
+class RandomTokens:
+    """Data of the right shapes, by (step, global microbatch)."""
+
+    vocabulary: int
+    shape: tuple[int, int]
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step << 20 | microbatch)
+        return torch.randint(self.vocabulary, self.shape, generator=generator)
+
+    targets = inputs
+
+
+async def emulate(actor: Actor, subject: Emulated, candidate: Candidate, first: int, steps: int) -> list[float]:
+    """Seconds of each step of an emulated plan, the first left out; steps are numbered from `first`."""
+    job, taken = await asyncio.to_thread(EmulatedJob, actor, candidate.plan, subject.load(candidate)), []
+    world = Group(actor.transport, tuple(range(candidate.plan.world_size)), WORLD)
+    for step in range(first, first + steps + 1):
+        await barrier(world)
+        taken.append(await _slowest(world, await job.step(step)))
+    return taken[1:]
+
+
+async def train(
+    actor: Actor, subject: Subject, candidate: Candidate, device: Device, first: int, steps: int
+) -> tuple[list[float], int | None]:
+    """Seconds of each step of a plan that trains, and the bytes that this rank then holds.
+
+    Returns: no bytes where backwards are split, whose halves nobody counts.
+    """
+    plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
+    recipe, feed = Recipe(lr=1e-4, steps=1 << 20), RandomTokens(subject.model.vocab, (plan.rows, subject.sequence))
+    place = torch.device("cpu")
+    trainer = Trainer(
+        actor, subject.build(), plan, recipe, numerics, device, place, feed, NullTracer(), subject.sequence, seed=0
+    )
+    taken = []
+    for step in range(first, first + steps + 2):
+        await barrier(trainer.world)
+        taken.append(await _slowest(trainer.world, (await trainer.step(step)).step_s))
+    if await asyncio.to_thread(splits, plan):
+        return taken[2:], None
+    kept = count_activations(trainer)
+    await trainer.step(first + steps + 2)
+    state = state_bytes(trainer.replica.parameters.values(), trainer.optimizer)
+    return taken[2:], sum(state.values()) + kept.peak_bytes
+
+
+async def _slowest(world: Group, seconds: float) -> float:
+    array = np.array([seconds])
+    await all_reduce(world, array, "max")
+    return float(array[0])
