@@ -135,7 +135,7 @@ def _arrangement(outcome: Outcome) -> str:
 
 def confident(name: str, value: float, margin: float, unit: float, symbol: str) -> str:
     """A number with its 95 % interval."""
-    return f"{name} {value / unit:.4g} ± {margin / unit:.2g} {symbol}"
+    return f"{name} {value / unit:.4g} ± {margin / unit:.3g} {symbol}"
 
 
 def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
