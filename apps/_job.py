@@ -11,13 +11,13 @@ from apps._presets import ModelConfig, find_preset, layer_costs, parameters
 from apps._workload import workload
 from pipelined.checker import check
 from pipelined.errors import UsageError
-from pipelined.memory_model import rank_memory, without_flush
 from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.planner.plan_file import PlanFile
 from pipelined.program import Instruction
 from pipelined.recorder import record
 from pipelined.schedules import find
+from pipelined.simulation.memory_model import rank_memory, without_flush
 
 BATCH = 32
 """Sequences a step where nothing else is asked for."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from math import prod
 
 from apps._presets import ModelConfig, layer_shapes
-from pipelined.memory_model import optimizer_bytes, weight_bytes
-from pipelined.workload import Parameters
+from pipelined.simulation.memory_model import optimizer_bytes, weight_bytes
+from pipelined.simulation.workload import Parameters
 
 FLOAT, LONG = 4, 8
 """Bytes of a number and of a token id."""

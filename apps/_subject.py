@@ -14,7 +14,7 @@ from apps._job import BATCH, model_of, sequence_of
 from apps._presets import ModelConfig, layer_costs
 from apps._workload import workload
 from pipelined.plan import Plan
-from pipelined.workload import Workload
+from pipelined.simulation.workload import Workload
 
 
 @dataclass(frozen=True)

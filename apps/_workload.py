@@ -11,7 +11,7 @@ from apps._presets import ModelConfig, layer_costs, layer_shapes, shapes
 from pipelined.bucket_names import name_buckets
 from pipelined.partition import partition
 from pipelined.plan import Plan
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
 def workload(config: ModelConfig, plan: Plan, sequence: int, flops: float = 1.0, itemsize: int = FLOAT) -> Workload:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collectives import Links
-from pipelined.machine import FREE, Machine
 from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
 from pipelined.program import OPS
 from pipelined.recorder import record
 from pipelined.schedules import find
-from pipelined.simulator import simulate
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.machine import FREE, Machine
+from pipelined.simulation.simulator import simulate
+from pipelined.simulation.workload import StageCosts, Workload
 
 FREE_LIMIT, SIMULATED_LIMIT, ALPHA_LIMIT_S = 1.10, 1.05, 0.5e-3
 """What is promised: of a step over the free and over the simulated makespan, and of an empty message."""

@@ -22,9 +22,9 @@ from pipelined.plan import Plan
 from pipelined.planner.bounds import splits
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import OPS
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
-from pipelined.workload import Parameters, StageCosts, Workload
 
 WORLD = 0
 """The channel of what all ranks agree on."""

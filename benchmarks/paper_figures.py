@@ -16,10 +16,10 @@ import tyro
 from apps._memory import activation_bytes, boundary_bytes
 from apps._presets import ModelConfig, find_preset, layer_costs
 from collectives import Links
-from pipelined.machine import Machine
 from pipelined.plan import Plan
-from pipelined.simulator import Simulated, simulate
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import Simulated, simulate
+from pipelined.simulation.workload import StageCosts, Workload
 
 BERT = ModelConfig(layers=48, d_model=1024, heads=16, vocab=30522, positions=512, tied=False)
 """Bert-48: at Bert-large's width, its blocks, embeddings and heads have Table 4's 669,790,012 parameters."""

@@ -28,7 +28,6 @@ from pipelined.clock import RealClock
 from pipelined.device import TimedDevice, TorchDevice
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch, detect
-from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.planner import Question
 from pipelined.planner.candidates import Candidate, candidates
@@ -37,6 +36,7 @@ from pipelined.planner.measure import measure
 from pipelined.planner.search import Outcome
 from pipelined.planner.walks import measure_instruction
 from pipelined.runtime import run
+from pipelined.simulation.machine import Machine
 from transports import Transport
 
 REAL = 2

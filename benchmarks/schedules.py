@@ -29,7 +29,7 @@ from pipelined.pricer import Costs
 from pipelined.recorder import record
 from pipelined.runtime import run
 from pipelined.schedules import SCALES, ScheduleError, find, known
-from pipelined.workload import StageCosts
+from pipelined.simulation.workload import StageCosts
 from transports import Transport
 
 LATE = Costs(p2p=1.0)

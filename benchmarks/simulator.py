@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 import tyro
 
 from collectives import Links
-from pipelined.machine import Machine
 from pipelined.plan import Plan
-from pipelined.simulator import Simulated, simulate
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import Simulated, simulate
+from pipelined.simulation.workload import StageCosts, Workload
 
 MACHINE = Machine(Links(alpha=1e-5, beta=1e-10, gamma=5e-11))
 STAGE = StageCosts(forward=0.01, backward=0.02, message_bytes=1 << 20, activation_bytes=1 << 26)

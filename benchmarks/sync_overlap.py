@@ -28,11 +28,11 @@ from pipelined.clock import RealClock
 from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
 from pipelined.launch import detect
-from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.runtime import run
-from pipelined.simulator import simulate
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import simulate
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from transports import Transport
 
 ALGORITHM = "rabenseifner"

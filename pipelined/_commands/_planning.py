@@ -9,10 +9,10 @@ from pipelined._commands._errors import BadInput
 from pipelined._commands._pairs import UNITS, pairs, single
 from pipelined._commands._simulation_flags import machine_of
 from pipelined.launch import Launch
-from pipelined.machine import Machine
 from pipelined.planner import Stated, Subject
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import candidates
+from pipelined.simulation.machine import Machine
 
 SPEED = ("flops", "overhead")
 

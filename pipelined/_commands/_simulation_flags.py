@@ -6,10 +6,10 @@ from collectives import Links
 from pipelined._commands._errors import BadInput
 from pipelined._commands._pairs import pairs, single, spread
 from pipelined._commands._shape import shape_of
-from pipelined.machine import FREE, Machine
 from pipelined.plan import Plan
 from pipelined.schedules import find
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.machine import FREE, Machine
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 FLOAT = 4
 """Bytes of a parameter."""

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelined._commands._spans import spans_of
-from pipelined.simulator import Simulated
+from pipelined.simulation.simulator import Simulated
 from pipelined.trace import Span
 
 MOST = 16

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from pipelined._commands._simulation_flags import machine_of, plan_of, workload_of
     from pipelined._commands._simulation_report import as_json, as_text, spans_of_ranks
-    from pipelined.simulator import simulate
+    from pipelined.simulation.simulator import simulate
 
     plan = plan_of(arguments)
     how = (arguments.sync, arguments.recompute, arguments.all_reduce)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cache
 
 from collectives.all_reduce import known
-from pipelined.machine import Machine
-from pipelined.memory_model import rank_memory
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
 from pipelined.recorder import record
 from pipelined.schedules import ScheduleError, Shape, find
-from pipelined.workload import Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.memory_model import rank_memory
+from pipelined.simulation.workload import Workload
 
 
 def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str) -> float:

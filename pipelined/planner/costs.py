@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.planner.subject import Subject
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.workload import StageCosts, Workload
 
 OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
 """What is timed, by the field of `StageCosts` that it fills."""

@@ -17,12 +17,12 @@ from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
-from pipelined.machine import Machine
 from pipelined.planner.costs import Measured
 from pipelined.planner.links import LinkFit, measure_hops, measure_sums
 from pipelined.planner.stages import Bench, measure_stages
 from pipelined.planner.subject import Subject
 from pipelined.planner.walks import measure_call, measure_instruction
+from pipelined.simulation.machine import Machine
 from transports import Transport
 
 

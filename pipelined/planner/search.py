@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pipelined.errors import UsageError
-from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import Candidate, candidates, data_parallel
 from pipelined.planner.costs import Costs, priced
 from pipelined.planner.subject import Subject
-from pipelined.simulator import Simulated, simulate
-from pipelined.workload import Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import Simulated, simulate
+from pipelined.simulation.workload import Workload
 
 BEST = 10
 """How many are told of."""

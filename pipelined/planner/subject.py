@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pipelined.plan import Plan
-from pipelined.workload import Workload
+from pipelined.simulation.workload import Workload
 
 
 class Subject(Protocol):

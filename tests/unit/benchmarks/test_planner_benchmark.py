@@ -5,9 +5,9 @@ import pytest
 from benchmarks._planned import Emulated
 from benchmarks.planner import Row, as_table, pick, summary
 from collectives import Links
-from pipelined.machine import Machine
 from pipelined.planner import Question
 from pipelined.planner.costs import OPS
+from pipelined.simulation.machine import Machine
 
 ROW = ("gpipe", 2, 1, 4, 2, False)
 

@@ -9,11 +9,11 @@ from apps._subject import subject_of
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.launch import ALONE
-from pipelined.machine import Machine
 from pipelined.planner import Question, search
 from pipelined.planner.links import HOPS, measure_hops, measure_sums
 from pipelined.planner.measure import measure
 from pipelined.planner.stages import probes
+from pipelined.simulation.machine import Machine
 from transports.local import world
 
 

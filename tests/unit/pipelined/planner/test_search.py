@@ -7,10 +7,10 @@ from toys import Toy
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.machine import Machine
 from pipelined.planner import Question, Stated, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
+from pipelined.simulation.machine import Machine
 
 SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelined.partition import partition
 from pipelined.plan import Plan
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 WEIGHTS, KEPT, SENT = 1000, 64, 16
 """Numbers a layer has, and bytes it keeps and sends of a sequence."""

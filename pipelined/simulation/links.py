@@ -7,7 +7,7 @@ sums, which are priced by their own closed forms. Source: Hockney's alpha-beta m
 
 from collections import defaultdict
 
-from pipelined.machine import Machine
+from pipelined.simulation.machine import Machine
 
 
 class VirtualLinks:

@@ -7,8 +7,8 @@ import torch
 
 from apps._workload import workload
 from pipelined.plan import Plan
-from pipelined.traffic import link_bytes, message_bytes
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.traffic import link_bytes, message_bytes
+from pipelined.simulation.workload import StageCosts, Workload
 from tests.numerics.arrangements import name
 from tests.numerics.plain import SEQUENCE, Case
 from tests.numerics.trained import on_every_rank

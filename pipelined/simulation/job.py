@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from collectives.all_reduce import known
 from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
-from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.program import Instruction
-from pipelined.traffic import ledger_bytes
-from pipelined.workload import Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.traffic import ledger_bytes
+from pipelined.simulation.workload import Workload
 
 LEDGER = "ledger"
 """The name of the sum of the few numbers that all ranks agree on."""

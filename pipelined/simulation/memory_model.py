@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pipelined.asynchronous.staleness import most_alive, versions_held
 from pipelined.program import Instruction
 from pipelined.schedules import Updates
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 MOMENTS = 2
 """What AdamW keeps of each number of a parameter; beside these it counts its updates, in one number a parameter."""

@@ -13,13 +13,13 @@ from typing import Any
 from pipelined.clock import VirtualClock
 from pipelined.program import Instruction, Token
 from pipelined.schedules import Schedule
-from pipelined.simulation_job import LEDGER, Job
+from pipelined.simulation.cores import VirtualCores
+from pipelined.simulation.job import LEDGER, Job
+from pipelined.simulation.links import VirtualLinks
+from pipelined.simulation.sums import VirtualSums
+from pipelined.simulation.workload import Parameters
 from pipelined.sync import GradientSync
-from pipelined.virtual_cores import VirtualCores
-from pipelined.virtual_links import VirtualLinks
-from pipelined.virtual_sums import VirtualSums
 from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
-from pipelined.workload import Parameters
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import pytest
 
 from apps._workload import workload
 from benchmarks._footprint import count_activations, state_bytes
-from pipelined.memory_model import peak_bytes, rank_memory
 from pipelined.program import Instruction
-from pipelined.simulator import simulate
-from pipelined.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.memory_model import peak_bytes, rank_memory
+from pipelined.simulation.simulator import simulate
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from tests.numerics.arrangements import name
 from tests.numerics.plain import SEQUENCE, Case
 from tests.numerics.trained import on_every_rank

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.errors import UsageError
-from pipelined.machine import Machine
-from pipelined.memory_model import RankMemory, rank_memory
 from pipelined.plan import Plan
 from pipelined.schedules import Schedule
-from pipelined.simulation_job import LEDGER, Job
-from pipelined.simulation_rank import GroupBench, Hardware, Rank
+from pipelined.simulation.cores import VirtualCores
+from pipelined.simulation.job import LEDGER, Job
+from pipelined.simulation.links import VirtualLinks
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.memory_model import RankMemory, rank_memory
+from pipelined.simulation.rank import GroupBench, Hardware, Rank
+from pipelined.simulation.sums import Sum, VirtualSums
+from pipelined.simulation.traffic import Link, link_bytes
+from pipelined.simulation.workload import Workload
 from pipelined.timeline import Timeline
-from pipelined.traffic import Link, link_bytes
-from pipelined.virtual_cores import VirtualCores
-from pipelined.virtual_links import VirtualLinks
-from pipelined.virtual_sums import Sum, VirtualSums
 from pipelined.virtual_worker import Demands, Post
 from pipelined.walk import Walk, plan_walks
-from pipelined.workload import Workload
 
 Eager = list[frozenset[int]]
 """For each worker of a group, the stages whose sums begin with their last backward."""

@@ -10,7 +10,7 @@ from collectives import Links
 from collectives.all_reduce import known
 from pipelined.ledger import Ledger
 from pipelined.plan import Plan
-from pipelined.workload import Workload
+from pipelined.simulation.workload import Workload
 
 Link = tuple[int, int]
 """(from rank, to rank)."""

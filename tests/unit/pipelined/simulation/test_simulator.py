@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from collectives import Links
 from collectives.all_reduce import known as algorithm
 from pipelined.errors import UsageError
-from pipelined.machine import Machine
 from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import find
-from pipelined.simulator import simulate
-from pipelined.traffic import ledger_bytes
-from pipelined.workload import StageCosts, Workload
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import simulate
+from pipelined.simulation.traffic import ledger_bytes
+from pipelined.simulation.workload import StageCosts, Workload
 
 NAMES = ("chimera", "chimera_w", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.virtual_sums import VirtualSums
+from pipelined.simulation.sums import VirtualSums
 
 
 def run(sums, joins):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.virtual_cores import VirtualCores
+from pipelined.simulation.cores import VirtualCores
 
 
 def ends(number, jobs):
