@@ -12,12 +12,10 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import torch
 import tyro
 
-from benchmarks._emulated import EmulatedJob, Load
-from collectives import Group, all_reduce, barrier
+from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from pipelined.actor import Actor
 from pipelined.launch import detect
 from pipelined.plan import Plan
@@ -67,20 +65,14 @@ class Options:
 
 
 async def bench(transport: Transport, options: Options) -> int:
-    """One rank: walk the schedule again and again, and agree on the slowest rank of each step."""
+    """One rank: walk the schedule again and again, and hear of the slowest rank of each step."""
     shape = (options.microbatches, options.pipes, options.chunks)
     plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, *shape)
     gradients = (options.gradient_bytes,) * plan.depth if options.gradient_bytes else ()
     load = Load(options.seconds, options.activation_bytes, gradients)
-    world = Group(transport, tuple(range(plan.world_size)), 0)
-    taken = []
     async with Actor(transport) as actor:
         job = await asyncio.to_thread(EmulatedJob, actor, plan, load)
-        for step in range(options.steps + 2):
-            await barrier(world)
-            slowest = np.array([await job.step(step)])
-            await all_reduce(world, slowest, "max")
-            taken.append(float(slowest[0]))
+        taken = [await slowest_of(actor, step, job.step) for step in range(options.steps + 2)]
     if transport.rank == 0:
         print(await asyncio.to_thread(_told, options, plan, taken[2:]), flush=True)
     return 0
