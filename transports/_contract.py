@@ -111,6 +111,14 @@ class Transport(ABC):
             ValueError: `into` does not fit what came (the message stays available). Else as `send`.
         Cancelled: a message not yet begun stays available; one being received is kept for the next asker.
         """
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """For every rank the number of its node: ranks of one number run on one machine. Equal on all ranks.
+
+        A node's number is its lowest rank. All are on one node where the transport knows of no other.
+        """
+        return (0,) * self.world_size
+
 
     @abstractmethod
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:

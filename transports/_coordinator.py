@@ -25,6 +25,7 @@ class Seat:
 
     sock: socket.socket
     incarnation: int
+    machine: bytes
     address: Address | None = None
 
 
@@ -41,8 +42,8 @@ class Coordinator:
         self._full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._chances: list[asyncio.TimerHandle] = []
 
-    async def gather(self, listener: socket.socket) -> dict[int, socket.socket]:
-        """One socket for every other rank; closes the listener.
+    async def gather(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
+        """Every other rank's socket and machine; closes the listener.
 
         Raises:
             RendezvousError: ranks did not come or left again. AuthenticationError: one came with another key only.
@@ -60,7 +61,7 @@ class Coordinator:
         finally:
             for chance in self._chances:
                 chance.cancel()
-        return {rank: seat.sock for rank, seat in sorted(self._seats.items())}
+        return {rank: (seat.sock, seat.machine) for rank, seat in self._seats.items()}
 
     async def _everybody(self) -> None:
         try:
@@ -81,7 +82,7 @@ class Coordinator:
             with sock:
                 twice = f"two processes claim rank {hello.rank}; give each a RANK of its own"
                 return await refuse(sock, RendezvousError(twice))
-        seat = self._seats[hello.rank] = Seat(sock, hello.incarnation)
+        seat = self._seats[hello.rank] = Seat(sock, hello.incarnation, hello.machine)
         try:
             async with asyncio.timeout(SILENCE_S):
                 seat.address = listening(await read_letter(sock, "listening"))

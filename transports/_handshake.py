@@ -8,7 +8,7 @@ Theory of operation. Every step has a fixed size, so nothing a stranger says is 
     proof of the key over both hellos      →
                                            ←    verdict, and the acceptor's own proof over both hellos
 
-A hello names role, both ranks, world size, run and incarnation, and a proof covers both hellos: a proof overheard
+A hello names role, both ranks, world size, run, incarnation and machine, and a proof covers both hellos: a proof overheard
 cannot be replayed, reflected, or used for another rank or run. Without a key the same words are spoken with an empty
 one, which proves nothing: whoever opens the transport then stays on loopback. The handshake admits a peer; it neither
 encrypts nor seals what follows.
@@ -27,8 +27,8 @@ from struct import Struct
 from transports._errors import AuthenticationError, RendezvousError, TransportError, WireError
 
 MAGIC = b"PPLN"
-VERSION = 1
-HELLO = Struct("!4sBBIIIQ16s32s")
+VERSION = 2
+HELLO = Struct("!4sBBIIIQ16s16s32s")
 VERDICT = Struct("!B32s")
 PROOF_BYTES = 32
 
@@ -61,6 +61,7 @@ class Hello:
         rank, peer: the speaker's number, and whom it believes it speaks to.
         run: 16 bytes that name the run, the same on every rank.
         incarnation: drawn afresh by every process, so that a restarted rank is not taken for its former self.
+        machine: 16 bytes that name the machine it runs on; ranks of one machine name the same.
         nonce: 32 random bytes, drawn afresh for every connection.
     """
 
@@ -70,12 +71,12 @@ class Hello:
     world_size: int
     run: bytes
     incarnation: int
+    machine: bytes
     nonce: bytes
 
     def pack(self) -> bytes:
-        return HELLO.pack(
-            MAGIC, VERSION, self.role, self.rank, self.peer, self.world_size, self.incarnation, self.run, self.nonce
-        )
+        numbers = self.role, self.rank, self.peer, self.world_size, self.incarnation
+        return HELLO.pack(MAGIC, VERSION, *numbers, self.run, self.machine, self.nonce)
 
     @classmethod
     def unpack(cls, data: bytes, role: Role) -> "Hello":
@@ -84,14 +85,14 @@ class Hello:
         Raises:
             WireError: not a rank at all, another version, or the wrong end.
         """
-        magic, version, spoken, rank, peer, world_size, incarnation, run, nonce = HELLO.unpack(data)
+        magic, version, spoken, rank, peer, world_size, incarnation, run, machine, nonce = HELLO.unpack(data)
         if magic != MAGIC:
             raise WireError(f"a stranger, not a rank, is on the line (first bytes: {data[:8]!r})")
         if version != VERSION:
             raise WireError(f"versions differ (here: {VERSION}, there: {version}); install one release on every rank")
         if spoken != role:
             raise WireError(f"both ends of the connection took one role (role: {spoken})")
-        return cls(role, rank, peer, world_size, run, incarnation, nonce)
+        return cls(role, rank, peer, world_size, run, incarnation, machine, nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,11 @@ class Identity:
     run: bytes
     incarnation: int
     key: bytes = field(repr=False)
+    machine: bytes = bytes(16)
 
     def hello(self, role: Role, peer: int) -> Hello:
         nonce = secrets.token_bytes(32)
-        return Hello(role, self.rank, peer, self.world_size, self.run, self.incarnation, nonce)
+        return Hello(role, self.rank, peer, self.world_size, self.run, self.incarnation, self.machine, nonce)
 
     def proof(self, role: Role, connector: bytes, acceptor: bytes) -> bytes:
         return hmac.digest(self.key, role.to_bytes(1, "big") + connector + acceptor, "sha256")
@@ -205,6 +207,6 @@ def refusal(verdict: int, here: Hello, there: Hello) -> TransportError:
     return kind(text.format(here=here, there=there))
 
 
-def run_digest(name: str) -> bytes:
-    """The 16 bytes that stand for a run's name in every hello."""
+def digest(name: str) -> bytes:
+    """The 16 bytes that stand for the name of a run or a machine in every hello."""
     return hashlib.sha256(name.encode()).digest()[:16]

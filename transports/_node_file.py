@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from transports._errors import RendezvousError
-from transports._handshake import run_digest
+from transports._handshake import digest
 from transports._place import Place
 from transports._sockets import Address, listen
 
@@ -21,7 +21,7 @@ class NodeFile:
     """A meeting point; the launcher's port, which no two jobs of a machine share, and the run name the file."""
 
     def __init__(self, place: Place):
-        self._file = private_folder() / f"{place.port}-{run_digest(place.run).hex()}"
+        self._file = private_folder() / f"{place.port}-{digest(place.run).hex()}"
 
     async def open(self) -> socket.socket:
         listener = listen((LOOPBACK, 0))

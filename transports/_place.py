@@ -3,7 +3,9 @@
 The one rule: every mistake is named here, with its remedy, before a socket is opened.
 """
 
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
@@ -15,6 +17,13 @@ LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_P
 
 
 @dataclass(frozen=True, slots=True)
+def this_machine() -> str:
+    """A name that all processes of this machine find, and no other machine has: its boot's, else the host's."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
 class Place:
     """Who this rank is and where the ranks meet.
 
@@ -26,6 +35,7 @@ class Place:
         one_machine: whether the launcher says that all ranks run here.
         store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
     """
+        machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
 
     rank: int
     world_size: int
@@ -37,6 +47,7 @@ class Place:
     one_machine: bool = False
     store: bool = False
 
+    machine: str = field(default_factory=this_machine)
     @classmethod
     def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "Place":
         """Read `tcp://[HOST:PORT][?wait=SECONDS]` and torchrun's variables; the URL's host and port win.
@@ -60,6 +71,7 @@ class Place:
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
             store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
+            machine=environ.get("PIPELINED_NODE") or this_machine(),
 
 
 def named(environ: Mapping[str, str], name: str) -> str:

@@ -15,6 +15,7 @@ The connection on which a rank was seated stays its connection with rank 0. Shou
 import asyncio
 import secrets
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from transports._coordinator import Coordinator, listening
 from transports._door import Door, knock
 from transports._errors import RendezvousError, WireError
-from transports._handshake import Hello, Identity, Verdict, run_digest
+from transports._handshake import Hello, Identity, Verdict, digest
 from transports._letters import read_letter, send_letter
 from transports._meeting_point import MeetingPoint, permitted, reachable
 from transports._place import Place
@@ -32,7 +33,23 @@ RETRY_S = 0.05
 TABLE_BYTES = 1 << 12
 ENTRY_BYTES = 1 << 7
 
-Peers = dict[int, socket.socket]
+
+class Peers(dict[int, socket.socket]):
+    """A socket for every other rank, in order of rank.
+
+    Attributes:
+        machines: what every rank said of the machine it runs on, this rank included.
+    """
+
+    def __init__(self, me: Identity, met: Mapping[int, tuple[socket.socket, bytes]]):
+        super().__init__({rank: sock for rank, (sock, _) in sorted(met.items())})
+        self.machines = {rank: machine for rank, (_, machine) in met.items()} | {me.rank: me.machine}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """For every rank the lowest rank of its machine."""
+        first: dict[bytes, int] = {}
+        return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
 async def gather(place: Place, point: MeetingPoint) -> Peers:
@@ -44,24 +61,25 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
     Cost: world_size - 1 connections; three round trips with rank 0.
     """
     check_files(place.world_size)
-    me = Identity(place.rank, place.world_size, run_digest(place.run), secrets.randbits(63), place.key)
+    run, machine = digest(place.run), digest(place.machine)
+    me = Identity(place.rank, place.world_size, run, secrets.randbits(63), place.key, machine)
     if place.world_size == 1:
-        return {}
+        return Peers(me, {})
     if place.rank == 0:
         listener = await point.open()
         try:
-            return await Coordinator(me, place.wait).gather(listener)
+            return Peers(me, await Coordinator(me, place.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
-        sock = await reach(place, point, me)
+        sock, hello = await reach(place, point, me)
         opened.callback(sock.close)
-        peers = await join(place, me, sock, opened)
+        peers = await join(place, me, sock, hello, opened)
         opened.pop_all()
         return peers
 
 
-async def reach(place: Place, point: MeetingPoint, me: Identity) -> socket.socket:
+async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
     """Knock at the meeting point until rank 0 is there."""
     seen = "nothing was published there"
     try:
@@ -69,7 +87,7 @@ async def reach(place: Place, point: MeetingPoint, me: Identity) -> socket.socke
             while True:
                 for address in await point.find():
                     try:
-                        return (await knock(address, me, 0))[0]
+                        return await knock(address, me, 0)
                     except OSError as error:
                         seen = f"{address[0]}:{address[1]}: {told(error)}"
                 await asyncio.sleep(RETRY_S)
@@ -80,7 +98,7 @@ async def reach(place: Place, point: MeetingPoint, me: Identity) -> socket.socke
         ) from error
 
 
-async def join(place: Place, me: Identity, rank_0: socket.socket, opened: ExitStack) -> Peers:
+async def join(place: Place, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
     """Tell rank 0 where this rank listens, mesh with the others, wait for the word to go; sockets go onto `opened`."""
     own = rank_0.getsockname()[0]
     listener = listen(reachable((own, 0)))
@@ -90,7 +108,7 @@ async def join(place: Place, me: Identity, rank_0: socket.socket, opened: ExitSt
             await send_letter(rank_0, "listening", [own, listener.getsockname()[1]])
             table = read_table(await read_letter(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), place)
         async with asyncio.timeout(2 * place.wait):
-            return await Mesh(me, rank_0, table, opened).meet(listener)
+            return await Mesh(me, rank_0, hello, table, opened).meet(listener)
     except TimeoutError as error:
         raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * place.wait:g} s)") from error
     except (OSError, WireError) as error:
@@ -122,27 +140,27 @@ def read_table(content: Any, place: Place) -> dict[int, Entry]:
 class Mesh:
     """One connection to every other rank: knock at the lower ones, admit the higher ones."""
 
-    def __init__(self, me: Identity, rank_0: socket.socket, table: dict[int, Entry], opened: ExitStack):
-        self._me, self._table, self._opened = me, table, opened
-        self._peers: Peers = {0: rank_0}
+    def __init__(self, me: Identity, rank_0: socket.socket, hello: Hello, table: dict[int, Entry], opened: ExitStack):
+        self._me, self._rank_0, self._table, self._opened = me, rank_0, table, opened
+        self._peers = {0: (rank_0, hello.machine)}
         self._complete = asyncio.Event()
 
     async def meet(self, listener: socket.socket) -> Peers:
         """Return when rank 0 says that all ranks have met; closes the listener."""
         try:
             async with Door(listener, self._me, self._admit, self._enter), asyncio.TaskGroup() as group:
-                group.create_task(read_letter(self._peers[0], "go"))  # or a refusal, at any time
+                group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
                 group.create_task(self._report())
                 for rank in range(1, self._me.rank):
                     group.create_task(self._knock(rank))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
-        return dict(sorted(self._peers.items()))
+        return Peers(self._me, self._peers)
 
     async def _report(self) -> None:
         self._check_complete()
         await self._complete.wait()
-        await send_letter(self._peers[0], "meshed")
+        await send_letter(self._rank_0, "meshed")
 
     async def _knock(self, rank: int) -> None:
         entry = self._table[rank]
@@ -168,7 +186,7 @@ class Mesh:
 
     def _keep(self, hello: Hello, sock: socket.socket) -> None:
         self._opened.callback(sock.close)
-        self._peers[hello.rank] = sock
+        self._peers[hello.rank] = sock, hello.machine
         self._check_complete()
 
     def _check_complete(self) -> None:

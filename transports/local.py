@@ -19,10 +19,14 @@ from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 
-def world(world_size: int) -> list["Local"]:
-    """The ranks of a world in this process, in order; to be used on one event loop."""
+def world(world_size: int, nodes: Sequence[int] = ()) -> list["Local"]:
+    """The ranks of a world in this process, in order; to be used on one event loop.
+
+    Args:
+        nodes: for every rank the lowest rank of the node it pretends to be on; if empty, all are on one.
+    """
     ranks: list[Local] = []
-    ranks.extend(Local(rank, world_size, ranks) for rank in range(world_size))
+    ranks.extend(Local(rank, world_size, ranks, tuple(nodes)) for rank in range(world_size))
     return ranks
 
 
@@ -71,7 +75,7 @@ class Local(Transport):
     `send` and `send_buffer` return when the receiver has the bytes. A cancelled send leaves a copy to be received.
     """
 
-    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"]):
+    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"], nodes: tuple[int, ...] = ()):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._ranks = ranks
         self._messages: Mailbox[_Held] = Mailbox(world_size)
@@ -80,6 +84,7 @@ class Local(Transport):
         self._standing = Standing(world_size)
 
     def __repr__(self) -> str:
+        self._nodes = nodes or super().nodes
         return f"<Local rank {self.rank} of {self.world_size}>"
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
@@ -88,6 +93,10 @@ class Local(Transport):
         held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
         self._ranks[peer]._messages.arrived(self.rank, key, held)
         await self._handed_over(held)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)

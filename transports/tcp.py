@@ -22,7 +22,7 @@ from transports._landing import copied
 from transports._link import Link
 from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, meeting_point
-from transports._place import Place
+from transports._place import Place, this_machine
 from transports._rendezvous import gather
 from transports._standing import CHANNELS, Standing
 from transports._wire import Header, Kind, Layout, Preamble, encode, encode_buffer
@@ -42,19 +42,25 @@ async def open_url(parts: SplitResult) -> "Tcp":
         AuthenticationError: a key is wrong, here or there.
     """
     place = Place.of(parts, os.environ)
-    return Tcp(place.rank, place.world_size, await gather(place, meeting_point(place)))
+    peers = await gather(place, meeting_point(place))
+    return Tcp(place.rank, place.world_size, peers, peers.nodes)
 
 
-async def world(world_size: int, key: bytes = b"") -> list["Tcp"]:
-    """All ranks of a world in this process, in order, over loopback; to be used on one event loop."""
+async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = ()) -> list["Tcp"]:
+    """All ranks of a world in this process, in order, over loopback; to be used on one event loop.
+
+    Args:
+        machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
+    """
     point = InProcess()
-    places = [Place(rank, world_size, LOOPBACK, 0, key=key) for rank in range(world_size)]
+    names = machines or [this_machine()] * world_size
+    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name) for rank, name in enumerate(names)]
     try:
         async with asyncio.TaskGroup() as group:
             found = [group.create_task(gather(place, point)) for place in places]
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
-    return [Tcp(rank, world_size, task.result()) for rank, task in enumerate(found)]
+    return [Tcp(rank, world_size, task.result(), task.result().nodes) for rank, task in enumerate(found)]
 
 
 class Tcp(Transport):
@@ -62,10 +68,12 @@ class Tcp(Transport):
 
     Args:
         peers: one connected, non-blocking, authenticated socket for every other rank; owned from now on.
+        nodes: for every rank the lowest rank of its machine; if empty, all are on one.
     """
 
-    def __init__(self, rank: int, world_size: int, peers: dict[int, socket.socket]):
+    def __init__(self, rank: int, world_size: int, peers: dict[int, socket.socket], nodes: tuple[int, ...] = ()):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self._nodes = nodes or super().nodes
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers: Mailbox[Incoming] = Mailbox(world_size)
         self._standing = Standing(world_size)
@@ -73,6 +81,10 @@ class Tcp(Transport):
 
     def __repr__(self) -> str:
         return f"<Tcp rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)

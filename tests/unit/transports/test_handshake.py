@@ -18,11 +18,11 @@ from transports._handshake import (
     WrongKey,
     accepting,
     connecting,
-    run_digest,
+    digest,
 )
 
-RANK_3 = Identity(rank=3, world_size=4, run=run_digest("job/0"), incarnation=33, key=b"secret")
-RANK_1 = Identity(rank=1, world_size=4, run=run_digest("job/0"), incarnation=11, key=b"secret")
+RANK_3 = Identity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, key=b"secret")
+RANK_1 = Identity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, key=b"secret")
 
 
 def welcome(hello):
@@ -78,14 +78,14 @@ def test_another_key_is_an_authentication_error_on_both_sides_with_the_remedy(ke
 
 
 def test_a_stranger_of_another_run_claims_no_rank_of_ours():
-    stranger = replace(RANK_3, key=b"", run=run_digest("another"))
+    stranger = replace(RANK_3, key=b"", run=digest("another"))
     assert spoken(connecting(stranger, 1), accepting(RANK_1, welcome))[1].claimed is None
 
 
 @pytest.mark.parametrize(
     ("connector", "peer", "message"),
     [
-        (replace(RANK_3, run=run_digest("job/1")), 1, "another run"),
+        (replace(RANK_3, run=digest("job/1")), 1, "another run"),
         (replace(RANK_3, world_size=8), 1, "rank 3: 8, rank 1: 4"),
         (RANK_3, 2, "called for rank 2, reached rank 1"),
     ],
@@ -161,5 +161,5 @@ def test_another_version_is_named_with_both_numbers():
     next(acceptor)
     hello = bytearray(RANK_3.hello(Role.CONNECTOR, 1).pack())
     hello[4] = 9
-    with pytest.raises(WireError, match=r"here: 1, there: 9"):
+    with pytest.raises(WireError, match=r"here: 2, there: 9"):
         acceptor.send(bytes(hello))

@@ -92,3 +92,8 @@ def test_a_key_that_cannot_be_read_is_an_authentication_error(tmp_path):
             place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(tmp_path / name)})
     with pytest.raises(AuthenticationError, match="both PIPELINED_KEY and PIPELINED_KEY_FILE"):
         place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "x", "PIPELINED_KEY_FILE": str(tmp_path / "empty")})
+
+
+def test_a_machine_is_what_the_environment_calls_it_or_one_for_all_processes_here():
+    assert place("tcp://10.0.0.1:4000", BY_HAND).machine == place("tcp://10.0.0.2:4000", BY_HAND).machine != ""
+    assert place("tcp://10.0.0.1:4000", BY_HAND | {"PIPELINED_NODE": "rack-7"}).machine == "rack-7"

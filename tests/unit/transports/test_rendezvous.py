@@ -8,7 +8,7 @@ import pytest
 from transports import AuthenticationError, RendezvousError, WireError
 from transports._coordinator import SECOND_CHANCE_S, Coordinator, check_reach
 from transports._door import SILENCE_S, knock
-from transports._handshake import Identity, run_digest
+from transports._handshake import Identity, digest
 from transports._letters import LENGTH, SHORT, read_letter, send_letter
 from transports._meeting_point import LOOPBACK, InProcess, MasterPort, permitted
 from transports._place import Place
@@ -57,7 +57,7 @@ class Seats:
 
     async def __aexit__(self, *exc):
         (self.end,) = await asyncio.gather(self._gathering, return_exceptions=True)
-        for sock in self.end.values() if isinstance(self.end, dict) else ():
+        for sock, _ in self.end.values() if isinstance(self.end, dict) else ():
             sock.close()
 
     def join(self, rank):
@@ -77,7 +77,7 @@ class Seats:
 
 
 def identity(rank, world_size, key=b""):
-    return Identity(rank, world_size, run_digest("none/0"), 1 + rank, key)
+    return Identity(rank, world_size, digest("none/0"), 1 + rank, key)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -95,6 +95,19 @@ def test_every_pair_ends_up_with_one_connection(world_size):
     lines = asyncio.run(meet())
     assert set(lines) == {(a, b) for a in range(world_size) for b in range(world_size) if a != b}
     assert all(lines[peer, rank] == (there, here) for (rank, peer), (here, there) in lines.items())
+
+
+def test_everybody_learns_which_ranks_share_a_machine():
+    async def meet():
+        point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
+        places = [place(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
+        ends = await asyncio.gather(*(gather(each, point) for each in places))
+        for end in ends:
+            for sock in end.values():
+                sock.close()
+        return [end.nodes for end in ends]
+
+    assert asyncio.run(meet()) == [(0, 1, 0, 3, 1)] * 5
 
 
 def test_ranks_that_never_come_are_named_to_all_who_came():

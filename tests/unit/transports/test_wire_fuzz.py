@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports._coordinator import Coordinator
 from transports._door import SILENCE_S, knock
-from transports._handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, run_digest
+from transports._handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
 from transports._incoming import Incoming
 from transports._inflow import DIRECT_BYTES, STAGING_BYTES, Inflow
 from transports._meeting_point import LOOPBACK, InProcess
@@ -232,7 +232,7 @@ def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkeypatch)
 
 
 def identity(rank):
-    return Identity(rank, 2, run_digest("none/0"), 1 + rank, b"key")
+    return Identity(rank, 2, digest("none/0"), 1 + rank, b"key")
 
 
 def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door():
@@ -248,9 +248,9 @@ def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door
                 with suppress(ConnectionError):
                     await read_exactly(sock, HELLO.size + 1)  # until it hangs up
         place = Place(1, 2, LOOPBACK, 0, key=b"key")
-        for peers in await asyncio.gather(gathering, gather(place, point)):
-            for sock in peers.values():
-                sock.close()
+        seated, peers = await asyncio.gather(gathering, gather(place, point))
+        for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
+            sock.close()
 
     asyncio.run(scenario())
 
