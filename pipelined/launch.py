@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipelined.errors import UsageError
-from transports import schemes
+from transports import read_url, schemes
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -64,24 +64,41 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
         environ: usually `os.environ`.
         transport: auto, or a transport's URL or bare name, which overrules the launcher.
     Raises:
-        UsageError: the transport asked for needs a launcher that did not start this process.
+        UsageError: the transport asked for needs a launcher that did not start this process, or there is none such.
     """
+    if transport != "auto":
+        _check(transport)
     here = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
     scheme = transport.partition(":")[0]
     if transport == "auto":
         return here
-    if scheme not in schemes():
-        raise UsageError(f"unknown transport {transport!r}; known: auto, {', '.join(schemes())}, or a URL of these")
     if scheme == "local":
-        return _refuse_many(here)
-    if scheme == "mpi":
-        return _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
+        found = _refuse_many(here)
+    elif scheme == "mpi":
+        found = _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
+    else:
+        found = _needed_torchrun(environ, transport)
+    return found if "://" not in transport else replace(found, url=transport)
+
+
+def _check(transport: str) -> None:
+    """Raise UsageError for a transport that is not there, or a URL of links that cannot be."""
+    if transport.partition(":")[0] not in schemes():
+        raise UsageError(f"unknown transport {transport!r}; known: auto, {', '.join(schemes())}, or a URL of these")
+    try:
+        if "://" in transport:
+            read_url(transport)
+    except ValueError as error:
+        raise UsageError(f"--transport {transport}: {error}") from error
+
+
+def _needed_torchrun(environ: Mapping[str, str], transport: str) -> Launch:
     found = _from_torchrun(environ)
     if found is None:
         missing = ", ".join(name for name in TORCHRUN if name not in environ)
         fact = f"--transport {transport} needs torchrun's variables (not set: {missing})"
         raise UsageError(f"{fact}; start with torchrun")
-    return found if "://" not in transport else replace(found, url=transport)
+    return found
 
 
 def _refuse_many(here: Launch) -> Launch:

@@ -29,7 +29,7 @@ from pipelined.exchange import gather, share
 from pipelined.launch import Launch
 from pipelined.memory import keep_freed
 from pipelined.messages import describe
-from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_transport
+from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
 T = TypeVar("T")
 Program = Callable[[Transport], Awaitable[int]]
@@ -81,10 +81,14 @@ class _Job:
     async def run(self) -> int:
         """This process's ranks, to the exit code of the worst of them."""
         if self.launch.url.startswith("local:"):
-            from transports.local import world
-
-            return max(await asyncio.gather(*map(self._rank, world(self.world_size))))
+            return max(await asyncio.gather(*map(self._rank, self._open_all())))
         return await self._rank(await self._open())
+
+    def _open_all(self) -> list[Transport]:
+        try:
+            return open_local(self.launch.url, self.world_size)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     async def _open(self) -> Transport:
         try:

@@ -12,7 +12,7 @@ from transports._errors import (
     WireError,
 )
 from transports._loop import new_event_loop
-from transports._open import open_transport, schemes
+from transports._open import open_local, open_transport, read_url, schemes
 
 __all__ = [
     "AuthenticationError",
@@ -28,6 +28,8 @@ __all__ = [
     "TransportError",
     "WireError",
     "new_event_loop",
+    "open_local",
     "open_transport",
+    "read_url",
     "schemes",
 ]

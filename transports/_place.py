@@ -11,12 +11,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
 from transports._errors import AuthenticationError, RendezvousError
+from transports._shape import OPTIONS
 
 WAIT = 60.0
 LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
-@dataclass(frozen=True, slots=True)
 def this_machine() -> str:
     """A name that all processes of this machine find, and no other machine has: its boot's, else the host's."""
     with suppress(OSError):
@@ -24,6 +24,7 @@ def this_machine() -> str:
     return socket.gethostname()
 
 
+@dataclass(frozen=True, slots=True)
 class Place:
     """Who this rank is and where the ranks meet.
 
@@ -34,8 +35,8 @@ class Place:
         wait: seconds until a rank that has not come is given up.
         one_machine: whether the launcher says that all ranks run here.
         store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
-    """
         machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
+    """
 
     rank: int
     world_size: int
@@ -46,8 +47,8 @@ class Place:
     wait: float = WAIT
     one_machine: bool = False
     store: bool = False
-
     machine: str = field(default_factory=this_machine)
+
     @classmethod
     def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "Place":
         """Read `tcp://[HOST:PORT][?wait=SECONDS]` and torchrun's variables; the URL's host and port win.
@@ -70,8 +71,8 @@ class Place:
             wait=parse_wait(parts.query),
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
             store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        )
             machine=environ.get("PIPELINED_NODE") or this_machine(),
+        )
 
 
 def named(environ: Mapping[str, str], name: str) -> str:
@@ -95,10 +96,11 @@ def parse_port(parts: SplitResult) -> int | None:
 
 
 def parse_wait(query: str) -> float:
-    """The seconds of `?wait=`; nothing else is known there."""
+    """The seconds of `?wait=`; what makes links slow has been taken out before, and nothing else is known there."""
     asked = parse_qs(query, keep_blank_values=True)
     if unknown := set(asked) - {"wait"}:
-        raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: wait)")
+        known = ", ".join(("wait", *OPTIONS))
+        raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
     text = asked.get("wait", [str(WAIT)])[-1]
     try:
         seconds = float(text)

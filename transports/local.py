@@ -15,6 +15,7 @@ from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._landing import copied, fill, landing
 from transports._matching import Mailbox
+from transports._shape import OPTIONS
 from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
@@ -32,9 +33,15 @@ def world(world_size: int, nodes: Sequence[int] = ()) -> list["Local"]:
 
 async def open_url(parts: SplitResult) -> "Local":
     """`local://` is a world of one rank; larger ones come from `world`."""
-    if parts.netloc or parts.path or parts.query:
-        raise ValueError(f"local:// takes no host, path or options (url: {parts.geturl()!r})")
+    check_url(parts)
     return world(1)[0]
+
+
+def check_url(parts: SplitResult) -> None:
+    """Raise ValueError where the URL says what `local` cannot know."""
+    if parts.netloc or parts.path or parts.query:
+        known = ", ".join(OPTIONS)
+        raise ValueError(f"local:// takes no host or path, and no options but {known} (url: {parts.geturl()!r})")
 
 
 class _Held:
@@ -77,6 +84,7 @@ class Local(Transport):
 
     def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"], nodes: tuple[int, ...] = ()):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self._nodes = nodes or super().nodes
         self._ranks = ranks
         self._messages: Mailbox[_Held] = Mailbox(world_size)
         self._buffers: Mailbox[_Held] = Mailbox(world_size)
@@ -84,8 +92,11 @@ class Local(Transport):
         self._standing = Standing(world_size)
 
     def __repr__(self) -> str:
-        self._nodes = nodes or super().nodes
         return f"<Local rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
@@ -93,10 +104,6 @@ class Local(Transport):
         held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
         self._ranks[peer]._messages.arrived(self.rank, key, held)
         await self._handed_over(held)
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        return self._nodes
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)

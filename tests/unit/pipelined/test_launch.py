@@ -61,6 +61,17 @@ def test_an_unknown_transport_names_the_known():
         detect({}, "smoke")
 
 
+def test_a_url_slows_the_links_of_any_launcher():
+    assert detect({}, "local://?delay=5ms").url == "local://?delay=5ms"
+    assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpi://?rate=1gbit").url == "mpi://?rate=1gbit"
+    assert detect(TORCHRUN, "tcp://?loss=0.1").url == "tcp://?loss=0.1"
+
+
+def test_links_that_cannot_be_are_answered_with_what_can():
+    with pytest.raises(UsageError, match=r"rate= takes a number and one of the units kbit, mbit, gbit"):
+        detect({}, "local://?rate=fast")
+
+
 def test_one_process_for_all_ranks_is_refused_where_there_are_several():
     with pytest.raises(UsageError, match=r"torchrun started: 4\); start one process"):
         detect(TORCHRUN, "local")

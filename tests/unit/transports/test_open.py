@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import transports
-from transports import new_event_loop, open_transport, schemes
+from transports import new_event_loop, open_local, open_transport, read_url, schemes
 
 
 def test_a_scheme_is_a_file_without_an_underscore():
@@ -21,10 +21,32 @@ def test_an_unknown_scheme_lists_the_known(url):
         asyncio.run(open_transport(url))
 
 
-@pytest.mark.parametrize("url", ["local://host", "local://?size=3", "mpi://host"])
+@pytest.mark.parametrize("url", ["local://host", "local://?size=3", "local://?delay=1ms&size=3", "mpi://host"])
 def test_a_url_that_says_too_much_is_refused(url):
     with pytest.raises(ValueError, match="no host"):
         asyncio.run(open_transport(url))
+
+
+@pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
+def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(scheme):
+    with pytest.raises(ValueError, match=r"\?delay= takes a number and one of the units us, ms, s"):
+        asyncio.run(open_transport(f"{scheme}://?delay=soon"))
+
+
+def test_the_shape_of_links_is_taken_out_of_what_the_transport_is_told():
+    parts, shape = read_url("tcp://host:29500?wait=60&delay=50ms")
+    assert (parts.geturl(), shape.delay) == ("tcp://host:29500?wait=60", pytest.approx(0.05))
+    assert read_url("tcp://host:29500?wait=60")[1] is None
+
+
+def test_a_local_world_may_be_slowed():
+    async def main():
+        ends = open_local("local://?delay=1us", 3)
+        assert [(end.rank, type(end).__name__) for end in ends] == [(0, "Shaped"), (1, "Shaped"), (2, "Shaped")]
+        with pytest.raises(ValueError, match="no options but delay"):
+            open_local("local://?size=3", 3)
+
+    asyncio.run(main())
 
 
 def test_local_is_a_world_of_one():

@@ -1,0 +1,136 @@
+"""Who carries messages to one peer over a slow link: keeps them while they are under way, hands them over in order.
+
+The one rule: what has left is the link's and no more the sender's, so a send returns then, as it does on a socket with
+room in its buffer; beyond the window it returns when the receiver has it. The running loop's clock is the only one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from transports._blocks import Block
+from transports._errors import TransportError
+from transports._landing import copied
+from transports._slow_link import SlowLink
+
+Carry = Callable[[Sequence[Block]], Awaitable[None]]
+
+
+class _Parcel:
+    """A message under way, and whom to wake when its sender may have its memory back.
+
+    Args:
+        room: bytes of the window that it takes; 0 where the sender lends its memory until the receiver has it.
+    """
+
+    __slots__ = ("arrives", "blocks", "carry", "free", "handing", "room")
+
+    def __init__(self, arrives: float, blocks: Sequence[Block], carry: Carry, room: int):
+        self.arrives, self.blocks, self.carry, self.room = arrives, blocks, carry, room
+        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.handing: asyncio.Task[None] | None = None
+
+    def settle(self, error: Exception | None = None) -> None:
+        if self.free.done():
+            return
+        if error is None:
+            self.free.set_result(None)
+        else:
+            self.free.set_exception(error)
+            self.free.exception()  # the sender may be gone; that is no news then
+
+    def withdraw(self) -> None:
+        """Its sender was cancelled: it arrives whole or not at all."""
+        self.free.cancel()
+        if self.handing is not None:
+            self.handing.cancel()
+
+
+class Courier:
+    """One direction to one peer.
+
+    Args:
+        window: bytes that may be under way, or wait at the receiver's end, in memory of the link's own.
+        failed: told when a message could not be handed over.
+    """
+
+    def __init__(self, link: SlowLink, window: float, failed: Callable[[TransportError], None]):
+        self._link, self._window, self._failed = link, window, failed
+        self._loop = asyncio.get_running_loop()
+        self._flying: deque[_Parcel] = deque()
+        self._walk: asyncio.Task[None] | None = None
+        self._handing: set[asyncio.Task[None]] = set()
+
+    async def post(self, blocks: Sequence[Block], head_bytes: int, carry: Carry) -> None:
+        """Send blocks; return when their memory may be reused.
+
+        Args:
+            head_bytes: what travels beside the blocks.
+            carry: hands the blocks, or a copy, to the receiver's end.
+        Raises:
+            TransportError: what `carry` raised, if that was before the return; or what was given to `fail`.
+        """
+        nbytes = sum(block.nbytes for block in blocks)
+        passage = self._link.passage(self._loop.time(), nbytes + head_bytes)
+        parcel = self._parcel(passage.arrives, blocks, nbytes, carry)
+        leaving = self._loop.call_at(passage.left, parcel.settle) if parcel.room or not nbytes else None
+        try:
+            await parcel.free
+        except asyncio.CancelledError:
+            parcel.withdraw()
+            raise
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+
+    async def landed(self) -> None:
+        """Wait until nothing is under way any more."""
+        while self._walk is not None and not self._walk.done():
+            await asyncio.wait([self._walk])
+
+    async def ended(self) -> None:
+        """Wait until the receiver's end has let go of everything."""
+        while self._handing:
+            await asyncio.wait(self._handing)
+
+    def fail(self, error: TransportError) -> None:
+        """Drop what is under way."""
+        for parcel in self._flying:
+            self._window += parcel.room
+            parcel.settle(error)
+        self._flying.clear()
+        if self._walk is not None:
+            self._walk.cancel()
+
+    def _parcel(self, arrives: float, blocks: Sequence[Block], nbytes: int, carry: Carry) -> _Parcel:
+        """Put a message on its way, in memory of the link's own as far as the window goes."""
+        fits = nbytes <= self._window
+        parcel = _Parcel(arrives, copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
+        self._window -= parcel.room
+        self._flying.append(parcel)
+        if self._walk is None or self._walk.done():
+            self._walk = self._loop.create_task(self._carry_all())
+        return parcel
+
+    async def _carry_all(self) -> None:
+        while self._flying:
+            wait = self._flying[0].arrives - self._loop.time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+                continue
+            parcel = self._flying.popleft()
+            parcel.handing = self._loop.create_task(self._hand_over(parcel))
+            self._handing.add(parcel.handing)
+            parcel.handing.add_done_callback(self._handing.discard)
+
+    async def _hand_over(self, parcel: _Parcel) -> None:
+        """Wait with the message at the receiver's end until it is asked for there, if need be."""
+        try:
+            if not parcel.free.cancelled():
+                await parcel.carry(parcel.blocks)
+            parcel.settle()
+        except TransportError as error:
+            parcel.settle(error)
+            self._failed(error)
+        finally:
+            self._window += parcel.room

@@ -1,0 +1,138 @@
+"""Any transport over slow links: the same messages, later. For rehearsing a slow network on one machine.
+
+The one rule: only time is added; what comes, in which order, and what goes wrong is the inner transport's business.
+Every rank delays what it sends; what a rank sends to itself is not delayed. Collectives that a transport offers by
+itself are not passed on, because their bytes could not be delayed.
+"""
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+from transports._blocks import Block
+from transports._contract import Frame, Key, Traffic, Transport
+from transports._courier import Courier
+from transports._errors import Closed, PeerAborted, PeerLost, TransportError
+from transports._shape import Shape
+from transports._slow_link import SlowLink
+from transports._standing import Standing
+from transports._wire import PREAMBLE_BYTES, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+
+WINDOW_BYTES = 4 << 20  # what a kernel's buffers hold on their way, beside what the link itself does
+
+T = TypeVar("T")
+
+
+class Shaped(Transport):
+    """One rank's end behind slow links.
+
+    Args:
+        inner: does the sending; owned from now on.
+        shape: of the links to all peers, each direction by itself.
+    """
+
+    def __init__(self, inner: Transport, shape: Shape):
+        self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
+        self._inner, self._shape = inner, shape
+        self._standing = Standing(inner.world_size)
+        self._couriers: dict[int, Courier] = {}
+
+    def __repr__(self) -> str:
+        return f"<Shaped {self._inner!r}: {self._shape}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._inner.nodes
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._standing.check_sendable(peer)
+        blocks = [Block.of(array) for array in arrays]
+        head = encode_head(Kind.MESSAGE, key, blocks, note)
+        header = parse_header(parse_preamble(head), memoryview(head)[PREAMBLE_BYTES:])  # the sender may change the note
+
+        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+            return self._inner.send(peer, header.key, *parts, note=header.note)
+
+        await self._sent(peer, blocks, len(head), carry)
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._standing.check(peer)
+        frame = await self._heeding(self._inner.receive(peer, key, into))
+        self.traffic.count_received(sum(block.nbytes for block in frame.blocks))
+        return frame
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        self._standing.check_sendable(peer, channel)
+        block = Block.of(buffer)
+
+        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+            return self._inner.send_buffer(peer, channel, parts[0].data)
+
+        await self._sent(peer, [block], len(encode_buffer(channel, block.nbytes)), carry)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+        self._standing.check(peer, channel)
+        await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
+        self.traffic.count_received(Block.of(buffer).nbytes)
+
+    def computing(self, busy: bool) -> None:
+        self._inner.computing(busy)
+
+    def last_key(self, peer: int) -> Key | None:
+        return self._inner.last_key(peer)
+
+    async def abort(self, reason: str) -> None:
+        self._end(Closed(f"rank {self.rank} aborted: {reason}"))
+        await self._inner.abort(reason)
+        await self._ended()
+
+    async def close(self) -> None:
+        self._standing.finish(Closed(f"rank {self.rank} is closed"))
+        for courier in self._couriers.values():
+            await courier.landed()
+        await self._inner.close()
+        await self._ended()
+
+    def kill(self, reason: str = "it was killed") -> None:
+        """Die as a process does, where the inner transport can; what was under way is lost."""
+        self._end(Closed(f"rank {self.rank} is dead: {reason}"))
+        self._inner.kill(reason)
+
+    async def _sent(self, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any) -> None:
+        if peer == self.rank:
+            await self._heeding(carry(blocks))
+        else:
+            await self._courier(peer).post(blocks, head_bytes, carry)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
+
+    async def _heeding(self, work: Awaitable[T]) -> T:
+        """Await the inner transport, and hear from its errors what became of it or a peer."""
+        try:
+            return await work
+        except TransportError as error:
+            self._heed(error)
+            raise
+
+    def _heed(self, error: TransportError) -> None:
+        if isinstance(error, PeerLost):
+            self._standing.lose(error)
+            if error.rank in self._couriers:
+                self._couriers[error.rank].fail(error)
+        elif isinstance(error, (PeerAborted, Closed)):
+            self._end(error)
+
+    def _end(self, error: TransportError) -> None:
+        self._standing.finish(error)
+        for courier in self._couriers.values():
+            courier.fail(error)
+
+    async def _ended(self) -> None:
+        for courier in self._couriers.values():
+            await courier.ended()
+
+    def _courier(self, peer: int) -> Courier:
+        if peer not in self._couriers:
+            shape = self._shape
+            under_way = 0.0 if shape.rate == float("inf") else shape.rate * (shape.delay + shape.jitter)
+            link = SlowLink(shape, (self.rank, peer))
+            self._couriers[peer] = Courier(link, WINDOW_BYTES + under_way, self._heed)
+        return self._couriers[peer]
