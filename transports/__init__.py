@@ -1,6 +1,10 @@
-"""Frames between ranks: open a transport by its URL, then send and receive addressed messages or bare buffers."""
+"""Frames between ranks: open a transport by its URL, then send and receive addressed messages or bare buffers.
+
+Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
+"""
 
 from transports._blocks import Block
+from transports._codecs import Codec, Packed, codec_names, find_codec, pack, unpack
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import (
     AuthenticationError,
@@ -18,8 +22,10 @@ __all__ = [
     "AuthenticationError",
     "Block",
     "Closed",
+    "Codec",
     "Frame",
     "Key",
+    "Packed",
     "PeerAborted",
     "PeerLost",
     "RendezvousError",
@@ -27,6 +33,8 @@ __all__ = [
     "Transport",
     "TransportError",
     "WireError",
+    "codec_names",
+    "find_codec",
     "new_event_loop",
     "open_local",
     "open_transport",

@@ -177,11 +177,24 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
         raise _beyond("blocks", len(blocks), limits.blocks)
-    layouts = tuple([_layout(block, limits) for block in blocks])
+    layouts = tuple([parse_layout(block, limits) for block in blocks])
     body_bytes = sum([layout.nbytes for layout in layouts])
     if body_bytes != preamble.body_bytes:
         raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
     return Header(tuple(key), note, layouts, body_bytes)
+
+
+def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
+    """Read a block's [dtype, shape].
+
+    Raises:
+        WireError: it is none, or breaks a limit.
+    """
+    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
+        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
+    dtype, shape = block
+    _check_layout(dtype, shape, limits)
+    return Layout(dtype, tuple(shape))
 
 
 def split_body(layouts: Iterable[Layout], body: memoryview) -> tuple[Block, ...]:
@@ -214,14 +227,6 @@ def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
     if type(fields) is not list or len(fields) != 3:
         raise WireError(f"header is not [key, note, blocks] (got: {type(fields).__name__}, items expected: 3)")
     return fields
-
-
-def _layout(block: Any, limits: Limits) -> Layout:
-    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
-        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
-    dtype, shape = block
-    _check_layout(dtype, shape, limits)
-    return Layout(dtype, tuple(shape))
 
 
 def _check_key(key: Sequence[Any], limits: Limits) -> None:

@@ -1,0 +1,126 @@
+"""Clauses that every codec keeps, whatever it does to numbers."""
+
+import asyncio
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as drawn
+
+from transports import Block, WireError, codec_names, find_codec, pack, unpack
+from transports._blocks import SIZES
+from transports.local import world
+
+every_codec = pytest.mark.parametrize("codec", codec_names())
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def through(codec, *arrays):
+    packed = pack(codec, arrays)
+    return unpack(packed.blocks, packed.note)
+
+
+def test_the_codecs_are_those_that_the_document_names():
+    assert codec_names() == ["bf16", "blockwise8", "fp16", "zstd"]
+
+
+def test_an_unknown_codec_is_told_the_known_ones():
+    with pytest.raises(ValueError, match="unknown codec 'gzip'; known: bf16, blockwise8, fp16, zstd"):
+        find_codec("gzip")
+
+
+@every_codec
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (7, 5), (2, 1, 4097)])
+def test_dtype_and_shape_are_kept(codec, dtype, shape):
+    nbytes = int(np.prod(shape)) * SIZES[dtype]
+    block = Block(dtype, shape, memoryview(bytearray(nbytes)))
+    (back,) = through(codec, block)
+    assert (back.dtype, back.shape, back.nbytes) == (dtype, shape, nbytes)
+    assert bytes(back.data) == bytes(nbytes)
+
+
+@every_codec
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_come_back_as_near_as_eight_bits_allow(codec, dtype):
+    values = torch.linspace(-2, 2, 10_001).to(getattr(torch, dtype))
+    (back,) = through(codec, values)
+    assert abs(back.torch().double() - values.double()).max() <= 2 * 0.0072 + 2 * 2**-8
+    if find_codec(codec).lossless:
+        assert torch.equal(back.torch(), values)
+
+
+@every_codec
+def test_what_is_not_contiguous_is_read_in_its_order(codec):
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for part in (values.T, values[::2, ::3], values[:, ::-1]):
+        (back,) = through(codec, part)
+        (solid,) = through(codec, np.ascontiguousarray(part))
+        assert back.shape == part.shape and (back.numpy() == solid.numpy()).all()
+
+
+@every_codec
+@given(drawn.arrays(st.sampled_from([np.int64, np.uint8, np.bool_, np.complex64]), drawn.array_shapes(min_side=0)))
+def test_what_is_no_real_number_comes_back_to_the_bit(codec, array):
+    (back,) = through(codec, array)
+    assert bytes(back.data) == array.tobytes()
+
+
+@every_codec
+def test_the_array_itself_is_left_as_it_was(codec):
+    values = np.linspace(-1, 1, 5000, dtype=np.float32)
+    before = values.copy()
+    through(codec, values)
+    assert (values == before).all()
+
+
+@every_codec
+def test_what_was_coded_comes_back_in_memory_that_may_be_written_to(codec):
+    (back,) = through(codec, np.zeros(100_000, np.float32))
+    assert not back.data.readonly
+
+
+@every_codec
+def test_a_packed_message_travels_like_any_other(codec):
+    values = np.linspace(-1, 1, 5000, dtype=np.float32).reshape(50, 100)
+
+    async def main():
+        one, other = world(2)
+        packed = pack(codec, [values])
+        sending = asyncio.create_task(one.send(1, ("x",), *packed.blocks, note=packed.note))
+        frame = await other.receive(0, ("x",))
+        await sending
+        return unpack(frame.blocks, frame.note), one.traffic.bytes_to[1], packed.nbytes
+
+    (block,), sent, announced = asyncio.run(main())
+    assert block.shape == (50, 100) and sent == announced
+
+
+@every_codec
+def test_parts_that_are_missing_are_an_error_of_the_wire(codec):
+    packed = pack(codec, [np.zeros(100_000, np.float32)])
+    assert packed.nbytes <= 200_000
+    with pytest.raises(WireError, match="do not match"):
+        unpack(packed.blocks[:-1], packed.note)
+
+
+ALONE = """
+import sys
+import numpy as np
+from transports import Block, codec_names, pack, unpack
+true = Block("bfloat16", (3,), memoryview(bytearray(b"\\x80\\x3f\\x00\\x40\\x80\\xbf")))  # 1, 2, -1
+for name in codec_names():
+    for block in (true, Block.of(np.array([0.5, 1.0, -1.0], np.float32))):
+        packed = pack(name, [block])
+        (back,) = unpack(packed.blocks, packed.note)
+        assert (back.dtype, back.shape) == (block.dtype, block.shape)
+assert "torch" not in sys.modules
+"""
+
+
+def test_codecs_work_without_torch():
+    subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=60)

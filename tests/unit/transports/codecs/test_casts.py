@@ -1,0 +1,72 @@
+"""The casts to 16 bits round as torch does, with and without it, and say what does not fit."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from transports import Block, WireError, find_codec
+from transports._codecs import _floats
+
+
+@pytest.fixture(params=["with torch", "without torch"])
+def either(request, monkeypatch):
+    """Both ways in which the casts are made."""
+    if request.param == "without torch":
+        monkeypatch.delitem(sys.modules, "torch")
+
+
+def patterns(bits):
+    """Every float32 whose upper 16 bits are anything and whose lower ones are these."""
+    values = (np.arange(1 << 16, dtype=np.uint32) << 16) + np.uint32(bits)
+    return values.view(np.float32)
+
+
+@pytest.mark.parametrize("lower", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+def test_bfloat16_is_rounded_as_torch_does(either, lower):
+    values = patterns(lower)
+    expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    numbers = ~np.isnan(values)
+    found = _floats.to_bfloat16(values)
+    assert (found[numbers] == expected[numbers]).all()
+    assert np.isnan(_floats.from_bfloat16(found)[~numbers]).all()
+
+
+def test_every_bfloat16_comes_back_as_it_is(either):
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    wide = _floats.from_bfloat16(bits)
+    numbers = ~np.isnan(wide)
+    assert (_floats.to_bfloat16(wide)[numbers] == bits[numbers]).all()
+
+
+def test_every_float16_comes_back_as_it_is(either):
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    back = _floats.to_float16(_floats.from_float16(halves))
+    numbers = ~np.isnan(halves)
+    assert (back.view(np.uint16)[numbers] == halves.view(np.uint16)[numbers]).all()
+    assert np.isnan(back[~numbers]).all()
+
+
+def test_float16_is_rounded_as_numpy_does(either):
+    values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32) * 100
+    assert (_floats.to_float16(values) == values.astype(np.float16)).all()
+
+
+def test_memory_that_may_not_be_written_to_is_read(either):
+    block = Block.of(np.arange(6, dtype=np.float32).tobytes())
+    flat = Block("float32", (6,), block.data)
+    assert flat.data.readonly
+    for name in ("fp16", "bf16"):
+        assert find_codec(name).encode(flat)[0].nbytes == 12
+
+
+def test_what_is_too_large_for_float16_is_refused_with_the_number():
+    with pytest.raises(WireError, match=r"largest magnitude: 70000, limit: 65504.*bf16"):
+        find_codec("fp16").encode(Block.of(np.array([1, -7e4, np.inf], np.float32)))
+
+
+def test_what_is_infinite_already_stays_so():
+    values = np.array([np.inf, -np.inf, np.nan, 1], np.float32)
+    (part,) = find_codec("fp16").encode(Block.of(values))
+    assert part.numpy()[:2].tolist() == [np.inf, -np.inf] and np.isnan(part.numpy()[2])

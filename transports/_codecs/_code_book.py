@@ -1,0 +1,72 @@
+"""The 256 values that eight bits stand for, and the tables by which arrays are looked up. A constant of the protocol.
+
+For i = 0 to 6: plus and minus 10^(i-6) times the midpoints of linspace(0.1, 1, 2^i + 1); besides these 0 and 1.0. In
+ascending order, so that code 127 is zero.
+
+**To codes.** The nearest code of a float32 between -1 and 1 is a step function of its magnitude, with steps halfway
+between neighbours. Its upper 16 bits (sign, exponent, 7 bits of mantissa) name a cell that holds one step at most, and
+its lower 16 bits say on which side of it the value lies. So a cell's entry is laid out for one addition:
+
+    byte 3       byte 2                                bytes 1 and 0
+    sign: 00/ff  codes below the cell (with the sign)  65536 - the lower bits of the first value beyond the step, or 0
+
+Added to the lower bits of a value it carries into byte 2 exactly beyond the step, and byte 2 XOR byte 3 is the code:
+the sign turns n codes from zero up into n codes from zero down.
+
+**From codes.** Two neighbours are looked up at once: 65,536 pairs of float32.
+"""
+
+from functools import cache
+
+import numpy as np
+
+ZERO = 127
+"""The code of 0."""
+
+
+@cache
+def code_book() -> np.ndarray:
+    """The values in ascending order: float32 (256,), from -0.9930 to 1.0."""
+    values = [0.0, 1.0]
+    for power in range(7):
+        edges = np.linspace(0.1, 1.0, 2**power + 1)
+        middles = 10.0 ** (power - 6) * (edges[:-1] + edges[1:]) / 2
+        values += [*middles, *-middles]
+    return _constant(np.sort(np.array(values)).astype(np.float32))
+
+
+@cache
+def cell_table() -> np.ndarray:
+    """What is added to a value's lower 16 bits, by its upper 16: uint32 (65536,)."""
+    upwards = code_book()[ZERO:]
+    both_signs = [_half(upwards, 0, ZERO), _half(-code_book()[ZERO::-1], 0xFF, 255 - ZERO)]
+    return _constant(np.concatenate(both_signs))
+
+
+@cache
+def pair_table() -> np.ndarray:
+    """Two values as the 64 bits of two float32, by two codes as the 16 bits of two uint8: uint64 (65536,)."""
+    codes = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    return _constant(code_book()[codes].view(np.uint64))
+
+
+def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:
+    """The entries of one sign's 32,768 cells, for magnitudes that begin with 0."""
+    steps = _first_beyond((magnitudes[:-1].astype(float) + magnitudes[1:]) / 2)
+    starts = np.arange(1 << 15, dtype=np.uint32) << 16
+    entries = (np.searchsorted(steps, starts, "right") + first).astype(np.uint32) << 16
+    inside = steps & 0xFFFF > 0
+    entries[steps[inside] >> 16] += 0x10000 - (steps[inside] & 0xFFFF)
+    return entries | np.uint32(sign << 24)
+
+
+def _first_beyond(values: np.ndarray) -> np.ndarray:
+    """The bits of the first float32 above each of these float64."""
+    near = values.astype(np.float32)
+    beyond = np.where(near > values, near, np.nextafter(near, np.float32(np.inf)))
+    return beyond.view(np.uint32)
+
+
+def _constant(table: np.ndarray) -> np.ndarray:
+    table.flags.writeable = False
+    return table

@@ -1,0 +1,49 @@
+"""From a codec's name to the codec. The rule: a name is looked for among the files here before any is imported."""
+
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from transports._codecs._contract import Codec
+
+
+def codec_names() -> list[str]:
+    """The codecs that are there, by name."""
+    package = import_module(__package__)
+    return sorted(module.name for module in iter_modules(package.__path__) if not module.name.startswith("_"))
+
+
+@lru_cache(maxsize=64)
+def find_codec(spec: str) -> Codec:
+    """The codec that a name with an optional argument means: `blockwise8`, `blockwise8:256`, `zstd:9`.
+
+    Raises:
+        ValueError: no such codec (the known ones are named), or an argument that it does not take.
+    """
+    name, _, argument = spec.partition(":")
+    if name not in codec_names():
+        raise ValueError(f"unknown codec {name[:40]!r}; known: {', '.join(codec_names())}")
+    return import_module(f"{__package__}.{name}").build(argument)
+
+
+def whole(spec: str, argument: str, default: int, least: int, most: int) -> int:
+    """A codec's argument that is a whole number.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
+    if not argument:
+        return default
+    if not (argument.isascii() and argument.isdecimal() and len(argument) < 10 and least <= int(argument) <= most):
+        raise ValueError(f"{spec} takes a number from {least} to {most} (got: {argument[:40]!r})")
+    return int(argument)
+
+
+def no_argument(spec: str, argument: str) -> None:
+    """Refuse an argument.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if argument:
+        raise ValueError(f"{spec} takes no argument (got: {argument[:40]!r})")
