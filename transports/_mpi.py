@@ -20,7 +20,6 @@ that this peer still holds, so that the peer can go; a rank that closes throws a
 
 import asyncio
 import os
-from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
@@ -39,6 +37,7 @@ from transports._mpi_bodies import Bodies
 from transports._mpi_buffers import Buffers
 from transports._mpi_frames import Frames
 from transports._mpi_native import MpiNative
+from transports._mpi_neighbours import Neighbours, nodes_of
 from transports._mpi_requests import keep_alive, outcomes_now
 from transports._poller import Patience, Poller
 from transports._standing import Standing
@@ -87,10 +86,18 @@ class MpiTransport(Transport):
         comms: three duplicates of it, which become the transport's own.
         inline: bodies up to so many bytes travel with their header and are sent without being asked for.
         piece: bytes that MPI is told about at once, below 2 GiB.
+        shared: larger bodies, so many bytes of them at a time, travel through memory shared by the ranks of a node.
     """
 
     def __init__(
-        self, world: MPI.Comm, comms: Sequence[MPI.Comm], patience: Patience, limits: Limits, inline: int, piece: int
+        self,
+        world: MPI.Comm,
+        comms: Sequence[MPI.Comm],
+        patience: Patience,
+        limits: Limits,
+        inline: int,
+        piece: int,
+        shared: int,
     ):
         self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
         self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
@@ -98,10 +105,10 @@ class MpiTransport(Transport):
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._standing = Standing(world.size)
         self._closing, self._closed = asyncio.Lock(), False
-        self._poller = Poller(outcomes_now, patience)
+        self._neighbours = Neighbours(lambda: self._poller.wake(), shared)
+        self._poller = Poller(outcomes_now, patience, self._neighbours.doze)
         frames, bodies, buffers = comms
-        self._bells = Bells(self._poller.wake)
-        longest, ring = PREAMBLE_BYTES + limits.header + inline, self._bells.ring
+        longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
         self._frames = Frames(frames, self._poller, longest, ring, self._heard, self._give_up)
         self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
         self._buffers = Buffers(buffers, self._poller, piece)
@@ -109,7 +116,12 @@ class MpiTransport(Transport):
 
     @classmethod
     async def open(
-        cls, world: MPI.Comm, limits: Limits = DEFAULT_LIMITS, inline: int = 16 << 10, piece: int = 1 << 30
+        cls,
+        world: MPI.Comm,
+        limits: Limits = DEFAULT_LIMITS,
+        inline: int = 16 << 10,
+        piece: int = 1 << 30,
+        shared: int = 256 << 20,
     ) -> "MpiTransport":
         """Open this rank's end; returns when every rank of `world` has called it."""
         duplicates = [world.Idup() for _ in range(3)]
@@ -118,13 +130,19 @@ class MpiTransport(Transport):
             await asyncio.sleep(1e-3)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         patience = Patience.on_node(node.size, len(os.sched_getaffinity(0)))
-        transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece)
-        transport._hang_bells(node)
+        transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
+        met = transport._neighbours.meet(node, world.rank)
+        transport._poller.is_woken(met and node.size == world.size)
+        transport._nodes = nodes_of(transport._comms[0], node)
         node.Free()
         return transport
 
     def __repr__(self) -> str:
         return f"<MpiTransport rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
@@ -134,8 +152,10 @@ class MpiTransport(Transport):
             self._keep_for_itself(encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
             await self._frames.send(peer, b"".join(encode(Kind.MESSAGE, key, blocks, note, limits=self._limits)))
+        elif (page := self._neighbours.put(peer, blocks)) is not None:
+            await self._frames.send(peer, self._head(Kind.SHARED, key, blocks, note, page))
         else:
-            await self._bodies.hold(peer, blocks, partial(self._offer, key, blocks, note))
+            await self._bodies.hold(peer, blocks, partial(self._head, Kind.OFFER, key, blocks, note))
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
@@ -204,25 +224,14 @@ class MpiTransport(Transport):
                 await self._poller.turn()
             in_order = self._poller.failure is None
             self._poller.stop()
-            self._bells.close()
+            self._neighbours.close()
             await self._task
             self._closed = True
             if in_order:
                 self._free()
 
-    def _hang_bells(self, node: MPI.Comm) -> None:
-        """Exchange bells with the ranks of this node; all of them must do so."""
-        ranks, names = memoryview(bytearray(8 * node.size)).cast("q"), bytearray(NAME_BYTES * node.size)
-        node.Allgather([array("q", [self.rank]), MPI.INT64_T], [ranks, MPI.INT64_T])
-        node.Allgather([self._bells.name, MPI.BYTE], [names, MPI.BYTE])
-        starts = range(0, len(names), NAME_BYTES)
-        met = self._bells.meet(
-            {rank: bytes(names[at : at + NAME_BYTES]) for rank, at in zip(ranks, starts, strict=True)}
-        )
-        self._poller.is_woken(met and node.size == self.world_size)
-
-    def _offer(self, key: Key, blocks: Sequence[Block], note: Any, tag: int) -> bytes:
-        return encode_head(Kind.OFFER, key, blocks, note, tag, self._limits)
+    def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
+        return encode_head(kind, key, blocks, note, where, self._limits)
 
     def _keep_for_itself(self, frame: bytes, blocks: Sequence[Block]) -> None:
         """A message to this very rank: 1 MiB by way of MPI takes 0.7 ms, the copy alone a tenth of that."""
@@ -238,6 +247,9 @@ class MpiTransport(Transport):
             case Kind.MESSAGE:
                 blocks = split_body(header.layouts, frame[start:])
                 self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
+            case Kind.SHARED:
+                blocks = split_body(header.layouts, self._look(source, preamble.channel, header.nbytes))
+                self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
             case Kind.OFFER if self._standing.end is None:
                 self._mailbox.arrived(source, header.key, _Message(header, preamble.channel, None))
             case Kind.OFFER:
@@ -248,6 +260,12 @@ class MpiTransport(Transport):
                 self._goodbye_came(source, int(header.note))
             case kind:
                 raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
+
+    def _look(self, source: int, page: int, nbytes: int) -> memoryview:
+        try:
+            return self._neighbours.look(source, page, nbytes)
+        except OSError as error:
+            raise PeerLost(source, f"its memory is gone ({error})") from error
 
     def _restore(self, arrival: Arrival[_Message], blocks: Sequence[Block]) -> None:
         arrival.item.blocks = copied(blocks)

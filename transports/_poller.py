@@ -73,10 +73,12 @@ class Poller:
         test: given the requests, returns (index, outcome) of those done now; an outcome that is an exception is a
             failure. It never blocks.
         patience: how long to nap.
+        doze: told True, one poll before the first nap, when this rank must be woken to hear of anything at once; False
+            when it polls without naps again.
     """
 
-    def __init__(self, test: Test, patience: Patience):
-        self._test, self._patience = test, patience
+    def __init__(self, test: Test, patience: Patience, doze: Callable[[bool], None] = lambda dozing: None):
+        self._test, self._patience, self._doze = test, patience, doze
         self._loop = asyncio.get_running_loop()
         self._listen: Callable[[], bool] = lambda: False
         self._requests: list[Any] = []
@@ -85,6 +87,7 @@ class Poller:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle
         self._napping = False
+        self._dozing = False
         self._computing = False
         self._woken = False
         self._urgent = 0
@@ -101,6 +104,11 @@ class Poller:
     def failure(self) -> Exception | None:
         """Why nothing is watched any more, if that is so."""
         return self._failure
+
+    @property
+    def gentle(self) -> bool:
+        """Whether this rank computes, so that nothing should spin beside it."""
+        return self._computing
 
     def listen(self, listen: Callable[[], bool]) -> None:
         """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
@@ -206,9 +214,15 @@ class Poller:
             resolve(self._over, None)
             return
         quiet, asleep = self._loop.time() - self._active, self._woken and not self._requests
-        pause = self._patience.nap(quiet, self._computing, self._urgent > 0, asleep)
-        self._napping = pause > 0
-        if pause:
+        self._rest(self._patience.nap(quiet, self._computing, self._urgent > 0, asleep))
+
+    def _rest(self, pause: float) -> None:
+        """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
+        self._napping = pause > 0 and self._dozing
+        if self._dozing != (pause > 0):
+            self._dozing = pause > 0
+            self._doze(self._dozing)
+        if self._napping:
             self._next = self._loop.call_later(pause, self._tick)
         else:
             os.sched_yield()

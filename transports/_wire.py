@@ -37,6 +37,7 @@ class Kind(IntEnum):
     BUFFER = 3  # bare bytes on `channel`, without a header
     ABORT = 4  # the sender failed; `note` is the reason
     GOODBYE = 5  # the sender closed in order and sends nothing more
+    SHARED = 6  # an addressed message whose body lies in memory that both ends share, from page `channel` on
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,8 @@ def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAUL
         raise WireError(f"not a frame (magic: {magic!r}, expected: {MAGIC!r}); is another program on this port?")
     if version != VERSION:
         raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
-    if not Kind.MESSAGE <= kind <= Kind.GOODBYE:
-        raise WireError(f"unknown kind of frame (kind: {kind}, known: {Kind.MESSAGE:d} to {Kind.GOODBYE:d})")
+    if not Kind.MESSAGE <= kind <= Kind.SHARED:
+        raise WireError(f"unknown kind of frame (kind: {kind}, known: {Kind.MESSAGE:d} to {Kind.SHARED:d})")
     if header_bytes > limits.header:
         raise _beyond("header bytes", header_bytes, limits.header)
     if body_bytes > limits.body:

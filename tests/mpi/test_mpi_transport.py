@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.conformance.clauses import EVERYWHERE, hold
+from tests.conformance import addressed, cancelling
+from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
+from tests.conformance.neighbours import LARGE, filled, same, sending
 from transports import Block, TransportError, new_event_loop, open_transport
 from transports._mpi import MpiTransport
 from transports._mpi_requests import TAGS, Tags
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
+WITHOUT_SHARED_MEMORY = [*clauses_of(addressed), *clauses_of(cancelling)]
 
 
 def run(clause, opening=None):
@@ -35,9 +38,43 @@ def test_clause(clause):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("clause", WITHOUT_SHARED_MEMORY)
+def test_clause_without_shared_memory(clause):
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, shared=0))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("shared", [1 << 20, 256 << 20])
+def test_messages_that_are_held_on_to_leave_ways_for_others(shared):
+    """What finds no room in shared memory travels by MPI, in its order, and room is found again."""
+
+    async def clause(end):
+        after, before = (end.rank + 1) % end.world_size, (end.rank - 1) % end.world_size
+        for _ in range(3):
+            async with sending(*(end.send(after, ("k",), filled(end.rank, LARGE, n)) for n in range(40))):
+                frames = [await end.receive(before, ("k",)) for _ in range(40)]
+            assert all(same(frame.blocks[0], filled(before, LARGE, n)) for n, frame in enumerate(frames))
+
+    run(clause, MpiTransport.open(WORLD, shared=shared))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_received_memory_outlives_its_senders_end():
+    frames = []
+
+    async def clause(end):
+        async with sending(end.send((end.rank + 1) % end.world_size, ("k",), filled(end.rank, LARGE))):
+            frames.append(await end.receive((end.rank - 1) % end.world_size, ("k",)))
+
+    run(clause)
+    WORLD.Barrier()
+    assert same(frames[0].blocks[0], filled((WORLD.rank - 1) % WORLD.size, LARGE))
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("clause", ["every_dtype_comes_as_it_went", "buffers_come_in_the_order_sent"])
 def test_what_exceeds_a_piece_is_still_one_message(clause):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, piece=1000))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, piece=1000, shared=0))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -46,7 +83,7 @@ def test_what_exceeds_a_piece_is_still_one_message(clause):
 )
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_where_a_body_travels_makes_no_difference(clause, inline):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, inline=inline))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, inline=inline, shared=0))
 
 
 @pytest.mark.mpi

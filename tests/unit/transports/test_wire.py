@@ -83,7 +83,7 @@ def test_a_bare_buffer_has_no_header():
         (struct.pack("!4sBBHIQ", b"HTTP", 1, 1, 0, 0, 0), ["HTTP", "another program"]),
         (struct.pack("!4sBBHIQ", MAGIC, 9, 1, 0, 0, 0), ["9", str(VERSION)]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 0, 0, 0, 0), ["kind: 0"]),
-        (struct.pack("!4sBBHIQ", MAGIC, VERSION, 6, 0, 0, 0), ["kind: 6"]),
+        (struct.pack("!4sBBHIQ", MAGIC, VERSION, 7, 0, 0, 0), ["kind: 7"]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 1, 0, 65537, 0), ["65537", "65536"]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 1, 0, 0, 2**64 - 1), [str(2**64 - 1), str(64 << 30)]),
     ],
