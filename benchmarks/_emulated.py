@@ -114,32 +114,39 @@ class EmulatedJob:
         ]
         self._groups = {b.stages: Group(actor.transport, b.holders, FIRST_CHANNEL + b.stages[0]) for b in self._buckets}
 
-    async def step(self, number: int, eager: Collection[int] | None = None, algorithm: str = "auto") -> float:
+    async def step(
+        self,
+        number: int,
+        eager: Collection[int] | None = None,
+        algorithm: str = "auto",
+        summed: Collection[int] | None = None,
+    ) -> float:
         """Walk the schedule once and finish the sums; returns this rank's seconds.
 
         Args:
             number: not yet given to any job of this process; the same on all ranks.
             eager: the stages whose sum begins with their last backward; those before an idle gap if not given.
             algorithm: of the sums.
+            summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
         start = self._seat.device.clock.now()
-        sync = self._sync(self.walk.eager if eager is None else eager, algorithm)
+        sync = self._sync(self.walk.eager if eager is None else eager, algorithm, summed)
         worker, order = TrainWorker(self._seat, number, sync, self.walk.instructions), self.walk.instructions
         await (follow_order(worker, order) if self._recorded else self.walk.schedule.schedule(worker))
         await sync.finish()
         return self._seat.device.clock.now() - start
 
-    async def sums(self, algorithm: str = "auto") -> float:
+    async def sums(self, algorithm: str = "auto", summed: Collection[int] | None = None) -> float:
         """Make the step's sums and nothing else; returns this rank's seconds."""
         start = self._seat.device.clock.now()
-        await self._sync((), algorithm).finish()
+        await self._sync((), algorithm, summed).finish()
         return self._seat.device.clock.now() - start
 
-    def _sync(self, eager: Collection[int], algorithm: str) -> GradientSync[Bucket]:
+    def _sync(self, eager: Collection[int], algorithm: str, summed: Collection[int] | None) -> GradientSync[Bucket]:
         groups = self._groups
         return GradientSync(
             self._actor,
-            self._buckets,
+            [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
             lambda bucket: sum_over_holders(groups, algorithm, bucket),
             eager,
             self._seat.stages,

@@ -1,7 +1,8 @@
 """Gradient sums after the flush, early, or early before a gap: `mpirun -n 8 python -m benchmarks.sync_overlap`.
 
 The Chimera paper's Figure 12 on emulated devices: Bert-48's stages in proportion, D = 4, N = 8, summed for real over W
-groups, beside the simulator with hops and sums as they were measured alone in the same rounds.
+groups, beside the simulator with hops and sums as they were measured alone in the same rounds. And what the sums that
+a gap follows add to a step without any.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ import os
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 
 import torch
@@ -19,6 +21,7 @@ import tyro
 
 from apps._presets import layer_shapes
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._gaps import Overlap, gaps_of
 from benchmarks._hops import fitted, hop
 from benchmarks.paper_figures import BERT
 from collectives import Links
@@ -29,14 +32,14 @@ from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
 from pipelined.launch import detect
 from pipelined.plan import Plan
+from pipelined.pricer import Costs
 from pipelined.runtime import run
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from transports import Transport
 
-ALGORITHM = "rabenseifner"
-SUMS = "sums alone"
+SUMS, GAP_SUMS, GAPS, NONE = "sums alone", "gap sums alone", "gap sums only", "no sums"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Options:
     """Bytes of each activation and each gradient between stages."""
     gradient_mib: float = 8.0
     """MiB of the largest stage's gradients; the others are in Bert-48's proportion."""
+    algorithm: str = "rabenseifner"
+    """Of the sums; the simulator prices it."""
     steps: int = 7
     """Rounds timed, after one that is not."""
     hops: int = 4
@@ -98,6 +103,10 @@ class Options:
         seconds = {"forward": self.forward_ms / 1e3, "backward": self.backward_ms / 1e3}
         return Load(seconds, self.activation_bytes, self.gradient_bytes)
 
+    def gaps(self) -> dict[int, float]:
+        """Idle seconds after the last backward of each stage that has such a gap."""
+        return gaps_of(self.plan, Costs(self.load.seconds["forward"], self.load.seconds["backward"]))
+
     @property
     def workload(self) -> Workload:
         """The same for the simulator."""
@@ -126,12 +135,12 @@ class Row:
 async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
     """Rounds of each way, of the sums alone, and of hops; seconds by what was measured, on rank 0."""
     job = await asyncio.to_thread(EmulatedJob, actor, options.plan, options.load)
-    early = {"eager": range(options.depth), "gap": job.walk.eager, "after": ()}
+    gaps = await asyncio.to_thread(options.gaps)
     taken = defaultdict[str, list[float]](list)
+    works = _works(job, options.algorithm, gaps)
     for round_ in range(options.steps + 1):
-        for place, work in enumerate([*(_stepping(job, early[sync]) for sync in SYNCS), _summing(job)]):
-            number = round_ * (len(SYNCS) + 1) + place
-            taken[(*SYNCS, SUMS)[place]].append(await slowest_of(actor, number, work))
+        for place, (name, work) in enumerate(works.items()):
+            taken[name].append(await slowest_of(actor, round_ * len(works) + place, work))
         for place in range(options.hops):
             number = 2 * (round_ * options.hops + place)
             taken["empty"].append(await hop(actor, RealClock(), 0, number))
@@ -139,12 +148,16 @@ async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
     return {name: several[len(several) // (options.steps + 1) :] for name, several in taken.items()}
 
 
-def _stepping(job: EmulatedJob, eager: Sequence[int] | frozenset[int]) -> Callable[[int], Awaitable[float]]:
-    return lambda number: job.step(number, eager, ALGORITHM)
-
-
-def _summing(job: EmulatedJob) -> Callable[[int], Awaitable[float]]:
-    return lambda number: job.sums(ALGORITHM)
+def _works(job: EmulatedJob, algorithm: str, gaps: Collection[int]) -> dict[str, Callable[[int], Awaitable[float]]]:
+    """What is done in each round, by name."""
+    early = {"eager": range(job.plan.depth), "gap": job.walk.eager, "after": ()}
+    return {
+        **{sync: partial(job.step, eager=early[sync], algorithm=algorithm) for sync in SYNCS},
+        NONE: partial(job.step, summed=()),
+        GAPS: partial(job.step, algorithm=algorithm, summed=gaps),
+        SUMS: lambda number: job.sums(algorithm),
+        GAP_SUMS: lambda number: job.sums(algorithm, gaps),
+    }
 
 
 def links_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Links:
@@ -163,7 +176,7 @@ def links_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Links:
 
 def _sums(options: Options, rank: int, links: Links) -> float:
     """Seconds that a rank's sums take one after another."""
-    plan, cost = options.plan, known(ALGORITHM).cost
+    plan, cost = options.plan, known(options.algorithm).cost
     each = [(len(plan.holders(stage)), options.gradient_bytes[stage]) for stage in plan.stages_of(rank)]
     return sum(cost(size, nbytes, links.alpha, links.beta, links.gamma) for size, nbytes in each)
 
@@ -173,23 +186,29 @@ def compared(options: Options, taken: Mapping[str, Sequence[float]]) -> tuple[Li
     links = links_of(options, taken)
     rows = []
     for sync in SYNCS:
-        done = simulate(options.plan, options.workload, Machine(links), sync, all_reduce=ALGORITHM)
+        done = simulate(options.plan, options.workload, Machine(links), sync, all_reduce=options.algorithm)
         rows.append(Row(sync, done.makespan + done.exposed_sync, tuple(taken[sync])))
     return links, rows
 
 
-def told(options: Options, links: Links, rows: Sequence[Row], alone: Sequence[float]) -> str:
+def overlap_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Overlap:
+    """What the sums that a gap follows added."""
+    return Overlap(options.gaps(), *(tuple(taken[name]) for name in (NONE, GAPS, GAP_SUMS, SUMS)))
+
+
+def told(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:
     """The table, or one JSON object; throughput is over that of summing after the flush."""
+    alone = statistics.median(overlap.all_s)
     after = next(row for row in rows if row.sync == "after")
     shares = {r.sync: (after.simulated_s / r.simulated_s, after.step_s / r.step_s) for r in rows}
     if options.json:
         machine = {"alpha_s": links.alpha, "beta_s": links.beta, "gamma_s": links.gamma, "load": os.getloadavg()[0]}
-        sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": statistics.median(alone), **machine}
+        sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": alone, **machine}
         plain = [
             {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]}
             for r in rows
         ]
-        return json.dumps({**asdict(options), **sums, "rows": plain})
+        return json.dumps({**asdict(options), **sums, "rows": plain, "overlap": overlap.plain()})
     lines = [
         f"{'sums':6} {'simulated':>10} {'step':>9} (least-most), ratio; throughput over after: simulated, measured"
     ]
@@ -202,10 +221,10 @@ def told(options: Options, links: Links, rows: Sequence[Row], alone: Sequence[fl
     sizes = ", ".join(f"{nbytes / 2**20:.1f}" for nbytes in options.gradient_bytes)
     lines.append(
         f"{options.schedule} D={options.depth} N={options.microbatches} W={options.width}, gradients of {sizes} MiB; "
-        f"the sums alone {statistics.median(alone) * 1e3:.1f} ms, a hop {links.alpha * 1e3:.2f} ms and "
+        f"the sums alone {alone * 1e3:.1f} ms, a hop {links.alpha * 1e3:.2f} ms and "
         f"{links.beta * 2**20 * 1e3:.2f} ms/MiB; load {os.getloadavg()[0]:.1f}"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, overlap.line()])
 
 
 async def bench(transport: Transport, options: Options) -> int:
@@ -214,7 +233,8 @@ async def bench(transport: Transport, options: Options) -> int:
         taken = await measure(actor, options)
     if transport.rank == 0:
         links, rows = await asyncio.to_thread(compared, options, taken)
-        print(told(options, links, rows, taken[SUMS]), flush=True)
+        overlap = await asyncio.to_thread(overlap_of, options, taken)
+        print(told(options, links, rows, overlap), flush=True)
     return 0
 
 

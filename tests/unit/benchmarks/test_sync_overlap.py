@@ -6,13 +6,17 @@ import math
 import pytest
 
 from apps._presets import parameters
+from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, told
 from collectives import Links
 from collectives.all_reduce import known
 from pipelined.errors import UsageError
+from pipelined.plan import Plan
+from pipelined.pricer import Costs
 
 MIB = 1 << 20
+OVERLAP = Overlap({3: 0.030}, (0.30, 0.31, 0.30), (0.302, 0.311, 0.309), (0.01,), (0.04,))
 TAKEN = {"empty": [1e-4], "full": [4e-4], SUMS: [0.040], "eager": [0.33], "gap": [0.32], "after": [0.36]}
 
 
@@ -51,9 +55,33 @@ def test_summing_early_is_simulated_to_be_shorter_than_after_the_flush():
 @pytest.mark.parametrize("as_json", [False, True])
 def test_throughput_is_told_over_that_of_summing_after_the_flush(as_json):
     rows = [Row("gap", 0.5, (0.4, 0.5, 0.9)), Row("after", 1.0, (1.0,))]
-    text = told(Options(json=as_json), Links(1e-4, 1e-10, 0.0), rows, [0.04])
+    text = told(Options(json=as_json), Links(1e-4, 1e-10, 0.0), rows, OVERLAP)
     if as_json:
         gap = json.loads(text)["rows"][0]
         assert gap["gain"] == gap["simulated_gain"] == 2.0 and gap["step_s"] == 0.5
     else:
         assert "2.000 2.000" in text and "the sums alone 40.0 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("depth", "microbatches", "gaps"),
+    [(4, 4, {3: 30}), (4, 8, {3: 30}), (8, 8, {5: 20, 6: 40, 7: 90})],  # read off the printed grids
+)
+def test_gaps_are_those_of_the_grid(depth, microbatches, gaps):
+    found = gaps_of(Plan("chimera", depth, 1, 1, microbatches), Costs(0.010, 0.020))
+    assert found == {stage: pytest.approx(ms / 1e3) for stage, ms in gaps.items()}
+
+
+def test_a_schedule_without_gaps_hides_nothing():
+    assert gaps_of(Plan("gpipe", 4, 1, 1, 4), Costs(0.010, 0.020)) == {}
+    assert not Overlap({}, (1.0,), (1.0,), (0.0,), (0.1,)).long_enough
+
+
+def test_what_is_not_hidden_is_what_steps_became_longer_by():
+    assert OVERLAP.more_s == pytest.approx(0.002) and OVERLAP.share == pytest.approx(0.05)
+    assert OVERLAP.long_enough and "+2.0 ms longer" in OVERLAP.line() and "within 10%" in OVERLAP.line()
+
+
+def test_sums_that_fill_more_than_the_gap_are_told():
+    slow = Overlap({3: 0.005}, (0.30,), (0.32,), (0.01,), (0.04,))
+    assert "longer than the shortest gap" in slow.line() and "over 10%" in slow.line()
