@@ -78,7 +78,7 @@ class Config:
     recompute: bool = False
     """Keep inputs alone and run each forward again before its backward."""
     all_reduce: str = "auto"
-    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling or native."""
+    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling, native or shared."""
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a transport's URL."""
     init: Path | None = None

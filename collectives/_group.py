@@ -13,7 +13,7 @@ from collectives._pieces import Range, pieces
 from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
-from transports._contract import Native, Transport
+from transports._contract import Native, Shared, Transport
 
 
 class Group:
@@ -29,20 +29,30 @@ class Group:
         links: what messages cost between these ranks; `auto` chooses by it.
         piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and follow
             one another closely, but each costs a message.
+        window: bytes that each rank lends the others where the transport lets them share memory.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
 
     def __init__(
-        self, transport: Transport, ranks: Sequence[int], channel: int, links: Links | None = None, piece: int = 2 << 20
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        channel: int,
+        links: Links | None = None,
+        piece: int = 2 << 20,
+        window: int = 2 << 20,
     ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.links, self.piece = links or Links(), piece
+        self.links, self.piece, self._window = links or Links(), piece, window
         self._check()
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
         self._memory: dict[int, np.ndarray] = {}
+        self._windows: dict[str, list[Vector]] = {}
+        self._shared: Shared | None = None
+        self._asked = False
 
     def _check(self) -> None:
         if self.transport.rank not in self.ranks:
@@ -101,3 +111,19 @@ class Group:
     def native(self) -> Native | None:
         """The transport's own collectives over these ranks, or None where it has none."""
         return self.transport.native(self.ranks, self.channel)
+
+    async def shared(self) -> Shared | None:
+        """The memory that the ranks share, or None, on all of them alike, where they share none; inside the turn."""
+        if not self._asked:
+            memory = self.transport.shared(self.ranks, self.channel, self._window)
+            self._shared = memory if memory is not None and await memory.ready() else None
+            self._asked = True
+        return self._shared
+
+    def windows(self, vector: Vector) -> list[Vector]:
+        """The ranks' windows in the memory they share, each as a whole number of elements of the vector's dtype."""
+        if vector.dtype not in self._windows:
+            usable = self._window // vector.itemsize * vector.itemsize
+            views = [np.frombuffer(window, np.uint8, usable) for window in self._shared.windows]
+            self._windows[vector.dtype] = [vector.over(view) for view in views]
+        return self._windows[vector.dtype]

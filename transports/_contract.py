@@ -74,6 +74,32 @@ class Native(Protocol):
         """
 
 
+class Shared(Protocol):
+    """Memory that the ranks of a group share, as `Transport.shared` gives it: a window for each rank, and meetings.
+
+    What a rank has written into its window before a meeting, all others see after it.
+
+    Attributes:
+        windows: writable memory of each rank, in the group's order; only its owner may write to it.
+        meetings: how many there were.
+    """
+
+    windows: Sequence[memoryview]
+    meetings: int
+
+    async def ready(self) -> bool:
+        """Let the ranks find one another's memory; whether all could, which all learn alike. Nothing else before it.
+
+        Raises: as `Transport.receive`.
+        """
+
+    async def meet(self) -> None:
+        """Return once every rank of the group has called it as often as this one; let the loop run meanwhile.
+
+        Raises: as `Transport.receive`: a rank that has not come is gone, or some rank failed.
+        """
+
+
 class Transport(ABC):
     """One rank's end of the network. Every coroutine here runs on the event loop that opened the transport.
 
@@ -151,6 +177,13 @@ class Transport(ABC):
         """The transport's own collectives over these ranks, or None where it has none.
 
         Every rank of the group asks, in the same order among its groups; the answer is kept by the group.
+        """
+        return None
+
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> Shared | None:
+        """Memory that these ranks share, a window of so many bytes each, or None, on all alike, where they share none.
+
+        Every rank of the group asks, once, with equal arguments.
         """
         return None
 

@@ -39,7 +39,9 @@ from transports._mpi_frames import Frames
 from transports._mpi_native import MpiNative
 from transports._mpi_neighbours import Neighbours, nodes_of
 from transports._mpi_requests import keep_alive, outcomes_now
+from transports._mpi_shared import MpiShared
 from transports._poller import Patience, Poller
+from transports._shared_windows import KEEPS_ORDER
 from transports._standing import Standing
 from transports._wire import (
     DEFAULT_LIMITS,
@@ -197,6 +199,11 @@ class MpiTransport(Transport):
         if group not in self._natives:
             self._natives[group] = MpiNative(self, self._poller, self._comms[0], *group)
         return self._natives[group]
+
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
+        if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
+            return None
+        return MpiShared(self, self._poller, self._standing, self._neighbours.ring, ranks, channel, nbytes)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code; for a launcher whose job cannot end otherwise."""

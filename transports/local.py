@@ -14,20 +14,22 @@ from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._landing import copied, fill, landing
+from transports._local_shared import LocalShared, Table
 from transports._matching import Mailbox
 from transports._shape import OPTIONS
 from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 
-def world(world_size: int, nodes: Sequence[int] = ()) -> list["Local"]:
+def world(world_size: int, nodes: Sequence[int] = (), lends: bool = False) -> list["Local"]:
     """The ranks of a world in this process, in order; to be used on one event loop.
 
     Args:
         nodes: for every rank the lowest rank of the node it pretends to be on; if empty, all are on one.
+        lends: whether the ranks of a node let one another share memory.
     """
     ranks: list[Local] = []
-    ranks.extend(Local(rank, world_size, ranks, tuple(nodes)) for rank in range(world_size))
+    ranks.extend(Local(rank, world_size, ranks, tuple(nodes), lends) for rank in range(world_size))
     return ranks
 
 
@@ -82,10 +84,13 @@ class Local(Transport):
     `send` and `send_buffer` return when the receiver has the bytes. A cancelled send leaves a copy to be received.
     """
 
-    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"], nodes: tuple[int, ...] = ()):
+    def __init__(
+        self, rank: int, world_size: int, ranks: Sequence["Local"], nodes: tuple[int, ...] = (), lends: bool = False
+    ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
-        self._ranks = ranks
+        self._ranks, self._lends = ranks, lends
+        self._tables: dict[tuple[tuple[int, ...], int], Table] = {}
         self._messages: Mailbox[_Held] = Mailbox(world_size)
         self._buffers: Mailbox[_Held] = Mailbox(world_size)
         self._outgoing: set[_Held] = set()
@@ -141,6 +146,14 @@ class Local(Transport):
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> LocalShared | None:
+        if not self._lends or len({self.nodes[rank] for rank in ranks}) > 1:
+            return None
+        group = (tuple(ranks), channel)
+        found = (self._ranks[rank]._tables.get(group) for rank in ranks)
+        self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
+        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._standing.check_sendable)
+
     async def abort(self, reason: str) -> None:
         for other in self._others():
             other._finish(PeerAborted(self.rank, reason))
@@ -186,6 +199,7 @@ class Local(Transport):
         for held in self._outgoing:
             if held.peer == error.rank:
                 held.release(error)
+        self._wake_sharers()
 
     def _finish(self, error: TransportError) -> None:
         if self._standing.finish(error):
@@ -193,3 +207,9 @@ class Local(Transport):
             self._buffers.fail_all(error)
             for held in self._outgoing:
                 held.release(error)
+            self._wake_sharers()
+
+    def _wake_sharers(self) -> None:
+        """Let whoever waits at a meeting see who will never come."""
+        for table in self._tables.values():
+            table.wake()

@@ -1,7 +1,7 @@
-"""Auto: the cheapest algorithm by its price.
+"""Auto: by memory that the ranks share, where they do; else the cheapest algorithm by its price.
 
-The one rule: the choice depends only on the size of the group, the bytes and the links, which all ranks share, so
-that all choose alike without a word.
+The one rule: the choice depends only on the size of the group, the bytes and the links, which all ranks share, and on
+whether they share memory, which all learn alike; so all choose alike without a word.
 """
 
 from collectives._group import Group
@@ -12,8 +12,9 @@ from collectives.all_reduce._known import algorithms, known
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run the algorithm that `choose` names."""
-    chosen = choose(group.size, vector.nbytes, group.links)
+    """Run `shared` where it can be, else the algorithm that `choose` names."""
+    lent = group.size > 1 and await group.shared() is not None
+    chosen = "shared" if lent else choose(group.size, vector.nbytes, group.links)
     await known(chosen).all_reduce(group, vector, reduction)
 
 

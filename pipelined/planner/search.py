@@ -7,6 +7,7 @@ simulating everything. Deterministic: it depends on its arguments alone.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from collectives.all_reduce import known
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
 from pipelined.planner.bounds import least_bytes, least_seconds
@@ -61,8 +62,9 @@ class Question:
 
     @property
     def all_reduce(self) -> str:
-        """The algorithm by which sums are priced; "native" has no closed form, and is priced as "auto"."""
-        return "auto" if self.subject.all_reduce == "native" else self.subject.all_reduce
+        """The algorithm by which sums are priced; one without a closed form is priced as "auto"."""
+        named = self.subject.all_reduce
+        return named if hasattr(known(named), "bytes_to") else "auto"
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """One step of a candidate."""

@@ -1,0 +1,130 @@
+"""Memory that the ranks of a group on one node share, over MPI. The one rule: a rank that waits lets the loop run.
+
+It looks for its peers for some microseconds by itself, for most come at once; then the loop takes turns; and from then
+on it is woken by bells or naps as the transport's poller does. All ranks learn alike whether there is such memory: the
+group's first tells them.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from transports._contract import Transport
+from transports._memfd import ADDRESS_BYTES, Lent
+from transports._poller import Poller
+from transports._shared_windows import HEAD, Windows
+from transports._standing import Standing
+
+TURN_S = 1e-3
+"""The loop gets a turn after so many seconds at the latest."""
+LOOK_S = 200e-6
+"""How long one look for the others may take."""
+KEEN_S = 2e-3
+"""How long a rank looks again at each turn of the loop, before it sleeps."""
+
+
+class MpiShared:
+    """As `transports._contract.Shared` promises it.
+
+    Args:
+        transport: by which the ranks meet at first.
+        poller: the transport's; it wakes this rank when it is rung.
+        standing: the transport's; it knows who is lost.
+        ring: wakes a peer that sleeps.
+        ranks: the group's, all on this node.
+        channel: tells this group's messages from another's.
+        nbytes: of each rank's window.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        poller: Poller,
+        standing: Standing,
+        ring: Callable[[int], None],
+        ranks: Sequence[int],
+        channel: int,
+        nbytes: int,
+    ):
+        self._transport, self._poller, self._standing, self._ring = transport, poller, standing, ring
+        self._ranks, self._nbytes = tuple(ranks), nbytes
+        self._crowded = transport.nodes.count(transport.nodes[transport.rank]) > len(os.sched_getaffinity(0))
+        self._others = [rank for rank in ranks if rank != transport.rank]
+        self._key = ("shared", channel, ",".join(map(str, ranks)))
+        self._turned = perf_counter()
+
+    async def ready(self) -> bool:
+        lent = self._lent()
+        address = bytes(ADDRESS_BYTES) if lent is None else lent.address
+        addresses = await self._told("at", address)
+        found = self._found(lent, addresses)
+        everybody = await self._told("found", b"\0" if found is None else b"\1")
+        if lent is not None:
+            lent.close()
+        if found is None or b"\0" in everybody:
+            return False
+        self._windows, self.windows = found, found.windows
+        return True
+
+    @property
+    def meetings(self) -> int:
+        return self._windows.meetings
+
+    async def meet(self) -> None:
+        windows = self._windows
+        windows.come()
+        for rank in self._others:
+            self._ring(rank)
+        if windows.watch(self._patience, self._crowded) is not None:
+            await self._wait()
+        elif perf_counter() - self._turned > TURN_S:
+            await self._turn()
+
+    @property
+    def _patience(self) -> float:
+        return 0.0 if self._poller.gentle else LOOK_S
+
+    async def _wait(self) -> None:
+        """Look again at each turn of the loop, then at each of the poller's."""
+        start = perf_counter()
+        while (absent := self._windows.watch(self._patience, self._crowded)) is not None:
+            self._check(self._others[absent])
+            if self._patience and perf_counter() - start < KEEN_S:
+                await self._turn()
+            else:
+                await self._poller.turn()
+        self._turned = perf_counter()
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        self._turned = perf_counter()
+
+    def _check(self, rank: int) -> None:
+        """Raise if this rank will never come; what it did before it was lost, all have seen."""
+        if self._windows.met() is not None:
+            self._standing.check_sendable(rank)
+
+    def _lent(self) -> Lent | None:
+        try:
+            return Lent(HEAD + self._nbytes)
+        except OSError:
+            return None
+
+    def _found(self, lent: Lent | None, addresses: Sequence[bytes]) -> Windows | None:
+        try:
+            return None if lent is None else Windows(lent, addresses, self._ranks.index(self._transport.rank))
+        except OSError:
+            return None
+
+    async def _told(self, what: str, mine: bytes) -> list[bytes]:
+        """What every rank of the group says, in its order: all tell the first, and the first tells all."""
+        first, *others = self._ranks
+        up, down = (*self._key, what, "up"), (*self._key, what, "down")
+        if self._transport.rank != first:
+            await self._transport.send(first, up, note=mine)
+            return list((await self._transport.receive(first, down)).note)
+        came = await asyncio.gather(*(self._transport.receive(rank, up) for rank in others))
+        everything = [mine, *(frame.note for frame in came)]
+        await asyncio.gather(*(self._transport.send(rank, down, note=everything) for rank in others))
+        return everything

@@ -1,0 +1,80 @@
+"""The windows of a group's ranks, and how many meetings each has come to, in memory that all of them map.
+
+    byte 0       64                 4096
+    token        meetings           window
+
+The one rule: each byte has one writer, its owner. What a rank wrote before it came to a meeting is seen by all who saw
+it come, as processors keep a rank's writes in order; one that does not (ARM's) must not use this. Knows neither
+transport nor event loop.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 9.2.2.
+"""
+
+import os
+import platform
+from collections.abc import Sequence
+from time import perf_counter
+
+from transports._memfd import Lent, mapped
+
+MEETINGS = 64
+HEAD = 4096
+KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
+LOOKS = 4
+
+
+class Windows:
+    """All windows of a group, as one of its ranks sees them.
+
+    Args:
+        lent: this rank's memory, of `HEAD` bytes and the window's.
+        addresses: where the ranks' memory is, in the group's order.
+        rank: this rank's place among them.
+    Attributes:
+        windows: one a rank; only this rank's own may be written.
+        meetings: how many this rank has come to.
+    Raises:
+        OSError: one of them cannot be mapped.
+    """
+
+    def __init__(self, lent: Lent, addresses: Sequence[bytes], rank: int):
+        nbytes = len(lent.memory)
+        maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
+        self.windows = [memoryview(shared)[HEAD:] for shared in maps]
+        counters = [memoryview(shared)[MEETINGS : MEETINGS + 8].cast("Q") for shared in maps]
+        self._mine = counters.pop(rank)
+        self._others = counters
+        self.meetings = 0
+
+    def come(self) -> None:
+        """This rank has written what it lends at this meeting, and read what it wanted of the last one."""
+        self.meetings += 1
+        self._mine[0] = self.meetings
+
+    def met(self, place: int = 0) -> int | None:
+        """The first of the others, from `place` on, that has not come to this meeting yet; None if all have."""
+        due, others = self.meetings, self._others
+        for at in range(place, len(others)):
+            if others[at][0] < due:
+                return at
+        return None
+
+    def watch(self, seconds: float, crowded: bool) -> int | None:
+        """Look for so long, or until all have come; returns as `met` does.
+
+        Args:
+            crowded: whether others may need this core to come at all.
+        """
+        absent = self.met()
+        if absent is None:
+            return None
+        end = perf_counter() + seconds
+        while True:
+            if crowded:
+                os.sched_yield()
+            for _ in range(LOOKS):
+                absent = self.met(absent)
+                if absent is None:
+                    return None
+            if perf_counter() > end:
+                return absent
