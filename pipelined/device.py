@@ -22,10 +22,11 @@ class Device(ABC):
 
     Attributes:
         busy: seconds spent computing since the device was opened.
+        took: seconds of the last piece of work of each op.
     """
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
-        self.clock, self.busy = clock, 0.0
+        self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
         self._on_busy, self._turn = on_busy, asyncio.Lock()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
@@ -45,6 +46,7 @@ class Device(ABC):
             finally:
                 self._on_busy(False)
                 end = self.clock.now()
+                self.took[op] = end - start
                 self.busy += end - start
         return result, start, end
 

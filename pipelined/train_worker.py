@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from pipelined.actor import Actor
+from pipelined.compression import Compression
 from pipelined.device import Device
+from pipelined.due import PATIENCE, Due
 from pipelined.inbox import Address, Inbox
 from pipelined.messages import Activation, Gradient
 from pipelined.noise import Noise
@@ -66,6 +69,7 @@ class Seat:
         feed: the data, asked by global microbatch.
         tracer: takes down what is done.
         seed: the run's.
+        compression: how tensors travel between stages; as they are where nothing else is said.
     """
 
     actor: Actor
@@ -75,6 +79,12 @@ class Seat:
     feed: Feed
     tracer: Tracer
     seed: int
+    compression: Compression | None = None
+
+    @cached_property
+    def messages(self) -> Compression:
+        """Where tensors come from other stages and go to them."""
+        return self.compression or Compression(self.actor)
 
     @property
     def group(self) -> int:
@@ -92,7 +102,8 @@ class TrainWorker(Worker):
         seat: the rank's.
         step: which step, from 0.
         sync: told when a stage's last backward is done.
-        program: this worker's instructions, so that messages can be asked for in time; empty for a dynamic schedule.
+        program: this worker's instructions as they were proved, so that messages can be asked for in time, and a
+            dynamic schedule waits a moment for those that are due; empty where they are not known beforehand.
 
     Attributes:
         losses: mean loss by global microbatch, of those whose last stage is here.
@@ -102,8 +113,9 @@ class TrainWorker(Worker):
         super().__init__(seat.worker, seat.plan.layout)
         self.seat, self.step, self.sync = seat, step, sync
         self.losses: dict[int, float] = {}
+        self._due = Due(program)
         expected = map(self._address, program)
-        self._inbox = Inbox(seat.actor, [address for address in expected if address])
+        self._inbox = Inbox(seat.actor, filter(None, expected), receive=seat.messages.receive)
         self._left = Counter(
             stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
         )
@@ -125,6 +137,12 @@ class TrainWorker(Worker):
         """Whether an instruction's message is on this rank, or it needs none."""
         address = self._address(Instruction(op, pipe, stage, microbatch))
         return address is None or self._inbox.here(*address)
+
+    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Wait for a message that is due, no longer than a share of what the last weight half took here."""
+        at = Instruction(op, pipe, stage, microbatch)
+        patience, address = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._address(at)
+        return address is not None and self._due(at, self.halves) and await self._inbox.within(patience, *address)
 
     async def _forward(self, at: Instruction) -> None:
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
@@ -167,7 +185,7 @@ class TrainWorker(Worker):
     def _tell(self, at: Instruction, message: Activation | Gradient, tensor: Any) -> None:
         async def send() -> None:
             with self.seat.tracer.span("send", str(message.key[0]), **self._place(at)):
-                await self.seat.actor.transport.send(peer, message.key, tensor)
+                await self.seat.messages.send(peer, message.key, tensor)
 
         peer = self.seat.plan.holder(self.seat.group, message.pipe, message.stage)
         self.seat.actor.start(send())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pipelined.clock import VirtualClock
+from pipelined.due import PATIENCE, Due
 from pipelined.program import Instruction, Token
 from pipelined.schedules import Layout, Worker
 from pipelined.timeline import Timed
@@ -107,6 +108,7 @@ class VirtualWorker(Worker):
         post: shared by the workers of the group.
         bench: what it computes on and sends over.
         on_done: told of each instruction when it has ended.
+        due: the messages that a dynamic schedule waits a moment for; none if not given.
 
     Attributes:
         done: what it did and when.
@@ -120,10 +122,12 @@ class VirtualWorker(Worker):
         post: Post,
         bench: Bench,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
+        due: Due | None = None,
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
         self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
+        self._due = due or Due()
         self._clock = VirtualClock()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -145,10 +149,21 @@ class VirtualWorker(Worker):
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
 
+    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """As in training: a share of what the weight half takes."""
+        choice = op, pipe, stage, microbatch
+        if not self._due(self._demands[choice].instruction, self.halves):
+            return False
+        await self._first_arrival([choice], PATIENCE * self._demands["W", pipe, stage, microbatch].seconds)
+        return self.arrived(*choice)
+
     async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        await self._first_arrival(choices)
+
+    async def _first_arrival(self, choices: Sequence[tuple[str, int, int, int]], seconds: float | None = None) -> None:
         waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -4,8 +4,8 @@ A schedule is a module with two things: `layout(shape)`, which refuses impossibl
 stage of which pipe, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next
 microbatch of its pipe unless told otherwise, waits for its message, computes and sends; it never waits for a send.
 
-A *dynamic* schedule also asks `ready`: whether the message of an instruction has come. By the answer it may choose when
-weight halves run, and nothing else: the order of F, B and I must be the same whatever the answers.
+A *dynamic* schedule also asks `ready`, or `comes`: whether the message of an instruction has come. By the answer it may
+choose when weight halves run, and nothing else: the order of F, B and I must be the same whatever the answers.
 """
 
 from abc import ABC, abstractmethod
@@ -129,6 +129,11 @@ class Worker(ABC):
         """Whether the next (or given) F, B or I of a pipe could start now, for its message has come; takes nothing."""
         return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
 
+    async def comes(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
+        """As `ready`, but a message that is due and has not come is given a moment, much less than a weight half."""
+        at = op, pipe, *self._next(op, pipe, stage, microbatch)
+        return self.arrived(*at) or await self.arrives(*at)
+
     async def first_of(self, *choices: tuple[str, int]) -> str:
         """Wait until the next instruction of one of these (op, pipe) could start; where several could, the first named.
 
@@ -145,6 +150,11 @@ class Worker(ABC):
         stage = self._stage(pipe)
         return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
 
+    @property
+    def halves(self) -> int:
+        """Weight halves that were asked for so far."""
+        return sum(taken for (op, _, _), taken in self._taken.items() if op == "W")
+
     @abstractmethod
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Do one instruction: op is F, B, I or W."""
@@ -155,6 +165,13 @@ class Worker(ABC):
         A worker that cannot tell says yes, as here: then nothing runs in the meantime, and the verb waits.
         """
         return True
+
+    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Whether the message of an instruction, which has not `arrived`, comes within the moment that it is given.
+
+        A worker that cannot tell which message is due gives none a moment, as here.
+        """
+        return False
 
     async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
         """Wait until the message of one of these (op, pipe, stage, microbatch) has come, none of which `arrived`."""

@@ -1,7 +1,8 @@
 """Chimera-W: Chimera's order with the backward split; pending weight halves run while a worker waits for a message.
 
 It is dynamic: the order of forwards and input halves is Chimera's, whatever the timing; the oldest pending weight half
-runs whenever the message of the next of them has not come, or a forward would bring more than D microbatches alive.
+runs whenever the message of the next of them has not come (one that is due is given a moment), or a forward would bring
+more than D microbatches alive.
 That cap cannot block: in Chimera's order fewer than D wait for their input half before a forward, so where D are alive
 one has had it, and its weight half is pending. Weight halves run first in, first out, so sums keep their bits.
 
@@ -33,7 +34,7 @@ async def schedule(worker: Worker) -> None:
     alive = 0
     for slot, pipe in chimera.slots(worker):
         op = "I" if slot == "B" else "F"
-        while pending and _held_up(worker, op, pipe, alive):
+        while pending and await _held_up(worker, op, pipe, alive):
             await worker.backward_weight(pending.popleft())
             alive -= 1
         if op == "F":
@@ -46,6 +47,6 @@ async def schedule(worker: Worker) -> None:
         await worker.backward_weight(pipe)
 
 
-def _held_up(worker: Worker, op: str, pipe: int, alive: int) -> bool:
+async def _held_up(worker: Worker, op: str, pipe: int, alive: int) -> bool:
     """Whether the next instruction cannot start yet: a forward where D are alive, or one without its message."""
-    return (op == "F" and alive == worker.layout.depth) or not worker.ready(op, pipe)
+    return (op == "F" and alive == worker.layout.depth) or not await worker.comes(op, pipe)

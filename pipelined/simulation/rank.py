@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.clock import VirtualClock
+from pipelined.due import Due
 from pipelined.program import Instruction, Token
-from pipelined.schedules import Schedule
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
@@ -20,6 +20,7 @@ from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
 from pipelined.sync import GradientSync
 from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
+from pipelined.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Rank:
 
     Args:
         post: shared by the workers of its group.
-        eager: its stages whose sums begin at once.
+        walk: what it does in a step, and its stages whose sums begin at once.
         tasks: the parent of its sums.
     """
 
@@ -89,20 +90,20 @@ class Rank:
         rank: int,
         bench: GroupBench,
         post: Post,
-        eager: frozenset[int],
+        walk: Walk,
         tasks: asyncio.TaskGroup,
     ):
-        self.job, self.rank, self._hardware, self._tasks = job, rank, hardware, tasks
+        self.job, self.rank, self._hardware, self._walk, self._tasks = job, rank, hardware, walk, tasks
         layout, index = job.plan.layout, job.plan.seat(rank)[1]
-        self.worker = VirtualWorker(index, layout, hardware.demands, post, bench, self._count)
+        self.worker = VirtualWorker(index, layout, hardware.demands, post, bench, self._count, Due(walk.instructions))
         self.stages = layout.stages_of(index)
         mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]
-        self._sync = GradientSync(self, mine, self._sum, eager.intersection(self.stages), self.stages)
+        self._sync = GradientSync(self, mine, self._sum, walk.eager.intersection(self.stages), self.stages)
         self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
 
-    async def step(self, schedule: Schedule) -> None:
+    async def step(self) -> None:
         """Walk the schedule, finish the sums, agree with all ranks, update."""
-        await schedule.schedule(self.worker)
+        await self._walk.schedule.schedule(self.worker)
         await self._sync.finish()
         await self._hardware.sums.join(LEDGER)
         update = sum(self.job.workload.stages[stage].update for stage in self.stages)

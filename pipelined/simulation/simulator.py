@@ -7,12 +7,11 @@ finish the sums, agree on the norm in one small sum over all ranks, update.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
-from pipelined.schedules import Schedule
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
@@ -25,9 +24,6 @@ from pipelined.simulation.workload import Workload
 from pipelined.timeline import Timeline
 from pipelined.virtual_worker import Demands, Post
 from pipelined.walk import Walk, plan_walks
-
-Eager = list[frozenset[int]]
-"""For each worker of a group, the stages whose sums begin with their last backward."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +95,14 @@ def simulate(
         raise UsageError(f"{fact}; price a stretch of them: python -m pipelined schedule {plan.schedule} --steps 8")
     job, walks = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), plan_walks(plan)
     try:
-        groups, sums, seconds = run_virtual(_step(job, walks[0].schedule, _eager(job, walks)))
+        groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     memory = tuple(_memory(job, worker, timeline) for timeline in groups for worker in range(plan.layout.workers))
     return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce))
 
 
-async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
+async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
     plan, machine = job.plan, job.machine
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
     hardware = Hardware(Demands(plan.layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
@@ -114,21 +110,21 @@ async def _step(job: Job, schedule: Schedule, eager: Eager) -> tuple[tuple[Timel
     async with asyncio.TaskGroup() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
-            seats = [(plan.rank(group, worker), stages) for worker, stages in enumerate(eager)]
-            groups.append([Rank(job, hardware, rank, bench, post, stages, tasks) for rank, stages in seats])
+            seats = [(plan.rank(group, worker), walk) for worker, walk in enumerate(walks)]
+            groups.append([Rank(job, hardware, rank, bench, post, walk, tasks) for rank, walk in seats])
             for rank in groups[-1]:
-                tasks.create_task(rank.step(schedule), name=f"rank {rank.rank}")
+                tasks.create_task(rank.step(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
     sums = tuple(done for done in hardware.sums.done if done.what != LEDGER)
     return timelines, sums, VirtualClock().now()
 
 
-def _eager(job: Job, walks: Sequence[Walk]) -> Eager:
-    """What begins at once on each worker; the trainer's rule says before which gaps."""
+def _synced(job: Job, walks: Sequence[Walk]) -> Sequence[Walk]:
+    """The same with the stages whose sums begin at once on each worker; the trainer's rule says before which gaps."""
     if job.sync == "gap":
-        return [walk.eager for walk in walks]
-    workers = range(job.plan.layout.workers)
-    return [frozenset(job.plan.layout.stages_of(worker) if job.sync == "eager" else ()) for worker in workers]
+        return walks
+    begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(walks))]
+    return [replace(walk, eager=frozenset(stages)) for walk, stages in zip(walks, begun, strict=True)]
 
 
 def _memory(job: Job, worker: int, timeline: Timeline) -> RankMemory:

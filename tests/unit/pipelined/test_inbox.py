@@ -3,6 +3,7 @@
 import asyncio
 
 from pipelined.actor import Actor
+from pipelined.clock import VirtualClock, run_virtual
 from pipelined.inbox import Inbox
 from transports.local import world
 
@@ -65,6 +66,29 @@ def test_what_is_expected_later_is_asked_for_behind_the_rest():
         return taken, listener.asked
 
     assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_it_waits_so_long_and_no_longer_for_what_may_come():
+    async def main():
+        one, other = world(2)
+        clock, seen = VirtualClock(), []
+        async with Actor(one) as teller, Actor(other) as listener:
+            inbox = Inbox(listener, [(0, ("soon",)), (0, ("late",))])
+
+            async def tell():
+                await clock.sleep(1.0)
+                await teller.transport.send(1, ("soon",), b"!")
+                await clock.sleep(9.0)
+                await teller.transport.send(1, ("late",), b"!")
+
+            teller.start(tell())
+            for seconds, word in ((2.0, "soon"), (2.0, "late"), (2.0, "unasked")):
+                seen.append((await inbox.within(seconds, 0, (word,)), clock.now()))
+            for word in ("soon", "late"):
+                await inbox.take(0, (word,))
+        return seen
+
+    assert run_virtual(main()) == [(True, 1.0), (False, 3.0), (False, 3.0)]
 
 
 def test_it_says_what_is_here_of_what_was_asked_for_and_takes_nothing():

@@ -61,11 +61,13 @@ class NoSums:
         self.done[stage] = self.clock.now()
 
 
-def walk(plan, by="order", fails=None):
+def walk(plan, by="order", fails=None, late=0.0, half=None):
     """Run one step on the virtual clock over real messages: the end, each rank's spans, when its stages were done.
 
     Args:
         by: "order", that of the priced program, or "schedule", the coroutine with its own answers.
+        late: seconds that a forward takes longer on rank 1.
+        half: what the last weight half of the step before took, if there was one.
     """
     program = record(find(plan.schedule), plan.shape, COSTS)
 
@@ -74,7 +76,9 @@ def walk(plan, by="order", fails=None):
         stages = {stage: Hollow(stage, plan.depth, fails) for stage in plan.stages_of(transport.rank)}
         instructions = program.workers[transport.rank]
         async with Actor(transport) as actor:
-            seat = Seat(actor, plan, stages, TimedDevice(SECONDS, clock), NoFeed(), tracer, seed=0)
+            device = TimedDevice({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
+            device.took.update({} if half is None else {"backward_weight": half})
+            seat = Seat(actor, plan, stages, device, NoFeed(), tracer, seed=0)
             worker = TrainWorker(seat, 0, sums := NoSums(clock), instructions)
             await (follow_order(worker, instructions) if by == "order" else find(plan.schedule).schedule(worker))
         return clock.now(), tracer.events(), sums.done
@@ -128,6 +132,23 @@ def test_a_dynamic_schedule_runs_weight_halves_while_messages_are_awaited(microb
         for (_, before), (after, _) in pairwise(compute):
             pending = [at for at in inputs if inputs[at] <= before and weights[at] > before]
             assert after == before or not pending
+
+
+@pytest.mark.parametrize("half, kept", [(None, False), (4.0, True), (0.4, False)])
+def test_a_message_that_is_due_is_waited_for_a_share_of_a_weight_half(half, kept):
+    """Rank 1 is late by 0.2 seconds a forward; whether weight halves still run where they did when nobody was late."""
+    plan = Plan("chimera_w", 4, 1, 1, 4)
+    proved, taken = (
+        [[at for at, _ in sorted(_computed(events).items(), key=lambda one: one[1])] for _, events, _ in ranks]
+        for ranks in (walk(plan), walk(plan, by="schedule", late=0.2, half=half))
+    )
+    assert (taken == proved) is kept
+
+
+def _computed(events):
+    """When each forward, backward or half of one ended."""
+    names = ("forward", "backward_input", "backward_weight")
+    return {(name, *at): end for name in names for at, end in ends(events, name).items()}
 
 
 def test_a_failing_weight_half_is_blamed_on_its_place():

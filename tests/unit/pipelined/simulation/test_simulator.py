@@ -16,7 +16,7 @@ from pipelined.simulation.simulator import simulate
 from pipelined.simulation.traffic import ledger_bytes
 from pipelined.simulation.workload import StageCosts, Workload
 
-NAMES = ("chimera", "chimera_w", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
+NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
 
 
 def step(plan, machine=None, parameter_bytes=0, sync="gap", recompute=False, **costs):
@@ -31,6 +31,12 @@ def test_a_group_with_free_links_does_what_the_pricer_says(name, depth, rounds, 
     costs = Costs(1, 2 * backward, backward, backward, p2p=alpha)
     simulated = step(plan, Machine(Links(alpha, 0, 0)), forward=1, backward=2 * backward)
     assert simulated.groups == (price(record(find(name), plan.shape, costs), costs),)
+
+
+@pytest.mark.parametrize("depth, microbatches", [(4, 4), (4, 10), (6, 6)])
+def test_a_group_with_free_messages_runs_a_dynamic_schedule_as_it_was_proved(depth, microbatches):
+    plan = Plan("chimera_w", depth, 1, 1, microbatches)
+    assert step(plan, forward=1, backward=2).groups == (price(record(find("chimera_w"), plan.shape), Costs()),)
 
 
 @pytest.mark.parametrize("depth, microbatches, seconds", [(4, 4, 16), (4, 8, 30), (6, 6, 26), (8, 16, 66)])
