@@ -35,7 +35,8 @@ class Config:
     chunks: int = 1
     """Stages a rank holds in one pipe."""
     plan: Path | None = None
-    """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions."""
+    """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions. auto: measure
+    first, and choose among all schedules."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     microbatches: int | None = None

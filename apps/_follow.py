@@ -5,21 +5,36 @@ The rule: a flag may repeat what the plan says, and not change it. No torch.
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from apps._config import Config, flag
 from apps._presets import ModelConfig
 from pipelined.errors import UsageError
+from pipelined.plan import Plan
 from pipelined.planner.plan_file import PlanFile, read_plan
 
 ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
 """The flags that a plan answers."""
+AUTO = Path("auto")
+"""Instead of a file: plan here and now."""
 
 
 def given(config: Config) -> dict[str, Any]:
     """What of a plan the flags say."""
     left_open = {field.name: field.default for field in fields(Config)}
     return {name: getattr(config, name) for name in ARRANGEMENT if getattr(config, name) != left_open[name]}
+
+
+def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
+    """The flags by which a plan is asked for."""
+    told = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
+    return {**told, "recompute": recompute}
+
+
+def is_open(config: Config) -> bool:
+    """Whether the whole arrangement is left to be planned."""
+    return config.plan == AUTO or (config.plan is None and not given(config))
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
@@ -37,12 +52,11 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
     Raises:
         UsageError: the file is no plan, is for another model or number of ranks, or a flag says otherwise.
     """
-    if config.plan is None:
+    if config.plan in (None, AUTO):
         return config, None
     planned = read_plan(config.plan)
     planned.require(config.plan, model, world_size)
-    says = {name: getattr(planned.plan, name) for name in ARRANGEMENT if name != "recompute"}
-    says["recompute"] = planned.recompute
+    says = arrangement(planned.plan, planned.recompute)
     asked = given(config) | ({} if config.batch is None else {"batch": config.batch})
     for name, value in asked.items():
         told = planned.plan.batch if name == "batch" else says[name]

@@ -13,7 +13,6 @@ from pipelined.checker import check
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 from pipelined.plan import Plan
-from pipelined.planner.plan_file import PlanFile
 from pipelined.program import Instruction
 from pipelined.recorder import record
 from pipelined.schedules import find
@@ -38,7 +37,7 @@ class Job:
         sequence: tokens a sequence.
         plan: who does what.
         reason: why this plan.
-        planned: the plan file it is run by, if any.
+        expected_s: seconds that a step is planned to take, where a plan was asked for.
     """
 
     config: Config
@@ -46,7 +45,7 @@ class Job:
     sequence: int
     plan: Plan
     reason: str
-    planned: PlanFile | None = None
+    expected_s: float | None = None
 
     @property
     def clip(self) -> float:
@@ -129,7 +128,9 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     if config.clip and plan.layout.updates is not None:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
-    return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
+    if planned:
+        return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}", planned.step_s)
+    return Job(config, model, sequence, plan, reason)
 
 
 def _as_its_table(wishes: Wishes) -> Wishes:

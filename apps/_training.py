@@ -138,8 +138,7 @@ async def _run(session: Session) -> None:
     job, config = session.job, session.job.config
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
-    predicted = job.planned and job.planned.step_s
-    with reporting(session.first_rank, done, config.steps, tokens, config.metrics, predicted) as report:
+    with reporting(session.first_rank, done, config.steps, tokens, config.metrics, job.expected_s) as report:
         stopped, loss = await _steps(session, report, done)
         report.drift()
         if stopped is not None:

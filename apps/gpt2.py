@@ -8,9 +8,13 @@ import asyncio
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from functools import partial
 from io import StringIO
 
 from apps._config import Config, parse
+from apps._decide import Seats, decide_job
+from apps._follow import is_open
 from apps._job import Job, resolve
 from apps._subject import Subject, subject_of
 from pipelined.ending import end_process, hush, let_rank_0_speak
@@ -36,10 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         hush()
         return 0
-    if launch.rank == 0:
-        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
-    stop = StopRequest(os.getppid() if AGENT in os.environ else None)
-    return run(launch, job.plan.world_size, lambda transport: _rank(transport, job, launch, stop), job.plan.stages_of)
+    if not is_open(config):
+        _tell(job, launch)
+    seats, stop = Seats(job), StopRequest(os.getppid() if AGENT in os.environ else None)
+    program = partial(_rank, job=job, launch=launch, stop=stop, seats=seats)
+    return run(launch, job.plan.world_size, program, seats.stages_of)
 
 
 def subject(flags: list[str], batch: int | None = None) -> Subject:
@@ -65,12 +70,19 @@ def _parse(arguments: list[str], launch: Launch) -> Config:
 
 
 def _show(job: Job, launch: Launch) -> int:
+    if is_open(job.config) and job.plan.world_size > 1:
+        job = replace(job, reason=f"{job.reason}; a run measures first where that pays, and may choose otherwise")
     if launch.rank == 0:
         print(job.json() if job.config.print_config else f"{job.describe()}\n{job.table()}")
     return 0
 
 
-async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest) -> int:
+def _tell(job: Job, launch: Launch) -> None:
+    if launch.rank == 0:
+        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+
+
+async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
     """One rank: whatever may be wrong with job and text is found first, as it needs no torch to be told."""
     stop.listen()
     from apps._checks import check_job
@@ -78,6 +90,10 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 
     await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
+    if is_open(job.config):
+        job = await decide_job(transport, job, launch)
+        seats.take(job.plan)
+        _tell(job, replace(launch, rank=transport.rank))
     from apps._training import train
 
     return await train(transport, job, launch, text, stop)

@@ -22,7 +22,6 @@ from apps._subject import Subject, subject_of
 from benchmarks._emulated import PunctualClock
 from benchmarks._planned import Emulated, emulate, train
 from collectives import Group, Links, barrier
-from pipelined._commands._planning import sizes_of
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice, TorchDevice
@@ -31,6 +30,7 @@ from pipelined.launch import Launch, detect
 from pipelined.plan import Plan
 from pipelined.planner import Question
 from pipelined.planner.candidates import Candidate, candidates
+from pipelined.planner.limits import sizes_that_fit
 from pipelined.planner.links import measure_hops, measure_sums
 from pipelined.planner.measure import measure
 from pipelined.planner.search import Outcome
@@ -115,7 +115,7 @@ async def _question(transport: Transport, subject: Any, launch: Launch) -> Quest
     ranks = transport.world_size
     if isinstance(subject, Subject):
         found = await measure(
-            transport, subject, sizes_of(subject, ranks, 1 << 34), launch, Machine(Links()), ranks, _say
+            transport, subject, sizes_that_fit(subject, ranks, 1 << 34), launch, Machine(Links()), ranks, _say
         )
         return found and Question(subject, found.costs, found.machine, ranks)
     device = TimedDevice({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())

@@ -1,8 +1,7 @@
 """From the flags of `plan` to what is planned with. The rule: what cannot be read is refused with what can."""
 
 import argparse
-import os
-from typing import Any
+from collections.abc import Callable
 
 from collectives import Links
 from pipelined._commands._errors import BadInput
@@ -10,8 +9,7 @@ from pipelined._commands._pairs import UNITS, pairs, single
 from pipelined._commands._simulation_flags import machine_of
 from pipelined.launch import Launch
 from pipelined.planner import Stated, Subject
-from pipelined.planner.bounds import least_bytes
-from pipelined.planner.candidates import candidates
+from pipelined.planner.limits import share_of_memory
 from pipelined.simulation.machine import Machine
 
 SPEED = ("flops", "overhead")
@@ -34,11 +32,17 @@ def stated_machine(arguments: argparse.Namespace) -> Machine:
     return machine if arguments.links else Machine(Links(), machine.far, machine.node, machine.cores)
 
 
-def limit_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> float:
-    """Bytes a rank may hold: as given, or its share of this machine's memory."""
+def limit_of(
+    arguments: argparse.Namespace, launch: Launch, ranks: int, share: Callable[[int], float] = share_of_memory
+) -> float:
+    """Bytes a rank may hold: as given, or its share of this machine's memory.
+
+    Args:
+        share: bytes for each of so many ranks on it.
+    """
     if arguments.memory_limit is None:
         here = arguments.node or launch.local_size or ranks
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, min(here, ranks))
+        return share(min(here, ranks))
     text = arguments.memory_limit
     unit = text[-1:] if text[-1:] in UNITS else ""
     try:
@@ -48,16 +52,3 @@ def limit_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> float
     if not limit > 0:
         raise BadInput(f"--memory-limit {text} leaves nothing; give more than 0")
     return limit
-
-
-def sizes_of(subject: Subject, ranks: int, limit: float) -> list[int]:
-    """The microbatches worth timing: of every plan that may fit, in sequences as the schedule cuts them."""
-    every = candidates(ranks, subject.batch, len(subject.layer_costs), subject.fixed)
-    plans: dict[tuple[int, int, int], Any] = {}
-    for candidate in every:
-        plan = candidate.plan
-        plans.setdefault((plan.depth, plan.rows, plan.layout.parts), candidate)
-    sizes = {c.plan.rows for c in plans.values() if least_bytes(c, subject.workload(c.plan)) <= limit}
-    if not sizes:
-        raise BadInput(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise --memory-limit")
-    return sorted(sizes)

@@ -70,9 +70,10 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
     if ranks < 1:
         raise BadInput(f"--ranks must be at least 1 (it is {ranks})")
-    machine, limit = stated_machine(arguments), limit_of(arguments, launch, ranks)
+    machine = stated_machine(arguments)
     if arguments.costs is None:
-        return _measured(arguments, launch, subject, ranks, machine, limit)
+        return _measured(arguments, launch, subject, ranks, machine)
+    limit = limit_of(arguments, launch, ranks)
     costs = stated_costs(arguments, subject)
     if launch.rank == 0:
         with _progress() as tell:
@@ -81,17 +82,19 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     return 0
 
 
-def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: int, machine: Any, limit: float) -> int:
+def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: int, machine: Any) -> int:
     """Measure on all ranks; rank 0 searches and tells."""
     import asyncio
 
-    from pipelined._commands._planning import sizes_of
+    from pipelined._commands._planning import limit_of
     from pipelined.planner import Question, search
-    from pipelined.planner.measure import measure
+    from pipelined.planner.limits import sizes_that_fit
+    from pipelined.planner.measure import measure, memory_share
     from pipelined.runtime import run as run_ranks
     from pipelined.runtime import together
 
-    sizes = sizes_of(subject, ranks, limit)
+    limit = limit_of(arguments, launch, ranks, memory_share)
+    sizes = sizes_that_fit(subject, ranks, limit)
 
     async def program(transport: Any) -> int:
         with _progress(transport.rank == 0) as tell:

@@ -15,14 +15,11 @@ from collectives.all_reduce import known
 from pipelined.actor import Actor
 from pipelined.clock import Clock
 from pipelined.exchange import gather
+from pipelined.planner.effort import THOROUGH, Effort
 from pipelined.planner.fit import Fit, Sample, fit
 
 IDLE_S = 0.012
 """How long both ends have done nothing before a message leaves."""
-HOPS = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
-SUMS = (1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 23)
-"""Bytes that are sent and summed."""
-ROUNDS = 9
 CHANNEL = 1
 """The bare-buffer channel of the sums."""
 
@@ -41,41 +38,50 @@ class LinkFit:
 
 
 async def measure_hops(
-    actor: Actor, clock: Clock, pairs: Sequence[tuple[int, int]], tell: Callable[[str], None]
+    actor: Actor,
+    clock: Clock,
+    pairs: Sequence[tuple[int, int]],
+    tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
 ) -> LinkFit | None:
     """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the answer."""
     samples = []
     for first, second in pairs:
         tell(f"timing messages between ranks {first} and {second}")
         mine: list[list[float]] = []
-        for size in HOPS:
-            taken = [await _hop(actor, clock, (first, second), size, number) for number in range(ROUNDS)]
+        for size in effort.hops:
+            taken = [await _hop(actor, clock, (first, second), size, number) for number in range(effort.repeats)]
             mine.append([seconds for seconds in taken if seconds is not None])
         everyone = await gather(actor.transport, f"hops {first} {second}", mine)
         for told in everyone:
-            samples += [Sample((1.0, float(size)), tuple(s)) for size, s in zip(HOPS, told, strict=True) if s]
+            samples += [Sample((1.0, float(size)), tuple(s)) for size, s in zip(effort.hops, told, strict=True) if s]
     return _as_links(fit(samples), 0.0) if samples else None
 
 
 async def measure_sums(
-    actor: Actor, clock: Clock, ranks: tuple[int, ...], algorithm: str, tell: Callable[[str], None]
+    actor: Actor,
+    clock: Clock,
+    ranks: tuple[int, ...],
+    algorithm: str,
+    tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
 ) -> LinkFit | None:
     """Alpha, beta and gamma as sums over these ranks find them; all ranks call this, and rank 0 gets the answer.
 
     Gamma is what adding takes alone; alpha and beta are fitted to the algorithm's own closed form.
     """
     tell(f"timing sums over {len(ranks)} ranks")
-    mine: list[list[float]] = [[] for _ in SUMS]
+    mine: list[list[float]] = [[] for _ in effort.sums]
     if actor.rank in ranks:
         group = Group(actor.transport, ranks, CHANNEL)
-        for place, size in enumerate(SUMS):
-            for _ in range(ROUNDS):
+        for place, size in enumerate(effort.sums):
+            for _ in range(effort.repeats):
                 mine[place].append(await _sum(group, clock, size, algorithm))
     everyone = [told for told in await gather(actor.transport, f"sums {ranks}", mine) if told[0]]
     if actor.rank:
         return None
-    gamma, samples = _adding(clock), []
-    for place, size in enumerate(SUMS):
+    gamma, samples = _adding(clock, effort.repeats), []
+    for place, size in enumerate(effort.sums):
         slowest = [max(rounds) for rounds in zip(*(told[place] for told in everyone), strict=True)]
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
         rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
@@ -117,10 +123,10 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
     return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
 
 
-def _adding(clock: Clock) -> float:
+def _adding(clock: Clock, repeats: int) -> float:
     """Seconds it takes to add a byte of one array to another's."""
     into, array, taken = np.zeros(1 << 19, np.float32), np.zeros(1 << 19, np.float32), []
-    for _ in range(ROUNDS):
+    for _ in range(repeats):
         start = clock.now()
         np.add(into, array, out=into)
         taken.append(clock.now() - start)

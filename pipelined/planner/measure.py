@@ -18,6 +18,8 @@ from pipelined.device import TorchDevice
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
 from pipelined.planner.costs import Measured
+from pipelined.planner.effort import THOROUGH, Effort
+from pipelined.planner.limits import share_of_memory
 from pipelined.planner.links import LinkFit, measure_hops, measure_sums
 from pipelined.planner.stages import Bench, measure_stages
 from pipelined.planner.subject import Subject
@@ -49,6 +51,7 @@ async def measure(
     stated: Machine,
     ranks: int,
     tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
 ) -> Found | None:
     """Measure everything; rank 0 gets what was found, the others None.
 
@@ -65,10 +68,12 @@ async def measure(
     device = TorchDevice(str(place), RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            bench = Bench(actor, subject.build(), subject.numerics(), device, place, subject.sequence, measuring)
+            bench = Bench(
+                actor, subject.build(), subject.numerics(), device, place, subject.sequence, measuring, effort
+            )
             timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
-            links = await _links(actor, hosts, subject.all_reduce, tell)
+            links = await _links(actor, hosts, subject.all_reduce, tell, effort)
     finally:
         device.close()
     if timed is None:
@@ -98,8 +103,16 @@ async def measure(
     )
 
 
+def memory_share(ranks: int) -> float:
+    """Bytes for each of so many ranks on this node: of its GPUs' memory where there are any, else of its own."""
+    if not torch.cuda.is_available():
+        return share_of_memory(ranks)
+    devices = torch.cuda.device_count()
+    return torch.cuda.get_device_properties(0).total_memory / max(1, -(-ranks // devices))
+
+
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, tell: Callable[[str], None]
+    actor: Actor, hosts: list[str], all_reduce: str, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """Each kind of link there is, by name."""
     clock, everyone = RealClock(), tuple(range(len(hosts)))
@@ -108,11 +121,11 @@ async def _links(
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
         pairs = list(dict.fromkeys([node[:2], node[-2:]]))
-        found["messages on a node"] = await measure_hops(actor, clock, pairs, tell)
-        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell)
+        found["messages on a node"] = await measure_hops(actor, clock, pairs, tell, effort)
+        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell, effort)
     if far:
-        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], tell)
-        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell)
+        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], tell, effort)
+        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell, effort)
     return found
 
 

@@ -7,7 +7,6 @@ simulating everything. Deterministic: it depends on its arguments alone.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from collectives.all_reduce import known
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
 from pipelined.planner.bounds import least_bytes, least_seconds
@@ -62,9 +61,8 @@ class Question:
 
     @property
     def all_reduce(self) -> str:
-        """The algorithm by which sums are priced; one without a closed form is priced as "auto"."""
-        named = self.subject.all_reduce
-        return named if hasattr(known(named), "bytes_to") else "auto"
+        """The algorithm by which sums are priced; "native" has no closed form, and is priced as "auto"."""
+        return "auto" if self.subject.all_reduce == "native" else self.subject.all_reduce
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """One step of a candidate."""
@@ -121,11 +119,14 @@ class _Found:
             self.best = sorted([*self.best, outcome], key=lambda one: one.order)[:BEST]
 
 
-def search(question: Question, tell: Callable[[str], None] = lambda line: None) -> Answer:
+def search(
+    question: Question, tell: Callable[[str], None] = lambda line: None, enough: Callable[[], bool] = lambda: False
+) -> Answer:
     """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
 
     Args:
         tell: told how far it is.
+        enough: asked after each that fits whether to stop there; what is left could be better then.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     Cost: about 0.1 ms a candidate, and the simulator's for those that may win.
@@ -137,7 +138,7 @@ def search(question: Question, tell: Callable[[str], None] = lambda line: None) 
         raise _too_big(question, least)
     found = _Found(question.memory_limit, too_big=len(every) - len(fitting))
     for bound, candidate in fitting:
-        if bound > found.worst:
+        if bound > found.worst or (found.best and enough()):
             break
         found.take(question.simulate(candidate))
         tell(f"simulated {found.simulated} of {len(fitting)}: the best takes {_best(found)}")

@@ -19,18 +19,11 @@ from pipelined.model import Model
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe, update
 from pipelined.planner.costs import Kind, Measured, counted, kinds_of
+from pipelined.planner.effort import Effort
 from pipelined.planner.fit import Fit, Sample, fit
+from pipelined.planner.probes import probes
 from pipelined.stage import Stage
 from pipelined.trainer import Numerics
-
-WARM, FEWEST, MOST = 2, 4, 12
-"""Rounds that are not timed, and the fewest and the most that are."""
-SPENT_S = 0.25
-"""Seconds that the rounds of one stage at one size may take, if the fewest take no more."""
-INNER = (1, 2, 4)
-"""Layers of the inner stages that are timed."""
-WHOLE = 10
-"""Models of so many layers are timed whole, too."""
 
 Taken = dict[str, list[float]]
 """Seconds of each round, by op."""
@@ -42,6 +35,7 @@ class Bench:
 
     Args:
         measuring: whether it computes, or only waits for those that do.
+        effort: how often it does.
     """
 
     actor: Actor
@@ -51,6 +45,7 @@ class Bench:
     place: torch.device
     sequence: int
     measuring: bool
+    effort: Effort
 
     @property
     def vocabulary(self) -> int:
@@ -69,7 +64,7 @@ async def measure_stages(
         on the others.
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
-    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs))
+    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), bench.effort)
     order = list(dict.fromkeys(kinds))
     for number, layers in enumerate(ranges):
         probe = _Probe(bench, layers) if bench.measuring else None
@@ -88,28 +83,17 @@ async def measure_stages(
     return Measured(layer_costs, seconds), fits, order
 
 
-def probes(layers: int) -> list[range]:
-    """The stages to time: the ends alone and with a neighbour, inner ones of several lengths, and a small model whole.
-
-    They tell an instruction's own time and that of each kind of layer apart.
-    """
-    last = layers - 1
-    inner = [range(1, 1 + count) for count in INNER if count <= layers - 2]
-    ends = [range(0, 1), range(last, layers), range(0, 2), range(last - 1, layers)]
-    found = [layers_ for layers_ in [*ends, *inner] if layers_ and 0 <= layers_.start < layers_.stop <= layers]
-    return list(dict.fromkeys([*found, *([range(layers)] if layers <= WHOLE else [])]))
-
-
 async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
     """Time one stage at one size on all measuring ranks at once; all their seconds on rank 0, nothing elsewhere."""
     transport = bench.actor.transport
     first = await probe.round(size) if probe else {}
-    rounds = min(MOST, max(FEWEST, int(SPENT_S / max(1e-6, sum(map(sum, first.values()))))))
+    effort = bench.effort
+    rounds = min(effort.most, max(effort.fewest, int(effort.spent_s / max(1e-6, sum(map(sum, first.values()))))))
     rounds = await share(transport, f"rounds {name}", rounds)
     taken: Taken = defaultdict(list)
-    for number in range(WARM + rounds if probe else 0):
+    for number in range(effort.warm + rounds if probe else 0):
         for op, seconds in (await probe.round(size)).items():
-            taken[op] += seconds if number >= WARM else []
+            taken[op] += seconds if number >= effort.warm else []
     merged: Taken = defaultdict(list)
     for one in await gather(transport, f"taken {name}", dict(taken)):
         for op, seconds in one.items():

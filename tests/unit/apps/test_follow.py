@@ -24,7 +24,7 @@ def path(tmp_path):
 
 def test_the_plan_is_run_as_it_is_written(path):
     job = resolve(Config(plan=path), 6)
-    assert (job.plan, job.config.recompute, job.planned.step_s) == (PLAN, True, 0.5)
+    assert (job.plan, job.config.recompute, job.expected_s) == (PLAN, True, 0.5)
     assert job.reason == f"{path}: so"
 
 
@@ -50,7 +50,7 @@ def test_what_the_plan_does_not_say_is_refused(path, flags, ranks, message):
 
 
 def test_the_plan_in_the_documents_is_one():
-    assert resolve(Config(plan=Path("docs/examples/plan.json")), 4).planned
+    assert resolve(Config(plan=Path("docs/examples/plan.json")), 4).expected_s
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Deciding how a run that is about to begin is arranged: measure as much as that may win, and leave a known rule's
+choice where nothing is predicted to be clearly better.
+
+The rule: rank 0 decides once, and tells all; whatever is decided trains on the same batch. Torch is imported only where
+something is measured.
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collectives import Links
+from pipelined.clock import RealClock
+from pipelined.errors import UsageError
+from pipelined.exchange import share
+from pipelined.launch import Launch
+from pipelined.plan import Plan
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.effort import THOROUGH, Effort
+from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.probes import probes
+from pipelined.planner.search import Answer, Outcome, Question, search
+from pipelined.planner.subject import Subject
+from pipelined.runtime import together
+from pipelined.simulation.machine import Machine
+from transports import Transport
+
+MARGIN = 0.1
+"""Of a step: predictions are that sure, and what differs by less is not told apart."""
+WORTH = 0.03
+"""Of the computing of a run: measuring may take so much."""
+CROWD = 4
+"""Ranks a core; where more share one, what is measured is how they wait for it."""
+SEARCH_S = 2.0
+"""Seconds that a search may take at the beginning of a run."""
+PASSES = 6
+"""A round of measuring takes as long as so many forwards: two of them, a backward, both halves of one."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is run.
+
+    Args:
+        candidate: the arrangement.
+        reason: why, in a line.
+        step_s: predicted seconds of a step; None where nothing was measured.
+    """
+
+    candidate: Candidate
+    reason: str
+    step_s: float | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As the other ranks are told."""
+        return {
+            "plan": asdict(self.candidate.plan),
+            "recompute": self.candidate.recompute,
+            "reason": self.reason,
+            "step_s": self.step_s,
+        }
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "Decision":
+        """From what `plain` gave."""
+        return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
+
+
+async def decide(
+    transport: Transport,
+    subject: Subject,
+    launch: Launch,
+    ruled: Plan,
+    effort: Effort,
+    margin: float = MARGIN,
+    search_s: float = SEARCH_S,
+) -> Decision:
+    """Measure, search, and decide; all ranks call this together and learn the same.
+
+    Args:
+        ruled: what runs unless something else is clearly better.
+        margin: by what share of its step.
+        search_s: seconds after which the search contents itself with the best so far.
+    Raises:
+        AgreedError: nothing fits the memory.
+    """
+    from pipelined.planner.measure import measure, memory_share
+
+    ranks, limit = transport.world_size, memory_share(ranks_here(launch, transport.world_size))
+    sizes = sizes_that_fit(subject, ranks, limit)
+    sizes = sizes if effort == THOROUGH else worth_timing(sizes, ruled)
+    found = await measure(transport, subject, sizes, launch, Machine(Links()), ranks, _quietly, effort)
+
+    def decided() -> dict[str, Any] | None:
+        if found is None:
+            return None
+        question = Question(subject, found.costs, found.machine, ranks, limit)
+        clock = RealClock()
+        end = clock.now() + search_s
+        answer = search(question, enough=lambda: clock.now() > end)
+        return weigh(answer, question.simulate(Candidate(ruled)), margin).plain()
+
+    told = await together(transport, "decide", asyncio.to_thread(decided))
+    return Decision.of(await share(transport, "decided", told))
+
+
+def weigh(answer: Answer, ruled: Outcome, margin: float) -> Decision:
+    """The best that was found, if it is clearly better than the rule's arrangement, or if that does not fit."""
+    best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
+    if ruled.memory > limit:
+        other = f"depth {plan.depth} x width {plan.width} takes {_mib(ruled.memory)} a rank of {_mib(limit)}"
+    elif best.step_s < (1 - margin) * ruled.step_s:
+        other = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch} takes {_ms(ruled)}"
+    else:
+        best, other = ruled, f"nothing of its kind is more than {margin:.0%} faster"
+    told = f"predicted {_ms(best)} a step; {other}{_beside(answer, best)}"
+    return Decision(best.candidate, told, best.step_s)
+
+
+def _beside(answer: Answer, chosen: Outcome) -> str:
+    """What data parallelism would take, where it is not among the candidates and clearly faster."""
+    other = answer.baseline
+    if other is None or other.memory > answer.question.memory_limit:
+        return ""
+    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in answer.question.subject.fixed:
+        return ""
+    return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
+
+
+def why_not(subject: Subject, launch: Launch, ruled: Plan, cores: int, steps: int, effort: Effort) -> str | None:
+    """Why measuring cannot pay, in a clause; None where it can."""
+    ranks = ruled.world_size
+    here = ranks_here(launch, ranks)
+    if ranks == 1:
+        return "nothing to plan on one rank"
+    if here > CROWD * cores:
+        return f"not planned, as what {here} ranks on {cores} cores measure would not hold"
+    try:
+        sizes = worth_timing(sizes_that_fit(subject, ranks, share_of_memory(here)), ruled)
+    except UsageError:
+        return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
+    speedup = ranks * min(1.0, cores / here)
+    if measuring_work(subject, sizes, effort) > WORTH * training_work(subject, steps) / speedup:
+        return f"not planned, as measuring takes more than {WORTH:.0%} of what {steps} steps do"
+    return None
+
+
+def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
+    """The smallest microbatch, and the largest up to twice the rule's; a line through both tells of all others."""
+    return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
+
+
+def measuring_work(subject: Subject, sizes: list[int], effort: Effort) -> float:
+    """Floating-point operations that timing these microbatches takes a rank."""
+    costs = subject.layer_costs
+    layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
+    return effort.rounds * PASSES * layers * sum(sizes) * subject.sequence
+
+
+def training_work(subject: Subject, steps: int) -> float:
+    """Floating-point operations of so many steps: a forward, and a backward of two."""
+    return 3 * sum(subject.layer_costs) * subject.batch * subject.sequence * steps
+
+
+def ranks_here(launch: Launch, ranks: int) -> int:
+    """Ranks on this node."""
+    return ranks if launch.world_size is None else launch.local_size or ranks
+
+
+def _ms(outcome: Outcome) -> str:
+    return f"{outcome.step_s * 1e3:.1f} ms"
+
+
+def _mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"
+
+
+def _quietly(line: str) -> None:
+    """Nobody is told how far it is."""

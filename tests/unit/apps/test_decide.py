@@ -1,0 +1,97 @@
+"""What is left open is planned before the first step, or stays as the rule has it; what was given is not touched."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from apps._config import Config
+from apps._decide import Seats, decide_job, recorded
+from apps._follow import AUTO, is_open
+from apps._job import resolve
+from pipelined import checkpoint
+from pipelined.launch import ALONE
+from pipelined.plan import Plan
+from pipelined.planner.candidates import Candidate
+from transports.local import world
+
+FEW = Config(steps=3)
+
+
+def decided(job):
+    """On all ranks of this process."""
+
+    async def every():
+        return await asyncio.gather(*(decide_job(one, job, ALONE) for one in world(job.plan.world_size)))
+
+    first, *others = asyncio.run(every())
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("config", "left_open"),
+    [
+        (Config(), True),
+        (Config(batch=64, steps=3, layers=2), True),
+        (Config(plan=AUTO, depth=2), True),
+        (Config(depth=2), False),
+        (Config(recompute=True), False),
+        (Config(plan=Path("plan.json")), False),
+    ],
+)
+def test_a_run_is_planned_where_its_arrangement_is_open(config, left_open):
+    assert is_open(config) == left_open
+
+
+def test_what_was_given_is_run_untouched():
+    job = resolve(Config(depth=2), 2)
+    assert decided(job) is job
+
+
+@pytest.mark.parametrize(("ranks", "why"), [(1, "one rank"), (2, "3 steps"), (7, "3 steps")])
+def test_the_rule_stands_with_a_reason_where_measuring_cannot_pay(ranks, why):
+    job, ruled = decided(resolve(FEW, ranks)), resolve(FEW, ranks)
+    assert (job.plan, job.expected_s) == (ruled.plan, None)
+    assert job.reason.startswith(ruled.reason) and why in job.reason
+
+
+def test_what_is_decided_is_in_the_resolved_configuration():
+    plain = decided(resolve(FEW, 2)).plain()
+    assert (plain["schedule"], plain["depth"], plain["pipes"], plain["recompute"]) == ("chimera", 2, 0, False)
+
+
+def save(path, job):
+    """A checkpoint that holds no tensor, of a run of this job."""
+    shard = checkpoint.write_shard(path, 1, 0, 1, {})
+    return checkpoint.commit(path, checkpoint.Meta(1, job.model.identity(), job.plain()), [shard], 1)
+
+
+def test_a_resumed_run_goes_on_with_the_arrangement_that_was_decided(tmp_path):
+    before = replace(resolve(FEW, 4), plan=Plan("chimera", 2, 2, 4, 4))
+    path = save(tmp_path, before)
+    job = decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 4))
+    assert job.plan == before.plan and job.reason == f"as in {path}"
+
+
+def test_a_resumed_run_on_other_ranks_or_another_batch_is_arranged_anew(tmp_path):
+    save(tmp_path, resolve(FEW, 4))
+    for config, ranks in ((FEW, 2), (replace(FEW, batch=64), 4)):
+        assert "as in" not in decided(resolve(replace(config, checkpoint=tmp_path, resume="auto"), ranks)).reason
+
+
+def test_what_a_checkpoint_says_is_read_as_written():
+    plain = json.loads(json.dumps(resolve(Config(depth=2, recompute=True), 2).plain()))
+    assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
+    for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
+        assert recorded({**plain, **damage}) is None
+
+
+def test_nobody_is_said_to_hold_a_stage_before_that_is_decided():
+    job = resolve(Config(), 4)
+    seats = Seats(job)
+    assert seats.stages_of(3) == []
+    seats.take(job.plan)
+    assert seats.stages_of(3) == [0, 3] == Seats(resolve(Config(depth=4), 4)).stages_of(3)
