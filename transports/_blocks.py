@@ -46,7 +46,9 @@ class Block:
         if isinstance(array, (bytes, bytearray, memoryview)):
             view = memoryview(array).cast("B")
             return cls("uint8", (view.nbytes,), view)
-        solid = np.ascontiguousarray(array).reshape(np.shape(array))
+        solid = array
+        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+            solid = np.ascontiguousarray(array).reshape(np.shape(array))
         if not solid.dtype.isnative:
             solid = solid.astype(solid.dtype.newbyteorder("="))
         name = _NAMES.get(solid.dtype) or solid.dtype.name

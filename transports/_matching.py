@@ -11,15 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from transports._contract import Key
 
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival(Generic[Item]):
+class Arrival(NamedTuple, Generic[Item]):
     """An item with the address it came under and its place in the order of arrival."""
 
     peer: int
@@ -156,6 +155,8 @@ class Mailbox(Generic[Item]):
 
     def _next_receive(self, peer: int, key: Key) -> _Receive | None:
         """Pop the receive that has waited longest for this address, be it from this peer or from anyone."""
+        if not self._waiting:
+            return None
         addresses = [address for address in ((peer, key), (None, key)) if self._tidy(address)]
         if not addresses:
             return None

@@ -7,6 +7,8 @@ Three communicators, so that nothing can be taken for anything else:
               straight into the receiver's arrays when somebody wants them
     buffers   bare bytes, tag = channel
 
+Between ranks of a node a larger body goes through memory they share, if there is room, and the header says where. Else:
+
     rank 0                                   rank 1
     send(1, key, big)
       Isend  frames   OFFER key, tag 7  ───>  a probe finds it; the mailbox keeps the offer
@@ -22,7 +24,6 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,22 +32,23 @@ from mpi4py import MPI
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
-from transports._landing import copied, fill, landing
+from transports._landing import copied, landing
 from transports._matching import Arrival, Mailbox
 from transports._mpi_bodies import Bodies
 from transports._mpi_buffers import Buffers
 from transports._mpi_frames import Frames
+from transports._mpi_message import Message
 from transports._mpi_native import MpiNative
 from transports._mpi_neighbours import Neighbours, nodes_of
 from transports._mpi_requests import keep_alive, outcomes_now
 from transports._mpi_shared import MpiShared
-from transports._poller import Patience, Poller
+from transports._patience import Patience
+from transports._poller import Poller
 from transports._shared_windows import KEEPS_ORDER
 from transports._standing import Standing
 from transports._wire import (
     DEFAULT_LIMITS,
     PREAMBLE_BYTES,
-    Header,
     Kind,
     Limits,
     encode,
@@ -57,25 +59,6 @@ from transports._wire import (
 )
 
 ABORT_SECONDS = 1.0
-
-
-@dataclass(slots=True)
-class _Message:
-    """An addressed message that came: with its bytes, or (blocks None) with the tag they are held under."""
-
-    header: Header
-    tag: int
-    blocks: tuple[Block, ...] | None
-
-    def land(self, into: Sequence[Any] | None) -> tuple[Block, ...]:
-        """The blocks to hand out: filled, unless their bytes are still held at the sender."""
-        if self.blocks is None:
-            return landing(self.header.layouts, into)
-        if into is None:
-            return self.blocks
-        blocks = landing(self.header.layouts, into)
-        fill(blocks, self.blocks)
-        return blocks
 
 
 class MpiTransport(Transport):
@@ -103,11 +86,11 @@ class MpiTransport(Transport):
     ):
         self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
         self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
-        self._mailbox: Mailbox[_Message] = Mailbox(self.world_size)
+        self._mailbox: Mailbox[Message] = Mailbox(self.world_size)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._standing = Standing(world.size)
         self._closing, self._closed = asyncio.Lock(), False
-        self._neighbours = Neighbours(lambda: self._poller.wake(), shared)
+        self._neighbours = Neighbours(lambda: self._poller.rung(), shared)
         self._poller = Poller(outcomes_now, patience, self._neighbours.doze)
         frames, bodies, buffers = comms
         longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
@@ -148,6 +131,7 @@ class MpiTransport(Transport):
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
+        self._neighbours.rouse(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
@@ -178,13 +162,13 @@ class MpiTransport(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        data = Block.of(buffer).data
+        data = buffer.cast("B")
         await self._buffers.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
-        data = Block.of(buffer).data
+        data = buffer.cast("B")
         await self._buffers.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes)
 
@@ -244,7 +228,7 @@ class MpiTransport(Transport):
         """A message to this very rank: 1 MiB by way of MPI takes 0.7 ms, the copy alone a tenth of that."""
         preamble = parse_preamble(frame, self._limits)
         header = parse_header(preamble, memoryview(frame)[PREAMBLE_BYTES:], self._limits)
-        self._mailbox.arrived(self.rank, header.key, _Message(header, 0, copied(blocks)))
+        self._mailbox.arrived(self.rank, header.key, Message(header, 0, copied(blocks)))
 
     def _heard(self, source: int, frame: memoryview) -> None:
         preamble = parse_preamble(frame, self._limits)
@@ -253,12 +237,12 @@ class MpiTransport(Transport):
         match preamble.kind:
             case Kind.MESSAGE:
                 blocks = split_body(header.layouts, frame[start:])
-                self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
+                self._mailbox.arrived(source, header.key, Message(header, 0, blocks))
             case Kind.SHARED:
                 blocks = split_body(header.layouts, self._look(source, preamble.channel, header.nbytes))
-                self._mailbox.arrived(source, header.key, _Message(header, 0, blocks))
+                self._mailbox.arrived(source, header.key, Message(header, 0, blocks))
             case Kind.OFFER if self._standing.end is None:
-                self._mailbox.arrived(source, header.key, _Message(header, preamble.channel, None))
+                self._mailbox.arrived(source, header.key, Message(header, preamble.channel, None))
             case Kind.OFFER:
                 self._bodies.discard(source, preamble.channel, header.layouts)
             case Kind.ABORT:
@@ -274,7 +258,7 @@ class MpiTransport(Transport):
         except OSError as error:
             raise PeerLost(source, f"its memory is gone ({error})") from error
 
-    def _restore(self, arrival: Arrival[_Message], blocks: Sequence[Block]) -> None:
+    def _restore(self, arrival: Arrival[Message], blocks: Sequence[Block]) -> None:
         arrival.item.blocks = copied(blocks)
         self._mailbox.put_back(arrival)
 
@@ -297,14 +281,14 @@ class MpiTransport(Transport):
         requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
         self._poller.watch_all(requests, partial(self._goodbye_done, source, arrivals))
 
-    def _fetch_held(self, arrival: Arrival[_Message]) -> list[MPI.Request]:
+    def _fetch_held(self, arrival: Arrival[Message]) -> list[MPI.Request]:
         message = arrival.item
         if message.blocks is not None:
             return []
         message.blocks = landing(message.header.layouts)
         return self._bodies.fetch(arrival.peer, message.tag, message.blocks)
 
-    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[_Message]], outcome: Any) -> None:
+    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[Message]], outcome: Any) -> None:
         if isinstance(outcome, Exception):
             return self._give_up(outcome)
         for arrival in arrivals:

@@ -7,6 +7,7 @@ kept for the next asker. Counts what came from each peer, because a peer that cl
 import asyncio
 from collections import Counter, defaultdict, deque
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -51,7 +52,7 @@ class Buffers:
         if self._all_came(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)
-        outcome = outcome_now(request) or await self._outcome(request, peer, channel, data)
+        outcome = self._poller.spin(partial(outcome_now, request)) or await self._outcome(request, peer, channel, data)
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
             raise self._end or PeerLost(peer, "it closed")
         self._count(peer)
@@ -93,7 +94,6 @@ class Buffers:
         outcomes: list[Any] = []
         future = self._poller.wait(request, done=outcomes.append, urgent=True)
         self._open[peer].append(request)
-        self._poller.linger(future.done)
         try:
             return await future
         except TransportError as error:

@@ -4,7 +4,6 @@ No receive from "anybody" is ever left open: over MPICH's UCX module, with ranks
 the first frame of each peer and then no more. A probe also tells the length, so that no memory waits for the longest.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +11,7 @@ from mpi4py import MPI
 
 from transports._errors import TransportError, WireError
 from transports._mpi_requests import outcome_now, translated
-from transports._poller import Done, Poller, resolve
+from transports._poller import Poller
 
 TAG = 0  # the other tags of the communicator are for those who make communicators out of it
 PROBES = 8
@@ -47,39 +46,41 @@ class Frames:
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
-        taken = asyncio.get_running_loop().create_future()
-        self.start(peer, frame, partial(resolve, taken))
-        await taken
-
-    def start(self, peer: int, frame: bytes, done: Done | None = None) -> None:
-        """Send without waiting; call `done(outcome)`, or `failed` of an error, once MPI has taken the frame."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
-            self._poller.watch(request, partial(self._taken, peer, done))
-        else:
-            self._taken(peer, done, outcome)
-
-    def _taken(self, peer: int, done: Done | None, outcome: MPI.Status | Exception) -> None:
+            return await self._poller.wait(request, done=lambda outcome: self._sent(peer))
         self._sent(peer)
-        if done is not None:
-            done(outcome)
-        elif isinstance(outcome, TransportError):
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    def start(self, peer: int, frame: bytes) -> None:
+        """Send without waiting; `failed` is called of an error."""
+        request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
+        outcome = outcome_now(request)
+        if outcome is None:
+            self._poller.watch(request, partial(self._taken, peer))
+        else:
+            self._taken(peer, outcome)
+
+    def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
+        self._sent(peer)
+        if isinstance(outcome, TransportError):
             self._failed(outcome)
 
     def _listen(self) -> bool:
         """Take in the frames that are here; whether there was any."""
-        taken = 0
-        while taken < MOST and self._poller.failure is None and self._take():
-            taken += 1
+        taken, probes = 0, PROBES
+        while taken < MOST and self._poller.failure is None and self._take(probes):
+            taken, probes = taken + 1, 1
         return taken > 0
 
-    def _take(self) -> bool:
+    def _take(self, probes: int) -> bool:
         """Begin to fetch the next frame, which almost always ends it too; not while one is being fetched."""
         if self._fetching:
             return False
         try:
-            message = self._probe()
+            message = self._probe(probes)
         except MPI.Exception as error:
             self._failed(translated(error))
             return False
@@ -88,10 +89,13 @@ class Frames:
         self._fetch(message, self._status.source, self._status.Get_count(MPI.BYTE))
         return True
 
-    def _probe(self) -> MPI.Message | None:
-        """Several times, 0.2 µs each: MPICH looks before it makes progress, by one packet a call."""
-        probes = (self._comm.Improbe(MPI.ANY_SOURCE, TAG, self._status) for _ in range(PROBES))
-        return next((message for message in probes if message is not None), None)
+    def _probe(self, times: int) -> MPI.Message | None:
+        """Several times, 0.1 µs each: MPICH looks before it makes progress, by one packet a call."""
+        for _ in range(times):
+            message = self._comm.Improbe(MPI.ANY_SOURCE, TAG, self._status)
+            if message is not None:
+                return message
+        return None
 
     def _fetch(self, message: MPI.Message, source: int, length: int) -> None:
         if length > self._longest:

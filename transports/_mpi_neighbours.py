@@ -13,6 +13,7 @@ from transports._arena import Arena, Window
 from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
 from transports._memfd import ADDRESS_BYTES
+from transports._poller import Doze
 
 
 class Neighbours:
@@ -41,12 +42,18 @@ class Neighbours:
         return self._bells.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
-        """Wake this peer, if it is a neighbour and asleep."""
-        window = self._window(peer)
-        if window is None or window.dozing:
+        """Wake this peer, if it is a neighbour and asleep: something is there for it."""
+        window = self._windows.get(peer) or self._window(peer)
+        if window is None or window.rouse():
             self._bells.ring(peer)
 
-    def doze(self, dozing: bool) -> None:
+    def rouse(self, peer: int) -> None:
+        """The same for something that is only on its way; a peer that computes is left alone until it is there."""
+        window = self._windows.get(peer) or self._window(peer)
+        if window is not None and window.dozing == Doze.IDLE:
+            self.ring(peer)
+
+    def doze(self, dozing: Doze) -> None:
         """Say whether this rank must be rung to see what comes."""
         self._arena.doze(dozing)
 

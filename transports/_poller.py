@@ -3,67 +3,27 @@
 The one rule: all outstanding requests are asked about in one call, and how soon to ask again depends on how long it
 has been quiet, on whether this rank is computing, and on how many ranks share the node's cores. Knows no MPI: it is
 given the function that tests requests.
-
-Why naps at all: torch in a thread beside a loop that spins runs 2 to 3 times slower (the interpreter's lock), beside
-one that polls each millisecond 0 to 3 %; and 64 ranks that spin on 2 cores leave nobody any core to work on.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
+
+from transports._patience import Patience
 
 Done = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
 FEW = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to nap between two polls; all in seconds.
+class Doze(IntEnum):
+    """How a rank sleeps, for whoever might wake it."""
 
-    Args:
-        keen: how long to poll without napping after anything has happened, only letting other processes go first.
-        hurried: the same while somebody waits urgently, as in a collective's inner loop.
-        shortest: the first nap.
-        longest: no nap is longer.
-        computing: while this rank computes, no nap is shorter, and there is no keen polling.
-        linger: how long one who must wait may poll by himself first; it takes the loop's time.
-        asleep: the nap while nothing is under way here and all peers wake this rank when they send something.
-        restless: how quiet it must have been for that; a library may not see at once what it was woken for.
-        share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
-    """
-
-    keen: float = 1e-3
-    hurried: float = 1e-3
-    shortest: float = 100e-6
-    longest: float = 1e-3
-    computing: float = 1e-3
-    linger: float = 50e-6
-    asleep: float = 50e-3
-    restless: float = 2e-3
-    share: float = 1 / 8
-
-    @classmethod
-    def on_node(cls, ranks: int, cores: int) -> "Patience":
-        """Keen while every rank has a core; the more ranks share one, the longer the naps, up to 20 ms.
-
-        A poll costs some 30 µs, so that the naps of many ranks leave them three quarters of the cores. Naps on the
-        inner loop of a collective made it up to 2.5 times slower with 4 ranks on 2 cores.
-        """
-        if ranks <= cores:
-            return cls()
-        return cls(keen=0.0, hurried=0.5e-3, linger=0.0, longest=min(ranks / cores / 8 * 1e-3, 20e-3))
-
-    def nap(self, quiet: float, computing: bool, urgent: bool = False, asleep: bool = False) -> float:
-        """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""
-        if quiet < (self.hurried if urgent else self.keen) and not computing:
-            return 0.0
-        if asleep and quiet > self.restless:
-            return self.asleep
-        shortest = self.computing if computing else self.shortest
-        return max(shortest, min(quiet * self.share, self.longest))
+    AWAKE = 0
+    IDLE = 1
+    COMPUTING = 2  # and so should not be woken before there is something for it
 
 
 class Poller:
@@ -73,11 +33,11 @@ class Poller:
         test: given the requests, returns (index, outcome) of those done now; an outcome that is an exception is a
             failure. It never blocks.
         patience: how long to nap.
-        doze: told True, one poll before the first nap, when this rank must be woken to hear of anything at once; False
-            when it polls without naps again.
+        doze: told, one poll before the first nap, that this rank must be rung to hear of anything at once; and that it
+            polls without naps again.
     """
 
-    def __init__(self, test: Test, patience: Patience, doze: Callable[[bool], None] = lambda dozing: None):
+    def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
         self._test, self._patience, self._doze = test, patience, doze
         self._loop = asyncio.get_running_loop()
         self._listen: Callable[[], bool] = lambda: False
@@ -87,7 +47,8 @@ class Poller:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle
         self._napping = False
-        self._dozing = False
+        self._dozing = Doze.AWAKE
+        self._rung = False
         self._computing = False
         self._woken = False
         self._urgent = 0
@@ -183,11 +144,22 @@ class Poller:
 
         Not while this rank computes, nor with many requests, which mean that the loop has other work.
         """
-        if self._computing or len(self._requests) > FEW:
-            return
-        end = self._loop.time() + self._patience.linger
+        end = self._loop.time() + self._time_to_spare
         while not over() and self._loop.time() < end:
             self.poll()
+
+    def spin(self, look: Callable[[], Any]) -> Any:
+        """The same for one request that is not watched yet: what `look` says, asked once or until it is not None."""
+        seen = look()
+        if seen is None:
+            end = self._loop.time() + self._time_to_spare
+            while seen is None and self._loop.time() < end:
+                seen = look()
+        return seen
+
+    @property
+    def _time_to_spare(self) -> float:
+        return 0.0 if self._computing or len(self._requests) > FEW else self._patience.linger
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
@@ -205,7 +177,7 @@ class Poller:
         self._napping = False
         try:
             if self.poll():
-                self._active = self._loop.time()
+                self._active, self._rung = self._loop.time(), False
         except Exception as error:
             resolve(self._over, error)
             return
@@ -214,19 +186,23 @@ class Poller:
             resolve(self._over, None)
             return
         quiet, asleep = self._loop.time() - self._active, self._woken and not self._requests
-        self._rest(self._patience.nap(quiet, self._computing, self._urgent > 0, asleep))
+        self._rest(self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep))
 
     def _rest(self, pause: float) -> None:
         """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
-        self._napping = pause > 0 and self._dozing
-        if self._dozing != (pause > 0):
-            self._dozing = pause > 0
-            self._doze(self._dozing)
+        dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
+        self._napping = pause > 0 and self._dozing == dozing
+        self._stir(dozing)
         if self._napping:
             self._next = self._loop.call_later(pause, self._tick)
         else:
             os.sched_yield()
             self._next = self._loop.call_soon(self._tick)
+
+    def _stir(self, dozing: Doze) -> None:
+        if self._dozing != dozing:
+            self._dozing = dozing
+            self._doze(dozing)
 
     def stop(self) -> None:
         """End `run` after its present step."""
@@ -250,6 +226,13 @@ class Poller:
             self._napping = False  # so that only one tick is ever due
             self._next.cancel()
             self._next = self._loop.call_soon(self._tick)
+            if self._patience.keen and not self._computing:  # who will doze again at once need not say so twice
+                self._stir(Doze.AWAKE)
+
+    def rung(self) -> None:
+        """A peer has something for this rank or soon will, and has noted that it is awake: look out keenly."""
+        self._dozing, self._rung = Doze.AWAKE, True
+        self.wake()
 
     def is_woken(self, woken: bool) -> None:
         """Whether whoever sends something to this rank also calls its `wake`."""

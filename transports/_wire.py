@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -59,8 +59,7 @@ class Limits:
     key: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Preamble:
+class Preamble(NamedTuple):
     """The fixed front of a frame: what it is, and how many bytes of header and body follow."""
 
     kind: Kind
@@ -69,8 +68,7 @@ class Preamble:
     body_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """One array to come: a dtype out of `transports._blocks.SIZES` and a shape."""
 
     dtype: str
@@ -81,8 +79,7 @@ class Layout:
         return prod(self.shape) * SIZES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a message says of itself before its `nbytes` bytes come."""
 
     key: Key
@@ -202,8 +199,9 @@ def split_body(layouts: Iterable[Layout], body: memoryview) -> tuple[Block, ...]
     """View a body that lies in one piece as its blocks."""
     blocks, start = [], 0
     for layout in layouts:
-        blocks.append(Block(layout.dtype, layout.shape, body[start : start + layout.nbytes]))
-        start += layout.nbytes
+        end = start + layout.nbytes
+        blocks.append(Block(layout.dtype, layout.shape, body[start:end]))
+        start = end
     return tuple(blocks)
 
 

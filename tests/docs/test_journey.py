@@ -50,18 +50,9 @@ def test_the_bytes_shown_are_those_on_the_wire():
     key = Activation(step=7, pipe=1, stage=1, microbatch=2).key
     assert str(key).replace("'", '"') in TEXT
     block = Block.of(np.zeros((PLAN.rows, JOB.sequence, JOB.model.d_model), np.float32))
-    head = encode_head(Kind.OFFER, key, [block], channel=tag())
+    head = encode_head(Kind.SHARED, key, [block])
     assert "".join(re.findall(r"^[0-9a-f]{2}(?: +[0-9a-f]{2})+$", TEXT, re.MULTILINE)).replace(" ", "") == head.hex()
     assert f"{len(head)} bytes: a preamble of 20" in TEXT and f"{block.nbytes:,} bytes" in TEXT
-
-
-def tag():
-    """How many large messages rank 3 told rank 2 before: every activation it made in pipe 1, and gradient in pipe 0."""
-    layout, told = PLAN.layout, 0
-    for instruction in program().workers[3]:
-        towards = instruction.stage + (1 if instruction.op == "F" else -1)
-        told += layout.placement.get((instruction.pipe, towards)) == (2,)
-    return 7 * told
 
 
 def test_only_the_sum_of_stage_3_starts_early():

@@ -86,16 +86,19 @@ def test_what_is_looked_at_outlives_the_arena(ends):
     with pytest.raises(OSError):
         Window(arena.address, NBYTES)
     assert arena.put([body(1)]) is None
-    arena.doze(True)
+    arena.doze(1)
 
 
-def test_a_neighbour_is_seen_to_doze(ends):
+def test_a_neighbour_is_seen_to_doze_until_somebody_undertakes_to_wake_it(ends):
     arena, window = ends
-    seen = [window.dozing]
-    for dozing in (True, False):
-        arena.doze(dozing)
-        seen.append(window.dozing)
-    assert seen == [False, True, False]
+    assert window.dozing == 0 and not window.rouse()
+    for how in (1, 2):
+        arena.doze(how)
+        assert window.dozing == how
+        assert window.rouse() and not window.rouse()
+    arena.doze(1)
+    arena.doze(0)
+    assert not window.rouse()
 
 
 def test_nobody_looks_into_nothing():
@@ -105,6 +108,6 @@ def test_nobody_looks_into_nothing():
 
 def test_an_arena_without_room_takes_nothing_and_still_tells_who_dozes():
     arena = Arena(0)
-    arena.doze(True)
-    assert arena.put([body(1)]) is None and Window(arena.address, 0).dozing
+    arena.doze(1)
+    assert arena.put([body(1)]) is None and Window(arena.address, 0).dozing == 1
     arena.close()

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from transports._poller import Patience, Poller
+from transports._patience import Patience
+from transports._poller import Doze, Poller
 
 
 class Library:
@@ -18,12 +19,12 @@ class Library:
         return [(n, self.outcomes.pop(request)) for n, request in enumerate(requests) if request in self.outcomes]
 
 
-def poll(work, patience=Patience()):  # noqa: B008 (frozen)
+def poll(work, patience=Patience(), doze=lambda dozing: None):  # noqa: B008 (frozen)
     """Run work(poller, library) beside a running poller."""
 
     async def main():
         library = Library()
-        poller = Poller(library.test, patience)
+        poller = Poller(library.test, patience, doze)
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             group.create_task(poller.run())
             await work(poller, library)
@@ -263,3 +264,62 @@ def test_lingering_ends():
         poller.linger(lambda: False)
 
     poll(work)
+
+
+def test_one_request_may_be_looked_at_without_being_watched():
+    async def work(poller, library):
+        answers = iter([None, None, "done"])
+        assert poller.spin(lambda: next(answers)) == "done" and not poller.requests
+        assert poller.spin(lambda: None) is None
+        poller.computing(True)
+        answers = iter([None, "too late"])
+        assert poller.spin(lambda: next(answers)) is None
+
+    poll(work)
+
+
+def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
+    """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
+    said = []
+
+    async def work(poller, library):
+        poller.listen(lambda: said.append("poll"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert said[said.index(Doze.IDLE) :] == [Doze.IDLE, "poll"]
+
+    poll(work, Patience(keen=0, shortest=1000, longest=1000), said.append)
+
+
+def test_a_rank_says_how_it_dozes():
+    said = []
+
+    async def work(poller, library):
+        for busy in (False, True, False):
+            poller.computing(busy)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    poll(work, Patience(keen=0, shortest=1000, longest=1000, computing=1000), said.append)
+    assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
+
+
+def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_crowded_node():
+    said, news = [], []
+
+    async def turns(number):
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async def work(poller, library):
+        poller.listen(lambda: bool(news) and bool(news.pop()))
+        await turns(5)
+        poller.rung()
+        asked = len(said)
+        await turns(20)
+        assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
+        news.append("here")
+        await turns(5)
+        assert said[asked:] == [Doze.IDLE]
+
+    poll(work, Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append)
