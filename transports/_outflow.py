@@ -17,7 +17,7 @@ class Outgoing:
     __slots__ = ("begun", "views", "written")
 
     def __init__(self, views: Sequence[bytes | memoryview]):
-        self.views = deque(memoryview(view) for view in views)
+        self.views = deque(map(memoryview, views))
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun = False
 
@@ -28,6 +28,16 @@ class Outgoing:
             count -= self.views.popleft().nbytes
         if count:
             self.views[0] = self.views[0][count:]
+
+    def front(self, most: int) -> list[memoryview]:
+        """The next `most` bytes, or all that are left, but no more than `PIECES` views."""
+        found: list[memoryview] = []
+        for view in self.views:
+            if not most or len(found) == PIECES:
+                break
+            found.append(view if view.nbytes <= most else view[:most])
+            most -= found[-1].nbytes
+        return found
 
     def detach(self) -> None:
         """Move the rest into memory of its own, so that the sender may have its arrays back."""
@@ -48,10 +58,11 @@ class Outflow:
 
     Args:
         write: writes the front of some views and returns how many bytes it took; raises BlockingIOError for none.
+        chunk: bytes to be written at once.
     """
 
-    def __init__(self, write: Callable[[list[memoryview]], int]):
-        self._write = write
+    def __init__(self, write: Callable[[list[memoryview]], int], chunk: int):
+        self._write, self._chunk = write, chunk
         self._queue: deque[Outgoing] = deque()
 
     def __bool__(self) -> bool:
@@ -63,20 +74,19 @@ class Outflow:
         self._queue.append(frame)
         return frame
 
-    def flush(self) -> int:
-        """Write until nothing is left or the other side is full; returns the bytes written."""
+    def flush(self, most: int) -> int:
+        """Write until nothing is left, the other side is full, or `most` bytes are out; returns the bytes written."""
         total = 0
-        while self._queue:
+        while self._queue and total < most:
             frame = self._queue[0]
             try:
-                count = self._write(list(frame.views)[:PIECES])
+                count = self._write(frame.front(self._chunk))
             except BlockingIOError:
                 break
             total += count
             frame.advance(count)
-            if frame.views:
-                break
-            self._queue.popleft().settle()
+            if not frame.views:
+                self._queue.popleft().settle()
         return total
 
     def withdraw(self, frame: Outgoing) -> None:

@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
+from transports._bare import BareBuffers
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
 from transports._incoming import Incoming
-from transports._inflow import Inflow
+from transports._inflow import Body, Inflow
 from transports._landing import copied
 from transports._link import Link
 from transports._matching import Arrival, Mailbox
@@ -75,7 +76,7 @@ class Tcp(Transport):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
-        self._buffers: Mailbox[Incoming] = Mailbox(world_size)
+        self._buffers = BareBuffers()
         self._standing = Standing(world_size)
         self._links = {peer: self._link(peer, sock) for peer, sock in peers.items()}
 
@@ -108,20 +109,21 @@ class Tcp(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        block = Block.of(buffer)
+        view = memoryview(buffer).cast("B")
         if peer == self.rank:
-            self._buffers.arrived(peer, (channel,), _to_itself((channel,), [block]))
+            self._buffers.lane(peer, channel).whole(view)
         else:
-            await self._written(peer, [encode_buffer(channel, block.nbytes), block.data])
-        self.traffic.count_sent(peer, block.nbytes)
+            await self._written(peer, [encode_buffer(channel, view.nbytes), view])
+        self.traffic.count_sent(peer, view.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
+        view = memoryview(buffer).cast("B")
         try:
-            arrival = await self._take(self._buffers, peer, (channel,), [buffer])
+            await self._buffers.lane(peer, channel).receive(view, self._standing.lost.get(peer))
         except ValueError as error:
             raise TransportError(f"buffer from rank {peer} on channel {channel}: {error}") from error
-        self.traffic.count_received(arrival.item.nbytes)
+        self.traffic.count_received(view.nbytes)
 
     async def abort(self, reason: str) -> None:
         ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
@@ -149,6 +151,8 @@ class Tcp(Transport):
     async def _written(self, peer: int, views: Sequence[bytes | memoryview]) -> None:
         link = self._links[peer]
         frame = link.write(views)
+        if frame is None:
+            return
         try:
             await frame.written
         except asyncio.CancelledError:
@@ -178,23 +182,22 @@ class Tcp(Transport):
         return arrival
 
     def _link(self, peer: int, sock: socket.socket) -> Link:
-        def begin(preamble: Preamble, header: Header) -> Incoming:
+        def begin(preamble: Preamble, header: Header) -> Body:
             return self._begin(peer, preamble, header)
 
-        def complete(preamble: Preamble, incoming: Incoming) -> None:
+        def complete(preamble: Preamble, incoming: Body) -> None:
             self._complete(peer, preamble, incoming)
 
         return Link(sock, Inflow(begin, complete), lambda reason: self._lose(PeerLost(peer, reason)))
 
-    def _begin(self, peer: int, preamble: Preamble, header: Header) -> Incoming:
+    def _begin(self, peer: int, preamble: Preamble, header: Header) -> Body:
         """A frame's header is here: match it, so that its body can go where it is wanted."""
         match preamble.kind:
             case Kind.MESSAGE:
                 incoming = Incoming(header)
                 self._messages.arrived(peer, header.key, incoming)
             case Kind.BUFFER if preamble.channel < CHANNELS:
-                incoming = Incoming(Header((preamble.channel,), None, (Layout("uint8", (preamble.body_bytes,)),)))
-                self._buffers.arrived(peer, incoming.header.key, incoming)
+                return self._buffers.lane(peer, preamble.channel).arriving(preamble.body_bytes)
             case Kind.ABORT | Kind.GOODBYE if not preamble.body_bytes:
                 incoming = Incoming(header)
             case _:
@@ -204,7 +207,7 @@ class Tcp(Transport):
                 )
         return incoming
 
-    def _complete(self, peer: int, preamble: Preamble, incoming: Incoming) -> None:
+    def _complete(self, peer: int, preamble: Preamble, incoming: Body) -> None:
         match preamble.kind:
             case Kind.GOODBYE:
                 self._lose(PeerLost(peer, "it closed"))
