@@ -13,10 +13,12 @@ from collectives.all_reduce import algorithms
 from pipelined import checkpoint
 from pipelined.checker import check
 from pipelined.checkpoint import Checkpoint
+from pipelined.compression import NONE
 from pipelined.errors import UsageError
 from pipelined.order import read_orders
 from pipelined.recorder import record
 from pipelined.schedules import find
+from transports import find_codec
 
 
 def check_job(job: Job) -> None:
@@ -30,6 +32,7 @@ def check_job(job: Job) -> None:
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     if config.all_reduce not in algorithms():
         raise UsageError(f"unknown all-reduce {config.all_reduce!r}; known: {', '.join(algorithms())}")
+    check_codec(config.compress)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)
@@ -44,6 +47,16 @@ def check_job(job: Job) -> None:
         check_directory(job, config.checkpoint)
     if config.resume is not None:
         check_resume(job)
+
+
+def check_codec(name: str) -> None:
+    """Refuse a codec that is none."""
+    if name == NONE:
+        return
+    try:
+        find_codec(name)
+    except ValueError as error:
+        raise UsageError(f"--compress: {error}; or none") from error
 
 
 def check_file(flag: str, path: Path) -> None:

@@ -102,7 +102,8 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
 
 def numerics(config: Config) -> Numerics:
     """How numbers are kept."""
-    return Numerics(DTYPES[config.dtype], config.dtype == "bfloat16", config.recompute, config.all_reduce)
+    autocast = config.dtype == "bfloat16"
+    return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, config.compress)
 
 
 def _build(
@@ -179,6 +180,8 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
             score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
         )
         report.say(compare(loss, grams))
+    if travelled := await session.trainer.seat.messages.tell():
+        report.say(travelled)
     await session.save(config.steps)
     if config.export is not None:
         await _export(session, config.export)

@@ -7,13 +7,15 @@ next few.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from pipelined.actor import Actor
 from transports import Frame
 
 Address = tuple[int, tuple[int | str, ...]]
 """Whom a message comes from, and its key."""
+Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Frame]]
 
 
 class Inbox:
@@ -23,10 +25,12 @@ class Inbox:
         actor: whose mailbox it is.
         expected: addresses in the order the program needs them; empty where that is not known beforehand.
         ahead: how many to ask for before their turn: peak extra memory is this many messages.
+        receive: takes one from the mailbox; the actor's own where nothing else is said.
     """
 
-    def __init__(self, actor: Actor, expected: Iterable[Address] = (), ahead: int = 2):
+    def __init__(self, actor: Actor, expected: Iterable[Address] = (), ahead: int = 2, receive: Receive | None = None):
         self._actor, self._expected, self._ahead = actor, deque(expected), ahead
+        self._receive = receive or actor.receive
         self._asked: dict[Address, asyncio.Task[Frame]] = {}
         self._ask()
 
@@ -38,7 +42,7 @@ class Inbox:
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
         """The message with this address; waits for it if need be."""
         if (peer, key) not in self._asked:
-            return await self._actor.receive(peer, key)
+            return await self._receive(peer, key)
         frame = await self._asked.pop((peer, key))
         self._ask()
         return frame
@@ -61,4 +65,4 @@ class Inbox:
     def _ask(self) -> None:
         while self._expected and len(self._asked) < self._ahead:
             peer, key = self._expected.popleft()
-            self._asked[peer, key] = self._actor.start(self._actor.receive(peer, key))
+            self._asked[peer, key] = self._actor.start(self._receive(peer, key))

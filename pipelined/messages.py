@@ -37,3 +37,10 @@ def describe(key: tuple[int | str, ...] | None) -> str:
         return "/".join(map(str, key))
     kind, step, pipe, stage, microbatch = key
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
+
+
+def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
+    """Step, pipe, stage and microbatch of an address, by name; nothing where it is not one between stages."""
+    if key[0] not in ("activation", "gradient"):
+        return {}
+    return dict(zip(Activation._fields, map(int, key[1:]), strict=True))

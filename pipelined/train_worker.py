@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from pipelined.actor import Actor
+from pipelined.compression import Compression
 from pipelined.device import Device
 from pipelined.due import PATIENCE, Due
 from pipelined.inbox import Address, Inbox
@@ -67,6 +69,7 @@ class Seat:
         feed: the data, asked by global microbatch.
         tracer: takes down what is done.
         seed: the run's.
+        compression: how tensors travel between stages; as they are where nothing else is said.
     """
 
     actor: Actor
@@ -76,6 +79,12 @@ class Seat:
     feed: Feed
     tracer: Tracer
     seed: int
+    compression: Compression | None = None
+
+    @cached_property
+    def messages(self) -> Compression:
+        """Where tensors come from other stages and go to them."""
+        return self.compression or Compression(self.actor)
 
     @property
     def group(self) -> int:
@@ -106,7 +115,7 @@ class TrainWorker(Worker):
         self.losses: dict[int, float] = {}
         self._due = Due(program)
         expected = map(self._address, program)
-        self._inbox = Inbox(seat.actor, [address for address in expected if address])
+        self._inbox = Inbox(seat.actor, filter(None, expected), receive=seat.messages.receive)
         self._left = Counter(
             stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
         )
@@ -176,7 +185,7 @@ class TrainWorker(Worker):
     def _tell(self, at: Instruction, message: Activation | Gradient, tensor: Any) -> None:
         async def send() -> None:
             with self.seat.tracer.span("send", str(message.key[0]), **self._place(at)):
-                await self.seat.actor.transport.send(peer, message.key, tensor)
+                await self.seat.messages.send(peer, message.key, tensor)
 
         peer = self.seat.plan.holder(self.seat.group, message.pipe, message.stage)
         self.seat.actor.start(send())

@@ -15,6 +15,7 @@ from collectives import Group, all_reduce
 from pipelined.actor import Actor
 from pipelined.bucket_names import Stages
 from pipelined.buckets import Bucket
+from pipelined.compression import NONE, Compression
 from pipelined.device import Device
 from pipelined.ledger import Ledger
 from pipelined.model import Model
@@ -41,12 +42,14 @@ class Numerics:
         autocast: bfloat16 inside the forward.
         recompute: keep inputs alone and run each forward again before its backward.
         all_reduce: a name `collectives.all_reduce` knows, or auto.
+        compress: the codec through which activations and gradients travel between stages, or none.
     """
 
     dtype: torch.dtype = torch.float32
     autocast: bool = False
     recompute: bool = False
     all_reduce: str = "auto"
+    compress: str = NONE
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Trainer:
             index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)
             for index, module in self.replica.modules.items()
         }
-        self.seat = Seat(actor, plan, stages, device, feed, tracer, seed)
+        compression = Compression(actor, numerics.compress, tracer)
+        self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
         self.optimizer = recipe.build(self.replica.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self._groups = self._bucket_groups()

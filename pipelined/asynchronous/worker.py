@@ -49,7 +49,8 @@ class AsynchronousWorker(Worker):
         self._seat, self._start, self._held, self._admission = seat, start, held, admission
         self._each = len(seat.plan.layout.microbatches[0])
         self._updates = updates(lambda microbatch: self.accounts[microbatch // self._each])
-        self._mail = Mail(Inbox(seat.actor), Inbox(seat.actor))
+        take = seat.messages.receive
+        self._mail = Mail(Inbox(seat.actor, receive=take), Inbox(seat.actor, receive=take))
         self._steps: dict[int, StepWorker] = {}
         self._opened = 0
         self.open()

@@ -19,7 +19,7 @@ from transports._errors import WireError
 from transports._wire import DEFAULT_LIMITS, Layout, Limits, parse_layout
 
 MOST_BYTES = 1 << 30
-"""What one message may come to when it is unpacked, unless its receiver says otherwise."""
+"""What one message may come to when it is unpacked, unless its receiver says otherwise; nothing more is packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,20 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     Args:
         what: names the arrays in an error.
     Raises:
-        ValueError: no such codec. WireError: values that the codec cannot carry; nothing has been sent.
+        ValueError: no such codec. WireError: more than `MOST_BYTES`, or values that the codec cannot carry.
     """
-    codec, blocks, entries, true_bytes = find_codec(spec), [], [], 0
-    for block in map(Block.of, arrays):
+    codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
+    true_bytes = sum(block.nbytes for block in plain)
+    if true_bytes > MOST_BYTES:
+        raise WireError(f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MOST_BYTES}); send less at once")
+    blocks, entries = [], []
+    for block in plain:
         try:
             parts = codec.encode(block) if block.nbytes else None
         except WireError as error:
             raise WireError(f"{what}: {error}") from error
         blocks += [block] if parts is None else parts
         entries.append([block.dtype, list(block.shape), len(parts or ())])
-        true_bytes += block.nbytes
     return Packed(tuple(blocks), [spec, entries], true_bytes)
 
 
