@@ -1,0 +1,88 @@
+"""Ranks of a benchmark that starts its own processes: one thread each, met over loopback, on a loop to be chosen.
+
+The rule: every rank runs one module with one JSON task, rank 0 alone prints, and what it prints last is the result.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from transports import new_event_loop
+
+Loop = Literal["select", "epoll", "uvloop"]
+Task = dict[str, Any]
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 300.0
+"""How long all ranks together may take; reached only if one hangs."""
+
+
+def launch(module: str, ranks: int, task: Task) -> Any:
+    """Run a module on so many ranks of this machine and return what rank 0 tells.
+
+    Raises:
+        subprocess.CalledProcessError: a rank failed; its words are on stderr.
+    """
+    with TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", module, json.dumps({**task, "folder": folder})]
+        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environs = [{**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(ranks)]
+        started = [subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) for env in environs]
+        return json.loads(told(started)[0].splitlines()[-1])
+
+
+def told(started: list["subprocess.Popen[str]"]) -> list[str]:
+    """What each process printed, once all have ended; if one fails or hangs, none is left."""
+    try:
+        outputs = [process.communicate(timeout=LIMIT_S)[0] for process in started]
+        for process in started:
+            if process.returncode:
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+        return outputs
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """A port of loopback that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def factory(loop: Loop) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes a loop of this name; uvloop must be installed to be asked for."""
+    match loop:
+        case "select":
+            return new_event_loop
+        case "epoll":
+            return asyncio.new_event_loop
+        case "uvloop":
+            import uvloop
+
+            return uvloop.new_event_loop
+
+
+def spread(ratios: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile."""
+    lower, middle, upper = statistics.quantiles(ratios, n=4)
+    return lower, middle, upper
+
+
+def run(main: Callable[[Task], Coroutine[Any, Any, Any]]) -> int:
+    """One rank: do the task in the first argument, and let rank 0 tell what came of it."""
+    task = json.loads(sys.argv[1])
+    with asyncio.Runner(loop_factory=factory(task["loop"])) as runner:
+        result = runner.run(main(task))
+    if os.environ["RANK"] == "0":
+        print(json.dumps(result), flush=True)
+    return 0

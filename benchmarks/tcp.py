@@ -1,0 +1,76 @@
+"""Messages over TCP beside a bare socket pair and gloo: `python -m benchmarks.tcp`.
+
+Starts two ranks that talk over loopback, by every road in turns; the measure is the ratio within a round.
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from benchmarks._ranks import Loop, launch, spread
+
+OURS, PEERS = ("buffer", "message"), ("bare", "gloo")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time messages over TCP beside a bare socket pair and gloo."""
+
+    sizes: tuple[int, ...] = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+    """Bytes of a message."""
+    rounds: int = 9
+    """Rounds timed, after two that are not."""
+    bytes_a_turn: int = 256 << 20
+    """How much each road carries in a turn, both ways."""
+    most_ways: int = 300
+    """Messages each way in a turn, at most."""
+    loop: Loop = "select"
+    """The event loop of both ranks; uvloop where it is installed."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+Row = dict[str, Any]
+
+
+def rows(measured: list[tuple[int, dict[str, list[float]]]]) -> list[Row]:
+    """One for each size and road of ours: medians of times, and of ratios of bandwidth within a round."""
+    found = []
+    for nbytes, times in measured:
+        for road in OURS:
+            row: Row = {"road": road, "bytes": nbytes, "seconds": statistics.median(times[road])}
+            row["gbytes_s"] = nbytes / row["seconds"] / 1e9
+            for peer in PEERS:
+                row[f"{peer}_s"] = statistics.median(times[peer])
+                row[f"over_{peer}"] = spread([b / a for a, b in zip(times[road], times[peer], strict=True)])
+            found.append(row)
+    return found
+
+
+def table(found: list[Row]) -> str:
+    """For people: a line a row."""
+    head = f"{'road':8}{'bytes':>10}{'time':>12}{'GB/s':>8}{'bare':>12}{'gloo':>12}{'over bare':>20}{'over gloo':>20}"
+    return "\n".join([head, *map(line, found)])
+
+
+def line(row: Row) -> str:
+    times = "".join(f"{row[name] * 1e6:>9,.0f} µs" for name in ("bare_s", "gloo_s"))
+    ratios = "".join(f"{'{1:.2f} ({0:.2f}-{2:.2f})'.format(*row[f'over_{peer}']):>20}" for peer in PEERS)
+    return f"{row['road']:8}{row['bytes']:>10}{row['seconds'] * 1e6:>9,.0f} µs{row['gbytes_s']:>8.2f}{times}{ratios}"
+
+
+def main() -> int:
+    """Read the flags, measure, tell."""
+    options = tyro.cli(Options, prog="python -m benchmarks.tcp")
+    task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
+    found = rows(launch("benchmarks._tcp_pair", 2, task))
+    print(json.dumps({"loop": options.loop, "rows": found}) if options.json else table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

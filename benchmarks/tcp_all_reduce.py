@@ -1,0 +1,84 @@
+"""All-reduce over TCP beside gloo's: `python -m benchmarks.tcp_all_reduce`.
+
+Starts its own ranks on this machine; the measure is the ratio of times within a round.
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from benchmarks._ranks import Loop, launch, spread
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time all-reduces of float32 over TCP beside gloo's."""
+
+    ranks: tuple[int, ...] = (2, 4)
+    """Worlds to start, one after another."""
+    sizes: tuple[int, ...] = (1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+    """Bytes of an array."""
+    algorithms: tuple[str, ...] = ("ring", "multi_ring")
+    """Ours, by name."""
+    rounds: int = 7
+    """Rounds timed, after two that are not."""
+    bytes_a_turn: int = 64 << 20
+    """How much is reduced in a turn."""
+    most_repeats: int = 50
+    """All-reduces in a turn, at most."""
+    loop: Loop = "select"
+    """The event loop of all ranks; uvloop where it is installed."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def rows(ranks: int, measured: list[tuple[int, dict[str, list[float]]]]) -> list[Row]:
+    """One for each size and algorithm: medians of times, and of ratios of times within a round."""
+    found = []
+    for nbytes, times in measured:
+        for name in (name for name in times if name != "gloo"):
+            seconds = statistics.median(times[name])
+            row: Row = {"ranks": ranks, "algorithm": name, "bytes": nbytes, "seconds": seconds}
+            row["algbw"] = nbytes / seconds
+            row["busbw"] = 2 * (ranks - 1) / ranks * row["algbw"]
+            row["gloo_s"] = statistics.median(times["gloo"])
+            row["over_gloo"] = spread([b / a for a, b in zip(times[name], times["gloo"], strict=True)])
+            found.append(row)
+    return found
+
+
+def table(found: list[Row]) -> str:
+    """For people: a line a row."""
+    head = (
+        f"{'ranks':>5}  {'algorithm':12}{'bytes':>10}{'time':>12}{'algbw':>8}{'busbw':>8}{'gloo':>12}{'over gloo':>20}"
+    )
+    return "\n".join([head, *map(line, found)])
+
+
+def line(row: Row) -> str:
+    bandwidths = "".join(f"{row[name] / 1e9:>8.2f}" for name in ("algbw", "busbw"))
+    ratio = "{1:.2f} ({0:.2f}-{2:.2f})".format(*row["over_gloo"])
+    return (
+        f"{row['ranks']:>5}  {row['algorithm']:12}{row['bytes']:>10}{row['seconds'] * 1e6:>9,.0f} µs{bandwidths}"
+        f"{row['gloo_s'] * 1e6:>9,.0f} µs{ratio:>20}"
+    )
+
+
+def main() -> int:
+    """Read the flags, measure, tell."""
+    options = tyro.cli(Options, prog="python -m benchmarks.tcp_all_reduce")
+    names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop")
+    task = {name: getattr(options, name) for name in names}
+    found = [row for ranks in options.ranks for row in rows(ranks, launch("benchmarks._tcp_reducers", ranks, task))]
+    print(json.dumps({"loop": options.loop, "rows": found}) if options.json else table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
