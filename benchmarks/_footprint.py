@@ -6,14 +6,14 @@ schedule, so that a count may exceed what either promises.
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node, saved_tensors_hooks
+from torch.autograd.graph import Node
 
 from pipelined.noise import Noise
 from pipelined.stage import Alive, Stage
@@ -106,11 +106,26 @@ class CountedStage:
         self.stage.backward_weight(which)
         self.kept.end((self.stage.index, which))
 
-    def _recomputing(self, key: tuple[int, Alive]) -> AbstractContextManager[object]:
-        """Count what a recomputed forward saves, too; it is then kept until its backward is wholly done."""
-        if not self.stage.recompute:
-            return nullcontext()
-        return saved_tensors_hooks(lambda tensor: self.kept.add(key, tensor), lambda tensor: tensor)
+    @contextmanager
+    def _recomputing(self, key: tuple[int, Alive]) -> Iterator[None]:
+        """Count what a recomputed forward saves, too, as soon as it is done.
+
+        Its graph is looked at, as hooks on what is saved would keep an input half from letting go of it.
+        """
+        revived = self.stage._revived
+
+        def counted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            x, output = revived(*arguments)
+            self.kept.look(key)
+            for tensor in (x, output, *saved(output.grad_fn)):
+                self.kept.add(key, tensor)
+            return x, output
+
+        self.stage._revived = counted if self.stage.recompute else revived
+        try:
+            yield
+        finally:
+            del self.stage._revived
 
 
 def saved(root: Node | None) -> Iterator[torch.Tensor]:

@@ -19,7 +19,6 @@ from pipelined.device import Device
 from pipelined.optimizer import Recipe
 from pipelined.partition import partition
 from pipelined.plan import Plan
-from pipelined.planner.bounds import splits
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import OPS
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
@@ -112,11 +111,8 @@ async def emulate(actor: Actor, subject: Emulated, candidate: Candidate, first: 
 
 async def train(
     actor: Actor, subject: Subject, candidate: Candidate, device: Device, first: int, steps: int
-) -> tuple[list[float], int | None]:
-    """Seconds of each step of a plan that trains, and the bytes that this rank then holds.
-
-    Returns: no bytes where backwards are split, whose halves nobody counts.
-    """
+) -> tuple[list[float], int]:
+    """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
     recipe, feed = Recipe(lr=1e-4, steps=1 << 20), RandomTokens(subject.model.vocab, (plan.rows, subject.sequence))
     place = torch.device("cpu")
@@ -127,8 +123,6 @@ async def train(
     for step in range(first, first + steps + 2):
         await barrier(trainer.world)
         taken.append(await _slowest(trainer.world, (await trainer.step(step)).step_s))
-    if await asyncio.to_thread(splits, plan):
-        return taken[2:], None
     kept = count_activations(trainer)
     await trainer.step(first + steps + 2)
     state = state_bytes(trainer.replica.parameters.values(), trainer.optimizer)
