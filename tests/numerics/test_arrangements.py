@@ -12,15 +12,6 @@ from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop, tcp
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Many ranks in one process must not fight over two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def together(case, world=local.world):
     """What every rank of a world that shares one loop ends with."""
 

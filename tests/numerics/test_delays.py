@@ -19,15 +19,6 @@ from transports.local import world
 STEPS = 5
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Many ranks in one process must not fight over two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def together(case, story):
     """The outcomes of all ranks, which tell the same story."""
 

@@ -1,6 +1,5 @@
 """All ranks in one process: one message, one exit code, whatever happens on one of them."""
 
-import asyncio
 import os
 import signal
 
@@ -100,8 +99,11 @@ def test_a_mistake_agreed_on_is_that_of_the_lowest_rank(capsys, kind):
 
 
 def test_what_all_ranks_can_do_together_is_done():
+    async def number(rank):
+        return rank
+
     async def program(transport):
-        return await together(transport, "number", asyncio.sleep(0, transport.rank))
+        return await together(transport, "number", number(transport.rank))
 
     assert run(ALONE, RANKS, program) == RANKS - 1, "the highest of the ranks' codes"
 
