@@ -5,8 +5,10 @@ order. Inside a unit everything has a slot, and no two instructions of a worker 
 
 Bubble of a worker with N = KD, F and B seconds a forward and a backward, free messages:
   direct            (D/2f-1)((F+B) + (2K-1)(B-F))    B >= F      D/2+1 … D live microbatches (f = 1)
-  forward doubling  (D/2-1)((F+B) + (K-2)(B-2F))     K even, 2F <= B <= 3F      3D/2+1 … 2D
-  backward halving  (D/2-1)((F+B)/2 + (K-1)(B-2F))   2F <= B <= 3F              half of those
+  forward doubling  (D/2-1)((F+B+X) + (K-2)(B-2F))   K even, B >= 2F            3D/2+1 … 2D
+                    (D/2-1)((F+B+X) + (K-3)(B-2F) + 2(B-F))   K odd, at least 3
+  backward halving  (D/2-1)((F+B+X)/2 + (K-1)(B-2F))   B >= 2F                  half of those
+with X = max(0, B-3F), which is none where a backward takes two to three forwards, as it does in practice.
 Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more microbatches), 3.6 (more pipes).
 """
 

@@ -70,7 +70,7 @@ def at_longer_backwards(F, I, Wg):  # noqa: E741
 
 
 def at_double_backwards(F, I, Wg):  # noqa: E741
-    return 2 * F <= I + Wg <= 3 * F
+    return I + Wg >= 2 * F
 
 
 def at_falling(F, I, Wg):  # noqa: E741
@@ -148,6 +148,11 @@ def odd_doubling(c):
     return (c.K - 3) * (c.B - 2 * c.F) + 2 * (c.B - c.F)
 
 
+def beyond_triple(c):
+    """Where forwards are doubled: the seconds by which a backward outlasts three of them."""
+    return max(0, c.B - 3 * c.F)
+
+
 def interleaved_peaks(c):
     """Stage inputs; with one chunk it is 1F1B."""
     v, workers = c.shape.chunks, c.D // c.shape.chunks
@@ -168,15 +173,16 @@ FORMS = [
          lambda c, found: max(found) <= c.D, lambda c: 2, at_longer_backwards,
          lambda depth: [(n, 0, 1) for n in range(1, depth + 1)], EVEN),
     Form("chimera-doubling", "chimera",
-         lambda c: c.N * (c.F + c.B) + (c.D // 2 - 1) * (c.F + c.B + (c.K - 2) * (c.B - 2 * c.F)),
+         lambda c: c.N * (c.F + c.B) + (c.D // 2 - 1) * (c.F + c.B + (c.K - 2) * (c.B - 2 * c.F) + beyond_triple(c)),
          exactly(lambda c: [3 * c.D // 2 + 1 + h for h in c.near]), lambda c: 2, at_double_backwards,
          units_of(2, 4), EVEN, "forward-doubling"),
     Form("chimera-odd-doubling", "chimera",
-         lambda c: c.N * (c.F + c.B) + (c.D // 2 - 1) * (c.F + c.B + odd_doubling(c)),
+         lambda c: c.N * (c.F + c.B) + (c.D // 2 - 1) * (c.F + c.B + odd_doubling(c) + beyond_triple(c)),
          exactly(lambda c: [3 * c.D // 2 + 1 + h for h in c.near]), lambda c: 2, at_double_backwards,
          units_of(3), EVEN, "forward-doubling"),
     Form("chimera-halving", "chimera",
-         lambda c: c.N * (c.F + c.B) + (c.D // 2 - 1) * ((c.F + c.B) / 2 + (c.K - 1) * (c.B - 2 * c.F)),
+         lambda c: c.N * (c.F + c.B)
+         + (c.D // 2 - 1) * ((c.F + c.B + beyond_triple(c)) / 2 + (c.K - 1) * (c.B - 2 * c.F)),
          exactly(lambda c: [(3 * c.D // 2 + 1 + h) / 2 for h in c.near]), lambda c: 2, at_double_backwards,
          units_of(1, 2, 3, 4), EVEN, "backward-halving"),
     Form("interleaved", "interleaved",
