@@ -10,7 +10,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 NAME_BYTES = 32
 
@@ -44,8 +43,10 @@ class Bells:
     def ring(self, peer: int) -> None:
         """Wake this peer if it has a bell here; a bell that is ringing already needs no second ring."""
         if peer in self._names:
-            with suppress(OSError):
+            try:
                 self._socket.sendto(b"", self._names[peer])
+            except OSError:  # it rings already, or nobody is there any more
+                pass
 
     def close(self) -> None:
         """Take the bell down; whoever rings it now rings in vain."""
@@ -67,9 +68,11 @@ class Bells:
         return True
 
     def _rung(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                self._socket.recv(1)
+        """Answer one ring; the loop calls again for each further one, and they are few."""
+        try:
+            self._socket.recv(1)
+        except BlockingIOError:
+            return
         self._woken()
 
 

@@ -52,7 +52,7 @@ class Block:
         if not solid.dtype.isnative:
             solid = solid.astype(solid.dtype.newbyteorder("="))
         name = _NAMES.get(solid.dtype) or solid.dtype.name
-        return cls(name, solid.shape, memoryview(solid.reshape(-1).view(_BYTE)))
+        return cls(name, solid.shape, _flat(solid))
 
     @classmethod
     def empty(cls, dtype: str, shape: tuple[int, ...]) -> "Block":
@@ -74,3 +74,11 @@ class Block:
         if not self.nbytes:
             return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
         return torch.frombuffer(self.data, dtype=getattr(torch, self.dtype)).reshape(self.shape)
+
+
+def _flat(solid: np.ndarray) -> memoryview:
+    """The bytes of a contiguous array; numpy's way is slower, and takes empty arrays and all dtypes."""
+    try:
+        return memoryview(solid).cast("B")
+    except (TypeError, ValueError):
+        return memoryview(solid.reshape(-1).view(_BYTE))

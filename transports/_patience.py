@@ -18,6 +18,7 @@ class Patience:
         longest: no nap is longer.
         computing: while this rank computes, no nap is shorter, and there is no keen polling.
         linger: how long one who must wait may poll by himself first; it takes the loop's time.
+        settling: between saying that this rank dozes and the poll that follows; the loop has other work meanwhile.
         asleep: the nap while nothing is under way here and all peers wake this rank when they send something.
         restless: how quiet it must have been for that; a library may not see at once what it was woken for.
         share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
@@ -29,6 +30,7 @@ class Patience:
     longest: float = 1e-3
     computing: float = 1e-3
     linger: float = 50e-6
+    settling: float = 0.0
     asleep: float = 50e-3
     restless: float = 2e-3
     share: float = 1 / 8
@@ -42,7 +44,8 @@ class Patience:
         """
         if ranks <= cores:
             return cls()
-        return cls(keen=0.0, hurried=0.5e-3, linger=0.0, longest=min(ranks / cores / 8 * 1e-3, 20e-3))
+        longest = min(ranks / cores / 8 * 1e-3, 20e-3)
+        return cls(keen=0.0, hurried=0.5e-3, linger=0.0, settling=50e-6, longest=longest)
 
     def nap(self, quiet: float, computing: bool, urgent: bool = False, asleep: bool = False) -> float:
         """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""

@@ -45,7 +45,7 @@ class Poller:
         self._dones: list[Done] = []
         self._turns: list[asyncio.Future] = []
         self._over: asyncio.Future[None] = self._loop.create_future()
-        self._next: asyncio.Handle
+        self._next: asyncio.Handle | None = None
         self._napping = False
         self._dozing = Doze.AWAKE
         self._rung = False
@@ -193,11 +193,10 @@ class Poller:
         dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
         self._napping = pause > 0 and self._dozing == dozing
         self._stir(dozing)
-        if self._napping:
-            self._next = self._loop.call_later(pause, self._tick)
-        else:
+        if pause == 0:
             os.sched_yield()
-            self._next = self._loop.call_soon(self._tick)
+        pause = pause if self._napping or pause == 0 else self._patience.settling
+        self._next = self._loop.call_later(pause, self._tick) if pause else self._loop.call_soon(self._tick)
 
     def _stir(self, dozing: Doze) -> None:
         if self._dozing != dozing:
@@ -231,8 +230,10 @@ class Poller:
 
     def rung(self) -> None:
         """A peer has something for this rank or soon will, and has noted that it is awake: look out keenly."""
-        self._dozing, self._rung = Doze.AWAKE, True
-        self.wake()
+        self._dozing, self._rung, self._active = Doze.AWAKE, True, self._loop.time()
+        if self._next is not None:
+            self._next.cancel()
+            self._tick()
 
     def is_woken(self, woken: bool) -> None:
         """Whether whoever sends something to this rank also calls its `wake`."""

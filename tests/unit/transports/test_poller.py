@@ -323,3 +323,21 @@ def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_crowded_n
         assert said[asked:] == [Doze.IDLE]
 
     poll(work, Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append)
+
+
+def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
+    async def main():
+        library = Library()
+        poller = Poller(library.test, Patience(keen=0, shortest=1000, longest=1000))
+        waiting = poller.wait("a")
+        poller.rung()
+        assert library.asked == 0
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(poller.run())
+            await poller.turn()
+            library.outcomes["a"] = "done"
+            poller.rung()
+            assert waiting.result() == "done"
+            poller.stop()
+
+    asyncio.run(main())
