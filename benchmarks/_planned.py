@@ -67,7 +67,9 @@ class Emulated:
         return self.layers % plan.depth == 0
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
-        return 0.0 if op == "U" else self.late + self.forward * len(layers) * rows * (2 if op == "B" else 1)
+        if op == "U":
+            return 0.0
+        return (0.0 if op == "A" else self.late) + self.forward * len(layers) * rows * (2 if op == "B" else 1)
 
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
@@ -78,7 +80,7 @@ class Emulated:
         """What an emulated job of a plan does."""
         plan, layers = candidate.plan, range(self.layers // candidate.plan.depth)
         exact = replace(self, late=0.0)
-        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in OPS.items() if op != "U"}
+        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in OPS.items() if op not in "AU"}
         for again in ("backward", "backward_input") if candidate.recompute else ():
             seconds[again] += seconds["forward"]
         gradients = (self.weights * len(layers),) * plan.depth

@@ -121,7 +121,7 @@ async def _question(transport: Transport, subject: Any, launch: Launch) -> Quest
     device = TimedDevice({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
     async with Actor(transport) as actor:
         late = await measure_instruction(actor, device) - SLEPT_S
-        hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], _say)
+        hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, _say)
         sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", _say)
     subject = replace(subject, late=max(0.0, late))
     return hops and sums and Question(subject, subject, Machine(hops.links, sums=sums.links), ranks)

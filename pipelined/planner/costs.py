@@ -15,8 +15,10 @@ from pipelined.plan import Plan
 from pipelined.planner.subject import Subject
 from pipelined.simulation.workload import StageCosts, Workload
 
-OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
-"""What is timed, by the field of `StageCosts` that it fills."""
+OPS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
+"""What is priced, by the field of `StageCosts` that it fills; A is a forward inside a backward that recomputes."""
+FIRST_INPUT = "first I"
+"""How the input half of a stage with the first layer is called among what is timed: it leaves its work to the other."""
 LEAST = 1e-9
 """Seconds; computing takes some time, whatever a fit says."""
 
@@ -29,7 +31,7 @@ class Costs(Protocol):
     """Seconds of a stage's operations."""
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
-        """Of one instruction with so many sequences: F, B, I, W, or the update U, whose rows do not matter."""
+        """Of one instruction with so many sequences: F, B, I, W, A, or the update U, whose rows do not matter."""
         ...
 
 
@@ -62,7 +64,7 @@ class Stated:
         work = sum(self.layer_costs[layer] for layer in layers) * rows * self.sequence
         if 0 in layers and op in "IW":  # nobody waits for the input's gradient of the first stage
             return 0.0 if op == "I" else self.overhead + 2 * work / self.flops
-        return self.overhead + work * (2 if op == "B" else 1) / self.flops
+        return (0.0 if op == "A" else self.overhead) + work * (2 if op == "B" else 1) / self.flops
 
     def plain(self) -> dict[str, Any]:
         return {"stated": {"flops": self.flops, "overhead": self.overhead}}
@@ -89,9 +91,10 @@ class Measured:
         """
         if op == "U":
             return self._at(op, 0, layers)
-        if 0 in layers and op == "I":
-            return self.runtime
-        return self.runtime + self._between("B" if 0 in layers and op == "W" else op, layers, rows)
+        if op == "A":
+            return self._between("F", layers, rows)
+        timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers else op
+        return self.runtime + self._between(timed, layers, rows)
 
     def _between(self, op: str, layers: range, rows: int) -> float:
         sizes = sorted(size for name, size in self.found if name == op)

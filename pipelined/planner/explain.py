@@ -151,7 +151,7 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
     if "runtime" in found:
         yield f"  an instruction beside its computing: {found['runtime'] * 1e6:.0f} us"
     for row in found.get("costs", []):
-        if row["op"] in ("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
+        if row["op"] in tuple("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
             terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {OPS[row['op']].replace('_', ' ')}: {terms}"
 

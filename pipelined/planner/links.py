@@ -1,11 +1,13 @@
 """Timing links: what a message costs between ranks of a node and of two, and what gradient sums cost there.
 
-The rule: all ranks are alive, and both ends of a message have done nothing for a while, as in a pipeline's gap. No two
-clocks are compared: a hop is half of a way there and back, less what the far end waited.
+The rule: all ranks are alive, the receiver has done nothing for a while, as in a pipeline's gap, and the sender
+computes as soon as it has sent, as its next instruction would. No two clocks are compared: a hop is half of a way there
+and back, less what the far end waited. What is sent and summed was written before: what never was reads too fast.
 """
 
+import asyncio
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +22,12 @@ from pipelined.planner.fit import Fit, Sample, fit
 
 IDLE_S = 0.012
 """How long both ends have done nothing before a message leaves."""
+BUSY_S = 0.008
+"""How long a sender then computes; the answer leaves later."""
 CHANNEL = 1
 """The bare-buffer channel of the sums."""
+
+Compute = Callable[[float], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,23 @@ async def measure_hops(
     actor: Actor,
     clock: Clock,
     pairs: Sequence[tuple[int, int]],
+    compute: Compute,
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
-    """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the answer."""
+    """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the answer.
+
+    Args:
+        compute: keeps this rank's device busy for so many seconds.
+    """
     samples = []
     for first, second in pairs:
         tell(f"timing messages between ranks {first} and {second}")
         mine: list[list[float]] = []
         for size in effort.hops:
-            taken = [await _hop(actor, clock, (first, second), size, number) for number in range(effort.repeats)]
+            taken = [
+                await _hop(actor, clock, (first, second), size, number, compute) for number in range(effort.repeats)
+            ]
             mine.append([seconds for seconds in taken if seconds is not None])
         everyone = await gather(actor.transport, f"hops {first} {second}", mine)
         for told in everyone:
@@ -89,27 +102,32 @@ async def measure_sums(
     return _as_links(fit(samples), gamma)
 
 
-async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int) -> float | None:
+async def _hop(
+    actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int, compute: Compute
+) -> float | None:
     """Send there and back; the seconds of one way on the first of the two, None elsewhere."""
     first, second = pair
-    body, key = np.zeros(size, np.uint8), (first, second, size, number)
+    body, key = np.ones(size, np.uint8), (first, second, size, number)
     if actor.rank == first:
         back = actor.start(actor.receive(second, ("back", *key)))
         await clock.sleep(IDLE_S)
         start = clock.now()
-        actor.tell(second, ("there", *key), body)
-        frame = await back
+        sent = actor.tell(second, ("there", *key), body)
+        await compute(BUSY_S)
+        frame, _ = await asyncio.gather(back, sent)
         return (clock.now() - start - frame.note) / 2
     if actor.rank == second:
         await actor.receive(first, ("there", *key))
         came = clock.now()
         await clock.sleep(IDLE_S)
-        await actor.tell(first, ("back", *key), body, note=clock.now() - came)
+        sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
+        await compute(BUSY_S)
+        await sent
     return None
 
 
 async def _sum(group: Group, clock: Clock, size: int, algorithm: str) -> float:
-    array = np.zeros(size // 4, np.float32)
+    array = np.ones(size // 4, np.float32)
     await barrier(group)
     start = clock.now()
     await all_reduce(group, array, "sum", algorithm)
@@ -125,7 +143,7 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
 
 def _adding(clock: Clock, repeats: int) -> float:
     """Seconds it takes to add a byte of one array to another's."""
-    into, array, taken = np.zeros(1 << 19, np.float32), np.zeros(1 << 19, np.float32), []
+    into, array, taken = np.ones(1 << 19, np.float32), np.ones(1 << 19, np.float32), []
     for _ in range(repeats):
         start = clock.now()
         np.add(into, array, out=into)

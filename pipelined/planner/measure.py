@@ -8,19 +8,20 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
+from pipelined.device import Device, TorchDevice
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
 from pipelined.planner.costs import Measured
 from pipelined.planner.effort import THOROUGH, Effort
 from pipelined.planner.limits import share_of_memory
-from pipelined.planner.links import LinkFit, measure_hops, measure_sums
+from pipelined.planner.links import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.planner.stages import Bench, measure_stages
 from pipelined.planner.subject import Subject
 from pipelined.planner.walks import measure_call, measure_instruction
@@ -73,7 +74,7 @@ async def measure(
             )
             timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
-            links = await _links(actor, hosts, subject.all_reduce, tell, effort)
+            links = await _links(actor, hosts, subject.all_reduce, device, tell, effort)
     finally:
         device.close()
     if timed is None:
@@ -112,21 +113,33 @@ def memory_share(ranks: int) -> float:
 
 
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, tell: Callable[[str], None], effort: Effort
+    actor: Actor, hosts: list[str], all_reduce: str, device: Device, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """Each kind of link there is, by name."""
-    clock, everyone = RealClock(), tuple(range(len(hosts)))
+    clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
     node = tuple(rank for rank in everyone if hosts[rank] == hosts[0])
     far = [rank for rank in everyone if hosts[rank] != hosts[0]]
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
         pairs = list(dict.fromkeys([node[:2], node[-2:]]))
-        found["messages on a node"] = await measure_hops(actor, clock, pairs, tell, effort)
+        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell, effort)
         found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell, effort)
     if far:
-        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], tell, effort)
+        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], compute, tell, effort)
         found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell, effort)
     return found
+
+
+def computing(device: Device) -> Compute:
+    """What keeps a device busy: small products, one after another, for so many seconds."""
+    matrix = torch.ones(64, 64)
+
+    def work(seconds: float) -> None:
+        end = device.clock.now() + seconds
+        while device.clock.now() < end:
+            torch.mm(matrix, matrix)
+
+    return lambda seconds: device.run("forward", partial(work, seconds))
 
 
 def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine, cores: int) -> Machine:

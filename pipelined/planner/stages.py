@@ -18,7 +18,7 @@ from pipelined.exchange import gather, share
 from pipelined.model import Model
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe, update
-from pipelined.planner.costs import Kind, Measured, counted, kinds_of
+from pipelined.planner.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
 from pipelined.planner.effort import Effort
 from pipelined.planner.fit import Fit, Sample, fit
 from pipelined.planner.probes import probes
@@ -72,10 +72,11 @@ async def measure_stages(
             tell(f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch")
             taken = await _together(bench, probe, f"{number} {size}", size)
             for op, seconds in taken.items():
-                if 0 in layers and op in "IW":
-                    continue  # the first stage leaves all of a split backward to its weight half
+                if 0 in layers and op == "W":
+                    continue  # the whole backward, which has been timed
                 regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
-                samples[op, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
+                name = FIRST_INPUT if 0 in layers and op == "I" else op
+                samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
     if bench.actor.rank:
         return None
     fits = {key: fit(found) for key, found in samples.items()}

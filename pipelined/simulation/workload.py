@@ -20,6 +20,8 @@ class StageCosts:
         backward: seconds of a whole backward.
         backward_input: seconds of the half that gives the input's gradient; half of the backward if not given.
         backward_weight: seconds of the half that gives the weights'; the rest of the backward if not given.
+        again: seconds of the forward that runs again in a backward where activations are recomputed; as the forward
+            if not given.
         update: seconds of the optimizer's update of the stage, once a step.
         message_bytes: what it sends on to the next stage, and what comes back from there as a gradient.
         activation_bytes: what it keeps from its forward to its backward, input and output with it.
@@ -33,6 +35,7 @@ class StageCosts:
     backward: float = 2.0
     backward_input: float | None = None
     backward_weight: float | None = None
+    again: float | None = None
     update: float = 0.0
     message_bytes: int = 0
     activation_bytes: int = 0
@@ -40,7 +43,7 @@ class StageCosts:
     boundary_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "backward_input", "backward_weight", "update"):
+        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
@@ -62,7 +65,7 @@ class StageCosts:
         """Seconds of one instruction, F, B, I or W; where activations are recomputed B and I hold a forward more."""
         if op == "F":
             return self.forward
-        again = self.forward if recompute else 0.0
+        again = (self.forward if self.again is None else self.again) if recompute else 0.0
         if op == "B":
             return self.backward + again
         half = self.backward / 2 if self.backward_input is None else self.backward_input

@@ -33,7 +33,7 @@ def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instructio
 def test_messages_and_sums_are_timed_between_ranks():
     async def rank(transport):
         async with Actor(transport) as actor:
-            hops = await measure_hops(actor, RealClock(), [(0, 1)], lambda line: None)
+            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, lambda line: None)
             return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", lambda line: None)
 
     async def both():
@@ -59,7 +59,7 @@ def test_what_is_measured_alone_prices_every_plan():
         torch.set_num_threads(threads)
     for op in "FBW":
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
-    assert found.costs.seconds("I", range(0, 2), 1) == found.costs.runtime >= 0
+    assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
     assert found.costs.seconds("U", range(0, 4), 1) > 0
     answer = search(Question(subject, found.costs, found.machine, 2))
     assert answer.chosen.step_s <= answer.baseline.step_s

@@ -4,14 +4,15 @@ import pytest
 from toys import Toy
 
 from pipelined.plan import Plan
-from pipelined.planner.costs import LEAST, Measured, Stated, kinds_of, priced
+from pipelined.planner.costs import FIRST_INPUT, LEAST, Measured, Stated, kinds_of, priced
 
 FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]
 
 
-def measured(sizes=(1, 4)):
+def measured(sizes=(1, 4), runtime=0.0):
     at = {(op, b): {None: 1.0, FIRST: 2.0 * b, INNER: 3.0 * b, LAST: 5.0 * b} for op in "FBIW" for b in sizes}
-    return Measured([1.0] * 4, {**at, ("U", 0): {None: 0.5, FIRST: 1.0, INNER: 1.0, LAST: 1.0}})
+    at |= {(FIRST_INPUT, b): {None: 0.25, FIRST: 0.0, INNER: 0.0, LAST: 0.0} for b in sizes}
+    return Measured([1.0] * 4, {**at, ("U", 0): {None: 0.5, FIRST: 1.0, INNER: 1.0, LAST: 1.0}}, runtime)
 
 
 def test_layers_are_of_three_kinds_by_place_and_of_more_by_cost():
@@ -37,9 +38,9 @@ def test_below_the_smallest_size_it_is_the_smallest():
     assert measured(sizes=(2, 4)).seconds("F", range(1, 2), 1) == 7.0
 
 
-@pytest.mark.parametrize("costs", [measured(), Stated([1.0] * 4, 1, 1.0, 1.0)])
-def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs):
-    assert costs.seconds("I", range(0, 2), 1) == 0.0
+@pytest.mark.parametrize(("costs", "left"), [(measured(), 0.25), (Stated([1.0] * 4, 1, 1.0, 1.0), 0.0)])
+def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, left):
+    assert costs.seconds("I", range(0, 2), 1) == left
     assert costs.seconds("W", range(0, 2), 1) == costs.seconds("B", range(0, 2), 1)
 
 
@@ -57,7 +58,8 @@ def test_a_workload_keeps_its_sizes_and_gets_the_seconds():
     toy, plan = Toy(), Plan("gpipe", 2, 1, 1, 4)
     workload = priced(toy, plan, measured())
     assert [stage.forward for stage in workload.stages] == [1 + 2 + 3, 1 + 3 + 5]
-    assert [stage.seconds("I") for stage in workload.stages] == [LEAST, 9.0]
+    assert [stage.seconds("I") for stage in workload.stages] == [0.25, 9.0]
+    assert priced(toy, plan, Stated([1.0] * 4, 1, 1.0)).stages[0].seconds("I") == LEAST
     assert [stage.update for stage in workload.stages] == [2.5, 2.5]
     assert workload.parameters == toy.workload(plan).parameters
 
@@ -66,3 +68,10 @@ def test_halved_microbatches_cost_what_half_as_many_sequences_cost():
     plan = Plan("chimera", 2, 1, 8, 2, scale="backward-halving")
     workload = priced(Toy(), plan, measured())
     assert workload.stages[0].forward / 2 == measured().seconds("F", range(0, 2), 4)
+
+
+@pytest.mark.parametrize("costs", [measured(runtime=0.5), Stated([1.0] * 4, 10, 5.0, 0.5)])
+def test_a_recomputed_forward_is_no_instruction_of_its_own(costs):
+    stage = priced(Toy(), Plan("gpipe", 2, 1, 1, 4), costs).stages[1]
+    assert stage.seconds("B", recompute=True) == stage.backward + stage.forward - 0.5
+    assert stage.seconds("I", recompute=True) == stage.backward_input + stage.forward - 0.5
