@@ -7,7 +7,7 @@ only when all that can be known without it is known to be right.
 import asyncio
 import os
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -17,7 +17,7 @@ from apps._decide import Seats, decide_job
 from apps._follow import is_open
 from apps._job import Job, resolve
 from apps._subject import Subject, subject_of
-from pipelined.ending import end_process, hush, let_rank_0_speak
+from pipelined.ending import end_process, hush, part_in_order
 from pipelined.errors import UsageError
 from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
@@ -58,14 +58,15 @@ def subject(flags: list[str], batch: int | None = None) -> Subject:
 
 def _parse(arguments: list[str], launch: Launch) -> Config:
     """Parse the command line; help and usage errors are printed by rank 0 alone."""
-    if launch.rank == 0:
-        return parse(arguments)
-    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+    with ExitStack() as quiet:
+        if launch.rank > 0:
+            quiet.enter_context(redirect_stderr(StringIO()))
+            quiet.enter_context(redirect_stdout(StringIO()))
         try:
             return parse(arguments)
         except SystemExit as end:
             if end.code:
-                let_rank_0_speak(launch)
+                part_in_order(launch)
             raise
 
 

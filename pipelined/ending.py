@@ -10,15 +10,15 @@ import re
 import signal
 import sys
 import threading
-import time
 from typing import NoReturn
 
 from pipelined.launch import Launch
+from pipelined.parting import part
 from transports import PeerAborted, Transport
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-SPEAK_S = 3.0
-"""How long ranks that have nothing to say let rank 0 speak, where the first to go ends all."""
+PARTING_S = 3.0
+"""How long ranks that refuse wait for a further one to do so, where the first to go ends all."""
 LEAD_S = 0.2
 """How long what was told may take to arrive, before a job that cannot end otherwise is ended."""
 GRACE_S = 4.0
@@ -40,11 +40,14 @@ def hush() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def let_rank_0_speak(launch: Launch) -> None:
-    """Wait before ending, where the launcher ends every rank as soon as one has gone; a SIGTERM is its consent."""
+def part_in_order(launch: Launch) -> None:
+    """Wait, where the launcher ends every rank as soon as one has gone, until all of this node are about to go.
+
+    So rank 0 has spoken, and none is ended before it has its code: a SIGTERM to any of them is consent.
+    """
     if launch.hasty:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
-        time.sleep(SPEAK_S)
+        part(launch.local_rank, launch.local_size or 1, PARTING_S)
 
 
 def settled(code: int, launch: Launch) -> int:

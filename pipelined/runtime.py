@@ -20,7 +20,7 @@ from pipelined.ending import (
     Deadline,
     heard,
     leave,
-    let_rank_0_speak,
+    part_in_order,
     settled,
     tell,
 )
@@ -63,8 +63,7 @@ def refuse(error: Exception, launch: Launch) -> int:
     """Tell the user what to put right, on one rank alone; the exit code is 2 everywhere."""
     if launch.speaks:
         tell(f"error: {error}")
-    else:
-        let_rank_0_speak(launch)
+    part_in_order(launch)
     return USAGE
 
 

@@ -62,13 +62,13 @@ end_process({code})
     assert ended(script)[:2] == (code, "told\n")
 
 
-def test_who_has_nothing_to_say_lets_rank_0_speak_where_the_first_to_go_ends_all():
+def test_a_rank_that_waits_for_others_ends_with_its_code_where_the_first_to_go_ends_all():
     script = """
 import os, signal, threading
-from pipelined.ending import let_rank_0_speak
+from pipelined.ending import part_in_order
 from pipelined.launch import Launch
 threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGTERM)).start()
-let_rank_0_speak(Launch("tcp://", 1, 2, "torchrun", hasty={hasty}))
+part_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, hasty={hasty}))
 os._exit(0)
 """
     assert ended(script.format(seconds=0.2, hasty=True))[0] == 2, "the launcher need not wait, and the code stays"
