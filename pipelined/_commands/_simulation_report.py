@@ -6,6 +6,7 @@ from typing import Any
 
 from pipelined._commands._spans import spans_of
 from pipelined.simulation.simulator import Simulated
+from pipelined.simulation.traffic import updates_a_step
 from pipelined.trace import Span
 
 MOST = 16
@@ -36,14 +37,15 @@ def as_text(simulated: Simulated) -> str:
     """The step for people."""
     plan, step = simulated.plan, simulated.step_seconds
     size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
-    lines = [
-        f"{plan.schedule}, {size}: {plan.world_size} ranks",
-        f"step           {step:g} s",
-        f"last backward  {simulated.makespan:g} s, {simulated.bubble_ratio:.1%} of the ranks' time until then idle",
-        f"gradient sums  {len(simulated.sums)}, exposed for {simulated.exposed_sync:g} s after it",
-        "",
-        *_ranks(simulated),
-    ]
+    lines = [f"{plan.schedule}, {size}: {plan.world_size} ranks", f"step           {step:g} s"]
+    if plan.layout.updates is None:
+        idle = f"{simulated.bubble_ratio:.1%} of the ranks' time until then idle"
+        lines.append(f"last backward  {simulated.makespan:g} s, {idle}")
+        lines.append(f"gradient sums  {len(simulated.sums)}, exposed for {simulated.exposed_sync:g} s after it")
+    else:
+        lines.append(f"no flush       one of many steps, {simulated.bubble_ratio:.1%} of the ranks' time idle")
+        lines.append(f"updates        {updates_a_step(plan)} a step, by gradients of older weights: not exact")
+    lines += ["", *_ranks(simulated)]
     return "\n".join([*lines, "", *_links(simulated)] if simulated.traffic else lines)
 
 

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
     parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node (all on one)")
     parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share (one each)")
+    parser.add_argument("--stale", action="store_true", help="look at schedules without a flush, too: not exact")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -77,7 +78,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     costs = stated_costs(arguments, subject)
     if launch.rank == 0:
         with _progress() as tell:
-            answer = search(Question(subject, costs, machine, ranks, limit), tell)
+            answer = search(Question(subject, costs, machine, ranks, limit, arguments.stale), tell)
         _tell(arguments, answer, costs.plain())
     return 0
 
@@ -94,14 +95,16 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
     from pipelined.runtime import together
 
     limit = limit_of(arguments, launch, ranks, memory_share)
-    sizes = sizes_that_fit(subject, ranks, limit)
+    sizes = sizes_that_fit(subject, ranks, limit, arguments.stale)
 
     async def program(transport: Any) -> int:
         with _progress(transport.rank == 0) as tell:
             found = await measure(transport, subject, sizes, launch, machine, ranks, tell)
 
             def answer() -> Any:
-                return found and search(Question(subject, found.costs, found.machine, ranks, limit), tell)
+                if found is None:
+                    return None
+                return search(Question(subject, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
             best = await together(transport, "plan", asyncio.to_thread(answer))
         if found is not None:

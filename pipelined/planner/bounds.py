@@ -1,6 +1,6 @@
 """Closed-form bounds of a plan: no step is shorter, and no rank holds less. What cannot win need not be simulated.
 
-The rule: never above what the simulator finds, for any schedule with a flush.
+The rule: never above what the simulator finds.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,13 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 
     A worker begins when a microbatch has come down to the first of its stages that is reached, computes all that is its
     own, and then a gradient goes on up to the first stage; where backwards are split its last may be a weight half,
-    which nobody waits for. Then comes at least the shortest sum of its stages.
+    which nobody waits for. Then comes at least the shortest sum of its stages. Without a flush it only computes.
     Cost: some µs a stage and pipe.
     """
     plan, parts, split = candidate.plan, candidate.plan.layout.parts, splits(candidate.plan)
     spent = _Spent(candidate, workload, split)
+    if plan.layout.updates is not None:
+        return max(map(spent.busy, range(plan.layout.workers)))
     longest = max(
         spent.busy(worker) + spent.way_there(worker) + (0.0 if split else spent.way_back(worker))
         for worker in range(plan.layout.workers)

@@ -1,7 +1,7 @@
 """Every plan worth looking at: schedule, D, W, B, N and recomputation, for so many ranks and sequences a step.
 
-The rule: all of them train on the same batch and give the losses of one process, so schedules without a flush are not
-among them.
+The rule: all of them train on the same batch and give the losses of one process; schedules without a flush, which do
+not, are among them only where they are asked for, and say so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,8 @@ from pipelined.schedules import SCALES, find, known
 
 CHUNKS = (2, 4)
 """Stages of a pipe on a worker that are tried where a schedule takes several."""
+STALE = ", not exact"
+"""What is said of a schedule without a flush: its gradients are those of older weights."""
 ONE_STAGE = "gpipe"
 """What data parallelism is called among several names: with one stage all schedules are the same."""
 
@@ -32,10 +34,13 @@ class Candidate:
         pipes = f" {plan.layout.pipes} pipes" if plan.pipes > 2 else ""
         chunks = f" {plan.chunks} chunks" if plan.chunks > 1 else ""
         scale = f" {plan.scale}" if plan.scale != "direct" else ""
-        return f"{plan.schedule}{pipes}{chunks}{scale}"
+        stale = "" if plan.layout.updates is None else STALE
+        return f"{plan.schedule}{pipes}{chunks}{scale}{stale}"
 
 
-def candidates(ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None) -> Iterator[Candidate]:
+def candidates(
+    ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None, stale: bool = False
+) -> Iterator[Candidate]:
     """All candidates.
 
     Args:
@@ -43,6 +48,7 @@ def candidates(ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | N
         batch: sequences a step, B·N·W.
         layers: no plan has more stages.
         fixed: what must not be chosen: fields of `Plan`, and `recompute`.
+        stale: with schedules without a flush.
     Raises:
         UsageError: no such schedule, or nothing fits.
     """
@@ -52,11 +58,14 @@ def candidates(ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | N
     for name in names:
         find(name)
     every = dict.fromkeys(plan for name in names for plan in _of(name, ranks, batch, layers, alone=len(names) == 1))
-    found = [plan for plan in every if all(_chosen(plan, name) == value for name, value in fixed.items())]
+    every = [plan for plan in every if all(_chosen(plan, name) == value for name, value in fixed.items())]
+    found = [plan for plan in every if stale or plan.layout.updates is None]
     if not found:
         asked = "".join(f", {name}: {value}" for name, value in fixed.items())
-        fact = f"no schedule with a flush uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
-        raise UsageError(f"{fact}; choose a batch with more divisors, another number of ranks, or ask for less")
+        kind = "schedule" if stale else "schedule with a flush"
+        fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
+        remedy = "choose a batch with more divisors, another number of ranks, or ask for less"
+        raise UsageError(f"{fact}; {remedy}{', or add --stale' if every else ''}")
     for plan in found:
         yield from (Candidate(plan, again) for again in recompute)
 
@@ -70,7 +79,7 @@ def _of(name: str, ranks: int, batch: int, layers: int, alone: bool) -> Iterator
     for depth in range(1 if alone or name == ONE_STAGE else 2, min(layers, ranks * max(CHUNKS)) + 1):
         for pipes, chunks, scale in _variants(name, depth):
             group = _try(name, depth, 1, 2, depth, pipes, chunks, scale)
-            if group is None or ranks % group.layout.workers or group.layout.updates:
+            if group is None or ranks % group.layout.workers:
                 continue
             width = ranks // group.layout.workers
             for microbatch in _divisors(batch // width if batch % width == 0 else 0):

@@ -14,6 +14,8 @@ from pipelined.planner.search import Answer, Outcome
 FULL = 0.9
 """Of the memory: beyond that it is what limits a plan."""
 MIB = 1 << 20
+LABEL = 26
+"""Letters of a schedule's name in the table."""
 
 
 def shares(outcome: Outcome) -> dict[str, float]:
@@ -42,6 +44,8 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
 def reason(answer: Answer) -> str:
     """Why the chosen plan, in a line."""
     best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
+    if best.candidate.plan.layout.updates is not None:
+        told += ", without a flush: its gradients are those of older weights"
     if answer.baseline is None:
         return f"{told}; plain data parallelism cannot cut this batch"
     if answer.baseline.memory > answer.question.memory_limit:
@@ -106,7 +110,7 @@ def _plain(outcome: Outcome, answer: Answer) -> dict[str, Any]:
 
 def _head() -> str:
     return (
-        f"{'':>3} {'schedule':<26}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{'tokens/s':>12}"
+        f"{'':>3} {'schedule':<{LABEL}}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{'tokens/s':>12}"
         f"{'compute':>9}{'idle':>7}{'sums':>7}{'MiB':>9}  limit"
     )
 
@@ -118,7 +122,7 @@ def _row(place: str, outcome: Outcome, answer: Answer) -> str:
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, answer):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
     limit = limit_of(outcome, answer.question.memory_limit)
-    return f"{place:>3} {outcome.candidate.label:<26}{sizes}{again:>6}{times}{where}  {limit}"
+    return f"{place:>3} {outcome.candidate.label:<{LABEL}}{sizes}{again:>6}{times}{where}  {limit}"
 
 
 def _rate(outcome: Outcome, answer: Answer) -> float:

@@ -14,13 +14,15 @@ def share_of_memory(ranks: int) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, ranks)
 
 
-def sizes_that_fit(subject: Subject, ranks: int, limit: float) -> list[int]:
+def sizes_that_fit(subject: Subject, ranks: int, limit: float, stale: bool = False) -> list[int]:
     """The microbatches of every plan that may fit, in sequences as the schedule cuts them, ascending.
 
+    Args:
+        stale: with schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
-    every = candidates(ranks, subject.batch, len(subject.layer_costs), subject.fixed)
+    every = candidates(ranks, subject.batch, len(subject.layer_costs), subject.fixed, stale)
     sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, subject.workload(c.plan)) <= limit}
     if not sizes:
         raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise --memory-limit")

@@ -51,6 +51,7 @@ class Question:
     Args:
         ranks: to be used, all of them.
         memory_limit: bytes a rank may hold.
+        stale: whether schedules without a flush are looked at, too.
     """
 
     subject: Subject
@@ -58,6 +59,7 @@ class Question:
     machine: Machine
     ranks: int
     memory_limit: float = float("inf")
+    stale: bool = False
 
     @property
     def all_reduce(self) -> str:
@@ -132,7 +134,7 @@ def search(
     Cost: about 0.1 ms a candidate, and the simulator's for those that may win.
     """
     subject = question.subject
-    every = list(candidates(question.ranks, subject.batch, len(subject.layer_costs), subject.fixed))
+    every = list(candidates(question.ranks, subject.batch, len(subject.layer_costs), subject.fixed, question.stale))
     fitting, least = _bounded(question, every)
     if not fitting:
         raise _too_big(question, least)

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.plan import Plan
 from pipelined.program import Instruction
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.traffic import ledger_bytes
+from pipelined.simulation.traffic import ledger_bytes, updates_a_step
 from pipelined.simulation.workload import Workload
 
 LEDGER = "ledger"
@@ -46,6 +46,11 @@ class Job:
             raise UsageError(str(error)) from error
         if self.all_reduce != "auto" and not hasattr(algorithm, "bytes_to"):
             raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take rabenseifner, ring or auto")
+
+    @property
+    def updates_a_step(self) -> int:
+        """How often each parameter is updated in a step: once, or without a flush as its schedule says."""
+        return updates_a_step(self.plan)
 
     def seconds(self, instruction: Instruction) -> float:
         """How long an instruction takes on a core of its own."""

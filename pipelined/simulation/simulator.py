@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.errors import UsageError
 from pipelined.plan import Plan
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.memory_model import RankMemory, rank_memory
+from pipelined.simulation.memory_model import RankMemory, rank_memory, without_flush
 from pipelined.simulation.rank import GroupBench, Hardware, Rank
+from pipelined.simulation.stretch import simulate_stretches
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
@@ -28,15 +28,16 @@ from pipelined.walk import Walk, plan_walks
 
 @dataclass(frozen=True)
 class Simulated:
-    """One step as it went.
+    """One step as it went; without a flush, one of many that overlap.
 
     Args:
         plan: what was simulated.
-        groups: what the workers of each pipeline group computed and when.
-        sums: the gradient sums of the step, in the order in which they were complete.
-        step_seconds: when the last rank had updated its parameters.
+        groups: what the workers of each pipeline group computed and when; without a flush in a whole stretch.
+        sums: the gradient sums of the step, in the order in which they were complete; without a flush none are told.
+        step_seconds: when the last rank had updated its parameters; without a flush what a further step takes.
         memory: bytes each rank holds at its fullest.
         traffic: bytes by (from rank, to rank).
+        steps: that `groups` did.
     """
 
     plan: Plan
@@ -45,10 +46,13 @@ class Simulated:
     step_seconds: float
     memory: tuple[RankMemory, ...]
     traffic: Mapping[Link, int]
+    steps: int = 1
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last backward of all groups has ended."""
+        """Seconds until the last backward of all groups has ended; without a flush those of a step."""
+        if self.plan.layout.updates is not None:
+            return self.step_seconds
         return max(timeline.makespan for timeline in self.groups)
 
     @property
@@ -58,8 +62,9 @@ class Simulated:
 
     @property
     def busy(self) -> list[float]:
-        """Seconds each rank computed forwards and backwards."""
-        return [sum(done.end - done.start for done in worker) for group in self.groups for worker in group.workers]
+        """Seconds of a step for which each rank computed forwards and backwards."""
+        every = [worker for group in self.groups for worker in group.workers]
+        return [sum(done.end - done.start for done in worker) / self.steps for worker in every]
 
     @property
     def bubble_ratio(self) -> float:
@@ -87,19 +92,22 @@ def simulate(
         all_reduce: the algorithm of gradient sums; it must have a closed form.
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
-        UsageError: an unknown name, costs for another number of stages, or a schedule without a flush.
-    Cost: about 40 µs an instruction of every rank.
+        UsageError: an unknown name, or costs for another number of stages.
+    Cost: about 40 µs an instruction of every rank; without a flush those of the steps that fill the pipe twice.
     """
-    if plan.layout.updates is not None:
-        fact = f"a step that stands alone is simulated, and {plan.schedule} has none: its steps overlap"
-        raise UsageError(f"{fact}; price a stretch of them: python -m pipelined schedule {plan.schedule} --steps 8")
     job, walks = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), plan_walks(plan)
+    sums: tuple[Sum, ...] = ()
     try:
-        groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
+        if plan.layout.updates is None:
+            groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
+            steps = 1
+        else:
+            stretch, seconds = simulate_stretches(job)
+            groups, steps = stretch.groups, stretch.steps
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     memory = tuple(_memory(job, worker, timeline) for timeline in groups for worker in range(plan.layout.workers))
-    return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce))
+    return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
 
 
 async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
@@ -128,5 +136,6 @@ def _synced(job: Job, walks: Sequence[Walk]) -> Sequence[Walk]:
 
 
 def _memory(job: Job, worker: int, timeline: Timeline) -> RankMemory:
-    layout, instructions = timeline.layout, (timed.instruction for timed in timeline.workers[worker])
-    return rank_memory(job.workload, layout.stages_of(worker), instructions, layout.parts, job.recompute)
+    layout, instructions = timeline.layout, [timed.instruction for timed in timeline.workers[worker]]
+    held = rank_memory(job.workload, layout.stages_of(worker), instructions, layout.parts, job.recompute)
+    return held if layout.updates is None else without_flush(held, layout.updates, instructions)

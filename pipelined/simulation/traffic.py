@@ -29,9 +29,16 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str, links: Links | N
     links = links or Links()
     for group in workload.parameters:
         holders = plan.holders(*group.stages)
-        carried += sum_bytes(holders, group.nbytes, group.itemsize, all_reduce, links)
+        once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce, links)
+        carried += Counter({link: nbytes * updates_a_step(plan) for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
     return dict(carried + sum_bytes(everyone, ledger_bytes(plan, workload), LEDGER_ITEM, "auto", links))
+
+
+def updates_a_step(plan: Plan) -> int:
+    """How often each parameter's gradient is summed in a step: once, or without a flush as its schedule says."""
+    updates = plan.layout.updates
+    return 1 if updates is None else plan.microbatches // updates.every
 
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:

@@ -40,6 +40,16 @@ def test_flags_of_the_program_make_the_model_and_hold_what_they_say(capsys):
     assert {(row["schedule"], row["depth"], row["recompute"]) for row in told["best"]} == {("chimera", 4, True)}
 
 
+def test_a_schedule_without_a_flush_is_planned_only_where_it_is_asked_for(capsys):
+    asked = [*STATED, "--schedule", "pipedream_2bw", "--depth", "4"]
+    assert main([*asked, "--stale"]) == 0
+    out = capsys.readouterr().out
+    assert "pipedream_2bw, not exact" in out and "its gradients are those of older weights" in out
+    with pytest.raises(SystemExit):
+        main(asked)
+    assert "or add --stale" in capsys.readouterr().err
+
+
 def test_less_memory_makes_another_plan(capsys):
     chosen = []
     for limit in ("1G", "14M"):
