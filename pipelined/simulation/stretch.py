@@ -1,0 +1,159 @@
+"""A schedule without a flush on a priced machine: stretches of steps, and what a further step takes in a full pipe.
+
+The rule: weights are updated when the trainer would update them (`pipelined.asynchronous.stage_updates`): a stage's own
+behind the sum of their gradient, before anything else is done, and others when a forward needs them. What all ranks
+agree on comes steps behind, so nobody waits for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field, replace
+
+from pipelined.asynchronous.staleness import shared_version, steps_to_fill
+from pipelined.asynchronous.steady import FURTHER
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.schedules import Layout, Updates, find
+from pipelined.simulation.cores import VirtualCores
+from pipelined.simulation.job import Job
+from pipelined.simulation.links import VirtualLinks
+from pipelined.simulation.rank import GroupBench, Hardware
+from pipelined.simulation.sums import VirtualSums
+from pipelined.simulation.workload import Parameters
+from pipelined.timeline import Timeline
+from pipelined.virtual_worker import Demands, Post, VirtualWorker
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps from one drain to the next.
+
+    Args:
+        groups: what the workers of each pipeline group computed and when.
+        seconds: until the last update.
+        steps: how many they are.
+    """
+
+    groups: tuple[Timeline, ...]
+    seconds: float
+    steps: int
+
+
+def simulate_stretches(job: Job) -> tuple[Stretch, float]:
+    """Run a short and a longer stretch on the virtual clock.
+
+    Returns: the longer one, and the seconds of a step in it: by how much it is longer, for each further step.
+    """
+    full = steps_to_fill(job.plan.shape)
+    short, long = (run_virtual(_stretch(job, steps)) for steps in (full, full + FURTHER))
+    return long, (long.seconds - short.seconds) / FURTHER
+
+
+async def _stretch(job: Job, steps: int) -> Stretch:
+    plan, machine, schedule = job.plan, job.machine, find(job.plan.schedule)
+    layout = schedule.layout(replace(plan.shape, steps=steps))
+    cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
+    sums = VirtualSums(_sums(job, steps * job.updates_a_step))
+    hardware = Hardware(Demands(layout, job.seconds), VirtualLinks(machine), cores, sums)
+    groups: list[list[_Worker]] = []
+    async with asyncio.TaskGroup() as tasks:
+        for group in range(plan.width):
+            post, bench = Post(), GroupBench(job, hardware, group)
+            groups.append([])
+            for index in range(layout.workers):
+                updates = _Updates(job, hardware, layout, index, tasks)
+                groups[-1].append(_Worker(index, layout, hardware, post, bench, updates))
+            for worker in groups[-1]:
+                tasks.create_task(worker.walk(schedule.schedule), name=f"group {group}, worker {worker.index}")
+    timelines = tuple(Timeline(layout, tuple(tuple(worker.done) for worker in group)) for group in groups)
+    return Stretch(timelines, VirtualClock().now(), steps)
+
+
+def _sums(job: Job, updates: int) -> dict[Hashable, tuple[tuple[int, ...], float]]:
+    """The sums behind each update, by (the stages of the parameters, the update)."""
+    priced = job.sums()
+    return {(group.stages, n): priced[group.stages] for group in job.workload.parameters for n in range(updates)}
+
+
+@dataclass
+class _Bucket:
+    """Parameters that the same stages hold.
+
+    Args:
+        seconds: of an update of them.
+        follows_order: whether forwards take the newest version, rather than one that depends on their numbers alone.
+    """
+
+    parameters: Parameters
+    seconds: float
+    follows_order: bool
+    newest: int = 0
+    waiting: deque["asyncio.Task[None]"] = field(default_factory=deque)
+
+
+class _Updates:
+    """The updates of the one stage of a worker."""
+
+    def __init__(self, job: Job, hardware: Hardware, layout: Layout, index: int, tasks: asyncio.TaskGroup):
+        (stage,) = layout.stages_of(index)
+        assert layout.updates is not None
+        self._rule: Updates = layout.updates
+        self._hardware, self._tasks, self._depth, self._backwards = hardware, tasks, layout.depth, 0
+        mine = [group for group in job.workload.parameters if stage in group.stages]
+        each = job.workload.stages[stage].update / max(1, sum(group.elements for group in mine))
+        self._buckets = [
+            _Bucket(group, each * group.elements, self._rule.delay is None and len(group.stages) == 1) for group in mine
+        ]
+
+    async def before_forward(self, microbatch: int) -> None:
+        for bucket in self._buckets:
+            if not bucket.follows_order:
+                behind = self._depth - 1 - bucket.parameters.stages[0]
+                await self._advance(bucket, shared_version(self._rule, microbatch, behind))
+
+    async def after_backward(self) -> None:
+        self._backwards += 1
+        number, rest = divmod(self._backwards, self._rule.every)
+        if rest:
+            return
+        for bucket in self._buckets:
+            bucket.waiting.append(self._tasks.create_task(self._sum(bucket, number - 1)))
+            if bucket.follows_order:
+                await self._advance(bucket, number)
+
+    async def drain(self) -> None:
+        for bucket in self._buckets:
+            await self._advance(bucket, bucket.newest + len(bucket.waiting))
+
+    async def _advance(self, bucket: _Bucket, newest: int) -> None:
+        while bucket.newest < newest:
+            await bucket.waiting.popleft()
+            await self._hardware.cores.run(bucket.seconds)
+            bucket.newest += 1
+
+    async def _sum(self, bucket: _Bucket, number: int) -> None:
+        what = bucket.parameters.stages, number
+        if len(self._hardware.sums.ranks(what)) > 1:
+            await self._hardware.sums.join(what)
+
+
+class _Worker(VirtualWorker):
+    """One worker that updates its stage on its way through a stretch."""
+
+    def __init__(
+        self, index: int, layout: Layout, hardware: Hardware, post: Post, bench: GroupBench, updates: _Updates
+    ):
+        super().__init__(index, layout, hardware.demands, post, bench)
+        self._updates = updates
+
+    async def walk(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
+        """The whole stretch, until nothing is left to be updated."""
+        await schedule(self)
+        await self._updates.drain()
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        if op == "F":
+            await self._updates.before_forward(microbatch)
+        await super().execute(op, pipe, stage, microbatch)
+        if op in "BW":
+            await self._updates.after_backward()
