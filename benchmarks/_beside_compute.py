@@ -15,6 +15,8 @@ from transports import Transport
 
 SETTLED_S = 0.005
 """How long the devices have been at work when a message leaves."""
+TURNS = 10
+"""How often computing that is polled beside takes turns with computing that is not: the machine's speed swings."""
 
 
 class Layers:
@@ -34,31 +36,36 @@ class Layers:
     def times_in(self, seconds: float) -> int:
         """How often this fits into about so many seconds."""
         self(10)
-        return max(1, int(seconds / self(20) * 20))
+        return max(TURNS, int(seconds / self(20) * 20))
 
 
 class Computing:
     """A device that one can also wait for without an event loop: one thread for both, so that its memory is the same.
 
     Args:
-        work: computes and returns the seconds it took.
+        work: computes so often as it is told, and returns the seconds it took.
+        times: how often at a time.
     """
 
-    def __init__(self, transport: Transport, peer: int, work: Callable[[], float]):
-        self._transport, self._peer, self._work = transport, peer, work
+    def __init__(self, transport: Transport, peer: int, work: Callable[[int], float], times: int):
+        self._transport, self._peer, self._work, self._times = transport, peer, work, times
         self._thread = ThreadPoolExecutor(1)
 
     async def share_lost(self, number: int) -> float:
-        """Compute while nobody polls, and while a message is waited for; the share by which the latter was longer."""
-        if number % 2:
-            polled = await self._polled(number)
-            return polled / self._thread.submit(self._work).result() - 1
-        unpolled = self._thread.submit(self._work).result()
-        return await self._polled(number) / unpolled - 1
+        """Compute unpolled, and while a message is waited for, in turns; by what share the latter took longer."""
+        waiting = asyncio.ensure_future(self._transport.receive(self._peer, ("after work", number)))
+        polled = unpolled = 0.0
+        for _ in range(TURNS):
+            unpolled += self._thread.submit(self._work, self._times // TURNS).result()
+            polled += await self._begin(self._times // TURNS)
+        self._transport.computing(False)
+        await self._transport.send(self._peer, ("after work", number))
+        await waiting
+        return polled / unpolled - 1
 
     async def one_way(self, road: Messages, first: bool) -> float:
         """Seconds of one way there and back while both ends compute."""
-        working = self._begin()
+        working = self._begin(self._times)
         await asyncio.sleep(SETTLED_S)
         seconds = await road.ping_pong(first, 1)
         await working
@@ -69,14 +76,6 @@ class Computing:
         """Let the thread go."""
         self._thread.shutdown()
 
-    async def _polled(self, number: int) -> float:
-        waiting = asyncio.ensure_future(self._transport.receive(self._peer, ("after work", number)))
-        seconds = await self._begin()
-        self._transport.computing(False)
-        await self._transport.send(self._peer, ("after work", number))
-        await waiting
-        return seconds
-
-    def _begin(self) -> asyncio.Future:
+    def _begin(self, times: int) -> asyncio.Future:
         self._transport.computing(True)
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._work)
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._work, times)

@@ -124,7 +124,7 @@ class Beside:
     Args:
         idle_s: seconds of one way while the devices were idle.
         moving_s: the same while they computed.
-        lost: share by which polling made the same work longer, of the rank that lost more.
+        lost: share by which polling made the same work longer, the mean of both ranks.
     """
 
     nbytes: int
@@ -191,10 +191,8 @@ async def bench(transport: Transport, options: Options) -> int:
     comm.Free()
     if transport.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
-        slower = tuple(map(max, *lost[:2]))
-        print(
-            told(options, library, rows_of(taken), Beside(options.beside, *map(tuple, beside[:2]), slower)), flush=True
-        )
+        both = tuple(map(statistics.mean, zip(*lost[:2], strict=True)))
+        print(told(options, library, rows_of(taken), Beside(options.beside, *map(tuple, beside[:2]), both)), flush=True)
     return 0
 
 

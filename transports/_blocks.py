@@ -39,16 +39,16 @@ class Block:
         """View a numpy array, a CPU torch tensor, bytes or a block as a block; copies only what is not contiguous."""
         if isinstance(array, Block):
             return array
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(array, torch.Tensor):
-            flat = array.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-            return cls(str(array.dtype).removeprefix("torch."), tuple(array.shape), memoryview(flat))
-        if isinstance(array, (bytes, bytearray, memoryview)):
-            view = memoryview(array).cast("B")
-            return cls("uint8", (view.nbytes,), view)
-        solid = array
-        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
-            solid = np.ascontiguousarray(array).reshape(np.shape(array))
+        if not isinstance(array, np.ndarray):
+            torch = sys.modules.get("torch")
+            if torch is not None and isinstance(array, torch.Tensor):
+                flat = array.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+                return cls(str(array.dtype).removeprefix("torch."), tuple(array.shape), memoryview(flat))
+            if isinstance(array, (bytes, bytearray, memoryview)):
+                view = memoryview(array).cast("B")
+                return cls("uint8", (view.nbytes,), view)
+            array = np.asarray(array)
+        solid = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
         if not solid.dtype.isnative:
             solid = solid.astype(solid.dtype.newbyteorder("="))
         name = _NAMES.get(solid.dtype) or solid.dtype.name

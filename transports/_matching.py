@@ -177,7 +177,11 @@ class Mailbox(Generic[Item]):
         return bool(receives)
 
     def _keep(self, arrival: Arrival[Item]) -> None:
-        queue = self._arrived.setdefault(arrival.key, {}).setdefault(arrival.peer, deque())
+        peers = self._arrived.get(arrival.key)
+        if peers is None:
+            self._arrived[arrival.key] = {arrival.peer: deque([arrival])}
+            return
+        queue = peers.setdefault(arrival.peer, deque())
         place = 0 if queue and queue[-1].order > arrival.order else len(queue)
         while place < len(queue) and queue[place].order < arrival.order:
             place += 1

@@ -21,7 +21,6 @@ that this peer still holds, so that the peer can go; a rank that closes throws a
 """
 
 import asyncio
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -39,7 +38,7 @@ from transports._mpi_buffers import Buffers
 from transports._mpi_frames import Frames
 from transports._mpi_message import Message
 from transports._mpi_native import MpiNative
-from transports._mpi_neighbours import Neighbours, nodes_of
+from transports._mpi_neighbours import Neighbours, cores_of, nodes_of
 from transports._mpi_requests import keep_alive, outcomes_now
 from transports._mpi_shared import MpiShared
 from transports._patience import Patience
@@ -114,7 +113,7 @@ class MpiTransport(Transport):
         while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
             await asyncio.sleep(1e-3)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        patience = Patience.on_node(node.size, len(os.sched_getaffinity(0)))
+        patience = Patience.on_node(node.size, cores_of(node))
         transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
         met = transport._neighbours.meet(node, world.rank)
         transport._poller.is_woken(met and node.size == world.size)

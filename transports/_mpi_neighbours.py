@@ -4,8 +4,11 @@ A rank that cannot be rung is one that polls, and a body that finds no shared me
 needs to know which ranks are where. Knows neither frames nor keys.
 """
 
+import os
 from array import array
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
 
 from mpi4py import MPI
 
@@ -14,6 +17,8 @@ from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
 from transports._memfd import ADDRESS_BYTES
 from transports._poller import Doze
+
+CORE_BYTES = 1024  # 8,192 cores, the most that Linux knows
 
 
 class Neighbours:
@@ -100,6 +105,15 @@ def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
     lowest = array("q", [0])
     node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)
     return tuple(array("q", _of_all(world, lowest.tobytes())))
+
+
+def cores_of(node: MPI.Comm) -> int:
+    """The cores that the ranks of the node may run on, together: a launcher may have bound each to one of its own."""
+    mine = 0
+    for core in os.sched_getaffinity(0):
+        mine |= 1 << core
+    masks = _split(_of_all(node, mine.to_bytes(CORE_BYTES, "little")), CORE_BYTES)
+    return reduce(or_, (int.from_bytes(mask, "little") for mask in masks)).bit_count()
 
 
 def _of_all(comm: MPI.Comm, mine: bytes) -> bytes:
