@@ -1,6 +1,5 @@
 """This project's pipeline as a contender: what `apps.gpt2` trains with, over MPI."""
 
-import os
 import sys
 import time
 
@@ -9,13 +8,12 @@ import torch
 
 from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, CutGPT2, TokenRows
+from benchmarks._launch import run_ranks
 from collectives import all_reduce, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
-from pipelined.launch import detect
 from pipelined.plan import Plan
-from pipelined.runtime import run
 from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
 from transports import Transport
@@ -66,9 +64,8 @@ async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Tri
 
 def main() -> int:
     """Run on whatever launcher started this."""
-    torch.set_num_threads(1)
-    started, task = detect(os.environ), Task.loads(sys.argv[1])
-    return run(started, started.world_size or 1, lambda transport: contend(transport, task))
+    task = Task.loads(sys.argv[1])
+    return run_ranks(lambda transport: contend(transport, task))
 
 
 if __name__ == "__main__":

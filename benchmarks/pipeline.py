@@ -12,16 +12,14 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 
-import torch
 import tyro
 
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._launch import run_ranks
 from pipelined.actor import Actor
-from pipelined.launch import detect
 from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
-from pipelined.runtime import run
 from pipelined.schedules import find
 from transports import Transport
 
@@ -103,9 +101,7 @@ def _told(options: Options, plan: Plan, taken: list[float]) -> str:
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
     options = tyro.cli(Options, prog="python -m benchmarks.pipeline")
-    torch.set_num_threads(1)
-    launch = detect(os.environ)
-    return run(launch, launch.world_size or 8, lambda transport: bench(transport, options))
+    return run_ranks(lambda transport: bench(transport, options), alone=8)
 
 
 if __name__ == "__main__":

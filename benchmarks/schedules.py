@@ -13,21 +13,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 
-import torch
 import tyro
 
 from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._hops import fitted, hop
+from benchmarks._launch import run_ranks
 from collectives import Links
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.launch import detect
 from pipelined.plan import Plan
 from pipelined.pricer import Costs
 from pipelined.recorder import record
-from pipelined.runtime import run
 from pipelined.schedules import SCALES, ScheduleError, find, known
 from pipelined.simulation.workload import StageCosts
 from transports import Transport
@@ -226,9 +224,7 @@ async def bench(transport: Transport, options: Options) -> int:
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
     options = tyro.cli(Options, prog="python -m benchmarks.schedules")
-    torch.set_num_threads(1)
-    launch = detect(os.environ)
-    return run(launch, launch.world_size or 8, lambda transport: bench(transport, options))
+    return run_ranks(lambda transport: bench(transport, options), alone=8)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
-import torch
 import tyro
 
 from apps._presets import layer_shapes
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks._hops import fitted, hop
+from benchmarks._launch import run_ranks
 from benchmarks.paper_figures import BERT
 from collectives import Links
 from collectives.all_reduce import known
@@ -30,10 +30,8 @@ from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
-from pipelined.launch import detect
 from pipelined.plan import Plan
 from pipelined.pricer import Costs
-from pipelined.runtime import run
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
@@ -241,8 +239,7 @@ async def bench(transport: Transport, options: Options) -> int:
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
     options = tyro.cli(Options, prog="python -m benchmarks.sync_overlap")
-    torch.set_num_threads(1)
-    return run(detect(os.environ), options.plan.world_size, lambda transport: bench(transport, options))
+    return run_ranks(lambda transport: bench(transport, options), exactly=options.plan.world_size)
 
 
 if __name__ == "__main__":
