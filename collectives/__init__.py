@@ -3,6 +3,7 @@
 from collectives._group import Group
 from collectives._links import Links
 from collectives._pieces import segment, segments
+from collectives._terms import Mismatch
 from collectives._turn import BrokenGroup
 from collectives.all_gather import all_gather
 from collectives.all_reduce import all_reduce
@@ -15,6 +16,7 @@ __all__ = [
     "BrokenGroup",
     "Group",
     "Links",
+    "Mismatch",
     "all_gather",
     "all_reduce",
     "all_to_all",

@@ -1,19 +1,27 @@
 """A group: some ranks of a transport, numbered anew from 0, with a channel of their own for bare bytes.
 
-The one rule: both ends of a message know its size beforehand, and an empty one is never sent. Knows no algorithm.
+The one rule: both ends of a message know its size beforehand, and an empty one is never sent. The first message to each
+peer in a call brings a greeting with it (see `collectives._terms`), which is no payload. Knows no algorithm.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
 
+from collectives._calling import Call, Statement
 from collectives._links import Links
 from collectives._pieces import Range, pieces
+from collectives._terms import GREETING_BYTES
 from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
 from transports._contract import Native, Shared, Transport
+
+PACKED_BYTES = 16 << 10
+"""A first message up to this size travels in one with its greeting: copying it costs less than a message more."""
 
 
 class Group:
@@ -30,6 +38,9 @@ class Group:
         piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and follow
             one another closely, but each costs a message.
         window: bytes that each rank lends the others where the transport lets them share memory.
+        patience: seconds after which a rank that waits in a collective begins to ask what the others are doing.
+        intact: whether an all-reduce that fails leaves the array as it was, so that the ranks that are left can run
+            it again among themselves; it takes a copy for that. None: where the transport outlives its peers.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
@@ -42,6 +53,8 @@ class Group:
         links: Links | None = None,
         piece: int = 2 << 20,
         window: int = 2 << 20,
+        patience: float = 0.1,
+        intact: bool | None = None,
     ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
         self.links, self.piece, self._window = links or Links(), piece, window
@@ -49,8 +62,15 @@ class Group:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
+        self.patience = patience
+        self.intact = transport.outlives_peers if intact is None else intact
+        self.call: Call | None = None
+        self.calls = 0
+        self.early: list[tuple[int, Statement]] = []
+        self.statements = self._statements()
         self._memory: dict[int, np.ndarray] = {}
-        self._windows: dict[str, list[Vector]] = {}
+        self._kept = np.empty(0, np.uint8)
+        self._windows: dict[tuple[str, type], list[Vector]] = {}
         self._shared: Shared | None = None
         self._asked = False
 
@@ -66,6 +86,11 @@ class Group:
                 f"no such rank (ranks: {self.ranks}, world size: {self.transport.world_size}); name others"
             )
 
+    def _statements(self) -> tuple[int | str, ...]:
+        """The key of what ranks say when a call goes wrong: no other group's, and no earlier life's of this one."""
+        name = "collective", self.channel, zlib.crc32(repr(self.ranks).encode())
+        return *name, self.transport.count(name)
+
     def __repr__(self) -> str:
         return f"Group(ranks={self.ranks}, channel={self.channel})"
 
@@ -74,16 +99,74 @@ class Group:
 
         Raises: as `Transport.send_buffer`.
         """
-        if view.nbytes:
-            await self.transport.send_buffer(self.ranks[to], self.channel, view)
+        if not view.nbytes:
+            return
+        peer, call = self.ranks[to], self.call
+        if call is None or not call.greets(peer):
+            await self.transport.send_buffer(peer, self.channel, view)
+        elif view.nbytes <= PACKED_BYTES:
+            await self.transport.send_buffer(peer, self.channel, memoryview(b"".join((call.greeting, view))))
+            self.transport.traffic.discount_sent(peer, GREETING_BYTES)
+        else:
+            await self._greet(peer, call.greeting)
+            await self.transport.send_buffer(peer, self.channel, view)
 
     async def receive(self, source: int, view: memoryview) -> None:
         """Fill `view` with the next bytes of a rank of the group.
 
         Raises: as `Transport.receive_buffer`.
         """
-        if view.nbytes:
-            await self.transport.receive_buffer(self.ranks[source], self.channel, view)
+        if not view.nbytes:
+            return
+        peer, call = self.ranks[source], self.call
+        if call is None or not call.hears(peer):
+            await self.transport.receive_buffer(peer, self.channel, view)
+        elif view.nbytes <= PACKED_BYTES:
+            packed = memoryview(bytearray(GREETING_BYTES + view.nbytes))
+            await self.transport.receive_buffer(peer, self.channel, packed)
+            self.transport.traffic.discount_received(GREETING_BYTES)
+            call.compare(peer, packed)
+            view[:] = packed[GREETING_BYTES:]
+        else:
+            await self._heed(peer, call)
+            await self.transport.receive_buffer(peer, self.channel, view)
+
+    async def meet(self) -> None:
+        """Return once every rank of the group has called this, in the middle of a call; no payload is moved.
+
+        Cost: ceil(log2 n) steps of a header.
+        Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (dissemination).
+        """
+        distance = 1
+        while distance < self.size:
+            to, source = self.ranks[(self.rank + distance) % self.size], self.ranks[(self.rank - distance) % self.size]
+            self.call.greets(to), self.call.hears(source)
+            await together(self._greet(to, self.call.greeting), self._heed(source, self.call))
+            distance *= 2
+
+    async def _greet(self, peer: int, greeting: bytes) -> None:
+        await self.transport.send_buffer(peer, self.channel, memoryview(greeting))
+        self.transport.traffic.discount_sent(peer, GREETING_BYTES, 1)
+
+    async def _heed(self, peer: int, call: Call) -> None:
+        greeting = memoryview(bytearray(GREETING_BYTES))
+        await self.transport.receive_buffer(peer, self.channel, greeting)
+        self.transport.traffic.discount_received(GREETING_BYTES, 1)
+        call.compare(peer, greeting)
+
+    def calling(self, terms: str) -> Call:
+        """The context in which a collective runs: its turn, and the terms that all ranks must mean alike."""
+        return Call(self, terms)
+
+    def among(self, ranks: Sequence[int]) -> "Group":
+        """Some ranks of the group, this one with them, as a group within the running call, on the same channel.
+
+        No two ranks may exchange messages in more than one such part at a time.
+        """
+        part = copy(self)
+        part.ranks, part.size = tuple(self.ranks[rank] for rank in ranks), len(ranks)
+        part.rank = ranks.index(self.rank)
+        return part
 
     async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
@@ -100,12 +183,27 @@ class Group:
             memory = self._memory[lane] = np.empty(needed, np.uint8)
         return vector.over(memory[:needed])
 
+    def kept(self, vector: Vector) -> memoryview:
+        """A copy of the vector's bytes, in memory that the group keeps for the next call."""
+        if self._kept.nbytes < vector.nbytes:
+            self._kept = np.empty(vector.nbytes, np.uint8)
+        copied = memoryview(self._kept)[: vector.nbytes]
+        copied[:] = vector.data
+        return copied
+
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements; an empty one has no pieces."""
         return pieces(*span, self._most(vector))
 
     def _most(self, vector: Vector) -> int:
         return max(self.piece // vector.itemsize, 1)
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """For every rank of the group the lowest one that runs on the same node."""
+        names = self.transport.nodes
+        mine = [names[rank] for rank in self.ranks]
+        return tuple(mine.index(name) for name in mine)
 
     @cached_property
     def native(self) -> Native | None:
@@ -122,8 +220,9 @@ class Group:
 
     def windows(self, vector: Vector) -> list[Vector]:
         """The ranks' windows in the memory they share, each as a whole number of elements of the vector's dtype."""
-        if vector.dtype not in self._windows:
+        kind = vector.dtype, type(vector.elements)
+        if kind not in self._windows:
             usable = self._window // vector.itemsize * vector.itemsize
             views = [np.frombuffer(window, np.uint8, usable) for window in self._shared.windows]
-            self._windows[vector.dtype] = [vector.over(view) for view in views]
-        return self._windows[vector.dtype]
+            self._windows[kind] = [vector.over(view) for view in views]
+        return self._windows[kind]

@@ -16,12 +16,14 @@ class Links:
         alpha: seconds a message takes however short it is.
         beta: seconds a byte on the wire takes.
         gamma: seconds it takes to reduce one byte of an array into another.
+        far: the same between ranks of different nodes; None where they are as those of one node.
     Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", section 2.
     """
 
     alpha: float = 2e-5
     beta: float = 1.5e-10
     gamma: float = 5e-11
+    far: "Links | None" = None
 
     def __post_init__(self) -> None:
         if min(self.alpha, self.beta, self.gamma) < 0:

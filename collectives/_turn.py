@@ -12,11 +12,7 @@ class BrokenGroup(RuntimeError):
 
 
 class Turn:
-    """The right to run a collective, taken with `async with`, given in the order in which it was asked for.
-
-    Raises:
-        BrokenGroup: a collective on this group was left before its end; nothing was sent.
-    """
+    """The right to run a collective, given in the order in which it was asked for; whoever takes it gives it back."""
 
     __slots__ = ("_end", "_lock", "_name")
 
@@ -25,7 +21,12 @@ class Turn:
         self._lock = asyncio.Lock()
         self._end: BaseException | None = None
 
-    async def __aenter__(self) -> None:
+    async def take(self) -> None:
+        """Wait for the turn.
+
+        Raises:
+            BrokenGroup: a collective on this group was left before its end; nothing was sent.
+        """
         try:
             await self._lock.acquire()
         except BaseException as left:
@@ -38,7 +39,8 @@ class Turn:
                 "make a new group on a fresh channel on all its ranks"
             ) from self._end
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def give(self, error: BaseException | None) -> None:
+        """Give the turn back; with the error that ended the collective, if one did."""
         if error is not None:
             self._end = error
         self._lock.release()

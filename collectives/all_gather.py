@@ -21,5 +21,5 @@ async def all_gather(group: Group, array: Any) -> None:
     Source: Patarasuk, Yuan (see `_ring`), the second phase.
     """
     vector = Vector.of(array)
-    async with group.turn:
+    async with group.calling(f"all_gather of {len(vector)} {vector.dtype}"):
         await Walk(group, vector, None).all_gather()

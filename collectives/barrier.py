@@ -11,7 +11,7 @@ async def barrier(group: Group) -> None:
     Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (dissemination).
     """
     sign, heard = memoryview(b"!"), memoryview(bytearray(1))
-    async with group.turn:
+    async with group.calling("barrier"):
         distance = 1
         while distance < group.size:
             to, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size

@@ -25,7 +25,7 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
         raise ValueError(f"no such root (root: {root}, ranks in the group: {group.size}); name one of its ranks")
     vector = Vector.of(array)
     parent, children = branches((group.rank - root) % group.size, group.size)
-    async with group.turn:
+    async with group.calling(f"broadcast from {root} of {len(vector)} {vector.dtype}"):
         for low, high in group.pieces(vector, (0, len(vector))):
             piece = vector.bytes(low, high)
             if parent is not None:

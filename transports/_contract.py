@@ -6,7 +6,8 @@ size: the collectives' inner loop.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +53,19 @@ class Traffic:
         """One more message or buffer came."""
         self.messages_received += 1
         self.bytes_received += nbytes
+
+    def discount_sent(self, peer: int, nbytes: int, messages: int = 0) -> None:
+        """So many bytes, and messages, of what was counted as sent to this peer were a header after all."""
+        self.messages_sent -= messages
+        self.bytes_sent -= nbytes
+        self.bytes_to[peer] -= nbytes
+        if not self.bytes_to[peer]:
+            del self.bytes_to[peer]
+
+    def discount_received(self, nbytes: int, messages: int = 0) -> None:
+        """So many bytes, and messages, of what was counted as received were a header after all."""
+        self.messages_received -= messages
+        self.bytes_received -= nbytes
 
 
 class Native(Protocol):
@@ -110,6 +124,16 @@ class Transport(ABC):
     rank: int
     world_size: int
     traffic: Traffic
+    outlives_peers = True
+    """Whether the other ranks can go on after one of them is gone."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """For every rank the number of its node: ranks of one number run on one machine. Equal on all ranks.
+
+        A node's number is its lowest rank. All are on one node where the transport knows of no other.
+        """
+        return (0,) * self.world_size
 
     @abstractmethod
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
@@ -165,6 +189,12 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close in order: what was sent is delivered first. Idempotent."""
+    def count(self, what: Hashable) -> int:
+        """How often this was counted here before: for what all ranks do equally often, to tell the times apart."""
+        counted = self.__dict__.setdefault("_counted", Counter())
+        counted[what] += 1
+        return counted[what] - 1
+
 
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""

@@ -1,11 +1,17 @@
-"""The way in: takes the group's turn, then runs the algorithm asked for. Knows no algorithm."""
+"""The way in: takes the group's turn, then runs the algorithm asked for. Knows no algorithm.
 
+The one rule: on a transport that outlives its peers, whoever raises has its array as it was.
+"""
+
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from collectives._group import Group
 from collectives._reduction import Reduction
 from collectives._vector import Vector
 from collectives.all_reduce._known import known
+
+Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
 
 
 async def all_reduce(group: Group, array: Any, op: str = "sum", algorithm: str = "auto") -> None:
@@ -20,12 +26,31 @@ async def all_reduce(group: Group, array: Any, op: str = "sum", algorithm: str =
     Raises:
         ValueError: the algorithm, the op or the array is refused; nothing was sent and the group is as before.
         BrokenGroup: an earlier collective of the group was left half done.
-        TransportError: a rank or link failed; the array holds partial sums and the group is broken.
-    Cancelled: as after a TransportError; the other ranks wait until the transport tells them.
+        Mismatch: lengths, dtypes, ops or algorithms differ between ranks; all of them raise it, and it names both.
+        TransportError: a rank or link failed; all ranks of the group raise it.
+        After the last two the group is broken, and the array is as it was where the group is `intact`; else it holds
+        partial sums.
+    Cancelled: as after a TransportError, but the other ranks wait until the transport tells them.
     Cost: see each algorithm. With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
     run = known(algorithm).all_reduce
     vector = Vector.of(array)
     reduction = Reduction(op, vector)
-    async with group.turn:
+    async with group.calling(f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"):
+        if not len(vector):
+            await group.meet()
+        elif group.intact and group.size > 1:
+            await _restoring(run, group, vector, reduction)
+        else:
+            await run(group, vector, reduction)
+
+
+async def _restoring(run: Algorithm, group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Run it so that the array is either reduced, here and wherever else nobody fails, or as it was."""
+    kept = group.kept(vector)
+    try:
         await run(group, vector, reduction)
+        await group.meet()  # else who has all it needs would go on, while another still misses what a lost rank had
+    except BaseException:
+        vector.data[:] = kept
+        raise

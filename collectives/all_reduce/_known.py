@@ -5,6 +5,10 @@ Each of them defines
     async def all_reduce(group, vector, reduction)           reduces in place, inside the group's turn
     def cost(size, nbytes, alpha, beta, gamma)               seconds, by the model of `Links`
 
+where its price depends on which ranks share a node,
+
+    def price(nodes, nbytes, links)                          seconds, instead of `cost` with the worst of the links
+
 and, where the algorithm has closed forms,
 
     def steps(size)                                          messages one after another that the last rank waits for

@@ -1,8 +1,10 @@
 """Auto: by memory that the ranks share, where they do; else the cheapest algorithm by its price.
 
-The one rule: the choice depends only on the size of the group, the bytes and the links, which all ranks share, and on
+The one rule: the choice depends only on the group's nodes, the bytes and the links, which all ranks know alike, and on
 whether they share memory, which all learn alike; so all choose alike without a word.
 """
+
+from collections.abc import Sequence
 
 from collectives._group import Group
 from collectives._links import Links
@@ -13,22 +15,38 @@ from collectives.all_reduce._known import algorithms, known
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run `shared` where it can be, else the algorithm that `choose` names."""
-    lent = group.size > 1 and await group.shared() is not None
-    chosen = "shared" if lent else choose(group.size, vector.nbytes, group.links)
+    chosen = await chosen_by(group, vector.nbytes)
+    group.call.state(group.call.terms.replace(" by auto", f" by auto, {chosen}", 1))
     await known(chosen).all_reduce(group, vector, reduction)
 
 
-def choose(size: int, nbytes: int, links: Links) -> str:
-    """The name of the algorithm that costs least; of equals, the last by name (`ring` before `multi_ring`)."""
+async def chosen_by(group: Group, nbytes: int) -> str:
+    """What all ranks of the group choose for an array of so many bytes, in the middle of a call."""
+    if group.size > 1 and await group.shared() is not None:
+        return "shared"
+    return choose(group.size, nbytes, group.links, group.nodes)
+
+
+def choose(size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> str:
+    """The name of the algorithm that costs least; of equals, the last by name (`ring` before `multi_ring`).
+
+    Args:
+        nodes: for every rank the lowest one on its node; if empty, all are on one.
+    """
     names = [name for name in reversed(algorithms()) if known(name).__name__ != __name__]
-    return min(names, key=lambda name: _price(name, size, nbytes, links))
+    return min(names, key=lambda name: price(name, size, nbytes, links, nodes))
+
+
+def price(name: str, size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> float:
+    """Seconds by the model; an algorithm that knows no nodes finds all links as dear as those between them."""
+    algorithm, apart = known(name), len(set(nodes)) > 1
+    if apart and hasattr(algorithm, "price"):
+        return algorithm.price(nodes, nbytes, links)
+    worst = links.far if apart and links.far is not None else links
+    return algorithm.cost(size, nbytes, worst.alpha, worst.beta, worst.gamma)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
     """Seconds that the chosen algorithm takes."""
     links = Links(alpha, beta, gamma)
-    return _price(choose(size, nbytes, links), size, nbytes, links)
-
-
-def _price(name: str, size: int, nbytes: int, links: Links) -> float:
-    return known(name).cost(size, nbytes, links.alpha, links.beta, links.gamma)
+    return price(choose(size, nbytes, links), size, nbytes, links)

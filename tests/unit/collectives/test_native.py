@@ -26,11 +26,19 @@ class WithNative(Local):
 
 @pytest.mark.parametrize(("op", "expected"), [("sum", 6), ("mean", 3), ("max", 3)])
 def test_the_transports_own_is_used_and_asked_for_once(op, expected):
-    end, array = WithNative(0, 2, []), np.full((2, 2), 3.0)
-    group = Group(end, (0, 1), 0)
-    asyncio.run(all_reduce(group, array, op, "native"))
-    asyncio.run(all_reduce(group, np.ones(3), op, "native"))
-    assert (array == expected).all() and end.asked == 1
+    ends, arrays = [], [np.full((2, 2), 3.0) for _ in range(2)]
+    ends.extend(WithNative(rank, 2, ends) for rank in range(2))
+
+    async def rank(end, array):
+        group = Group(end, (0, 1), 0)
+        await all_reduce(group, array, op, "native")
+        await all_reduce(group, np.ones(3), op, "native")
+
+    async def main():
+        await asyncio.gather(*map(rank, ends, arrays))
+
+    asyncio.run(main())
+    assert all((array == expected).all() for array in arrays) and [end.asked for end in ends] == [1, 1]
 
 
 def test_a_transport_without_one_is_named():

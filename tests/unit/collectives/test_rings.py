@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
+from collectives._terms import GREETING_BYTES
 from collectives.all_reduce.multi_ring import strides
 from transports.local import world
 
@@ -19,7 +20,7 @@ def test_extra_memory_is_a_piece_for_each_ring(name, size):
     arrays = [np.ones(6_000_000 // 4, "float32") for _ in ends]
 
     async def main():
-        groups = [Group(end, range(size), 0, piece=PIECE) for end in ends]
+        groups = [Group(end, range(size), 0, piece=PIECE, intact=False) for end in ends]
         tracemalloc.start()
         calls = (all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True))
         await asyncio.gather(*calls)
@@ -39,9 +40,11 @@ def test_a_piece_goes_on_before_its_segment_is_whole():
         ends, piece = world(3), memoryview(bytearray(PIECE))
         array = np.ones(3 * 2 * PIECE, "uint8")
         call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0, piece=PIECE), array, "sum", "ring"))
-        for _ in range(2):
-            await ends[1].receive_buffer(0, 0, piece)
-        await ends[2].send_buffer(0, 0, memoryview(b"\x05" * PIECE))
+        first = memoryview(bytearray(GREETING_BYTES))
+        for part in (first, piece, piece):
+            await ends[1].receive_buffer(0, 0, part)
+        for part in (first, memoryview(b"\x05" * PIECE)):
+            await ends[2].send_buffer(0, 0, part)
         await asyncio.wait_for(ends[1].receive_buffer(0, 0, piece), 5)
         assert bytes(piece) == b"\x06" * PIECE
         call.cancel()

@@ -1,0 +1,34 @@
+"""What the ranks of a group must mean alike when they call a collective, and the greeting by which each pair finds out.
+
+The one rule: what is received from a rank is used only after its greeting was compared, and every result depends on
+every rank. So where two ranks mean different things, no rank at all comes to an end with a result: whoever follows the
+bytes from the one to the other crosses a pair that compared. Knows no messages.
+"""
+
+import zlib
+from functools import lru_cache
+
+GREETING_BYTES = 64
+TEXT_BYTES = GREETING_BYTES - 4
+
+
+class Mismatch(ValueError):
+    """The ranks of a group called one collective with different arguments, or different collectives."""
+
+    @classmethod
+    def between(cls, mine: int, terms: str, other: int, others_terms: str) -> "Mismatch":
+        """The error that names what both ranks said."""
+        fact = f"ranks call one collective differently (rank {mine}: {terms}; rank {other}: {others_terms})"
+        return cls(f"{fact}; give all ranks of the group equal arguments")
+
+
+@lru_cache(maxsize=1024)
+def greeting(terms: str) -> bytes:
+    """The terms in so many bytes; of longer ones only the checksum covers the end."""
+    text = terms.encode()
+    return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
+
+
+def told(greeted: bytes | bytearray | memoryview) -> str:
+    """The terms that a greeting tells, as far as they fit."""
+    return bytes(greeted[:TEXT_BYTES]).decode(errors="replace").rstrip()

@@ -1,0 +1,95 @@
+"""Hierarchical: reduce inside every node, a ring between the nodes, broadcast inside. For nodes joined by slow links.
+
+    nodes      0: ranks 0 1 2      1: ranks 3 4      2: rank 5
+    reduce         0 <- 1, 2           3 <- 4            5          up a binomial tree to the node's first rank
+    ring           0 ----------------> 3 --------------> 5 ---> 0   between the first ranks
+    broadcast      0 -> 1, 2           3 -> 4            5          down the same tree
+
+Between nodes only the ring's bytes travel, 2(L-1)/L of the array from each of L nodes, however many ranks they have.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from collectives._group import Group
+from collectives._links import Links
+from collectives._reduction import Reduction
+from collectives._ring import Walk
+from collectives._streams import reduce_pieces, send_pieces
+from collectives._vector import Vector
+from collectives.all_reduce import ring
+from collectives.broadcast import branches
+
+
+async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Up the trees, round the ring, down the trees; extra memory is one piece.
+
+    Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside and 2(L-1) between; a rank sends the array
+        once up if it is not its node's first, once down to each child in the tree, and 2(L-1)/L of it round the ring if
+        it is.
+    Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
+    """
+    node, first = group.nodes[group.rank], firsts(group.nodes)
+    inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
+    parent, children = branches(inside.rank, inside.size)
+    for child in reversed(children):
+        await reduce_pieces(inside, child, vector, (0, len(vector)), reduction)
+    if parent is not None:
+        await send_pieces(inside, parent, vector, (0, len(vector)))
+    else:
+        await _between(group.among(first), vector, reduction, group.size)
+    await _down(inside, vector, parent, children)
+
+
+async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: int) -> None:
+    """A ring of sums; a mean is divided by the ranks of the whole group, once it is whole everywhere."""
+    whole = Reduction("max" if reduction.op == "max" else "sum", vector)
+    await Walk(leaders, vector, whole).all_reduce()
+    reduction.finish(vector.elements, size)
+
+
+async def _down(inside: Group, vector: Vector, parent: int | None, children: Sequence[int]) -> None:
+    for low, high in inside.pieces(vector, (0, len(vector))):
+        piece = vector.bytes(low, high)
+        if parent is not None:
+            await inside.receive(parent, piece)
+        for child in children:
+            await inside.send(child, piece)
+
+
+def firsts(nodes: Sequence[int]) -> list[int]:
+    """The first rank of every node, in order."""
+    return sorted(set(nodes))
+
+
+def price(nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) inside the largest node, and by far links the ring's."""
+    inside = (max(Counter(nodes).values()) - 1).bit_length()
+    trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
+    far = links.far or links
+    return trees + ring.cost(len(set(nodes)), nbytes, far.alpha, far.beta, far.gamma)
+
+
+def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    """Seconds on one node: the trees'."""
+    return price((0,) * size, nbytes, Links(alpha, beta, gamma))
+
+
+def steps(size: int, nodes: Sequence[int] = ()) -> int:
+    """Messages one after another where a rank may send several at once: up the deepest tree, round, down; at most."""
+    nodes = nodes or (0,) * size
+    deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
+    return 2 * deepest + ring.steps(len(set(nodes)))
+
+
+def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequence[int] = ()) -> dict[int, int]:
+    """Up to the parent and down to each child the array; and between the first ranks what `ring` sends."""
+    nodes = nodes or (0,) * size
+    inside = [other for other in range(size) if nodes[other] == nodes[rank]]
+    parent, children = branches(inside.index(rank), len(inside))
+    sent = Counter({inside[other]: nbytes for other in (*children, *([] if parent is None else [parent]))})
+    if parent is None:
+        first = firsts(nodes)
+        for place, part in ring.bytes_to(len(first), first.index(rank), nbytes, itemsize).items():
+            sent[first[place]] += part
+    return dict(+sent)

@@ -1,0 +1,139 @@
+"""Ranks that call one collective differently: every one of them raises, the error names both, and nobody hangs."""
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from collectives import BrokenGroup, Group, Mismatch, all_reduce, barrier, broadcast
+from transports.local import world
+
+PATIENCE = 0.02
+ALGORITHMS = ("auto", "multi_ring", "rabenseifner", "recursive_doubling", "ring")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one rank asks for."""
+
+    algorithm: str = "ring"
+    op: str = "sum"
+    length: int = 100
+    dtype: str = "float32"
+
+
+def ended(calls):
+    """What each rank's call ended with, given what each rank asks for; the arrays must be as they were."""
+
+    async def rank(end, call):
+        array = np.arange(call.length).astype(call.dtype)
+        group = Group(end, range(len(calls)), 0, patience=PATIENCE)
+        with pytest.raises(Exception) as caught:
+            await all_reduce(group, array, call.op, call.algorithm)
+        assert (array == np.arange(call.length)).all()
+        with pytest.raises(BrokenGroup):
+            await barrier(group)
+        return caught.value
+
+    async def main():
+        return await asyncio.wait_for(asyncio.gather(*map(rank, world(len(calls)), calls)), 20)
+
+    return asyncio.run(main())
+
+
+asked = st.builds(
+    Asked,
+    algorithm=st.sampled_from(ALGORITHMS),
+    op=st.sampled_from(["sum", "max"]),
+    length=st.sampled_from([0, 1, 3, 4, 100, 10_000]),
+    dtype=st.sampled_from(["float32", "int32", "float64"]),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(size=st.integers(2, 7), most=asked, other=asked, data=st.data())
+def test_every_rank_hears_of_the_one_that_differs(size, most, other, data):
+    assume(most != other)
+    odd = data.draw(st.integers(0, size - 1))
+    errors = ended([other if rank == odd else most for rank in range(size)])
+    for error in errors:
+        assert isinstance(error, Mismatch), error
+        assert all(f"{call.op} of {call.length} {call.dtype}" in str(error) for call in (most, other))
+        assert all(f"by {call.algorithm}" in str(error) for call in (most, other))
+        assert f"rank {odd}:" in str(error)
+
+
+@settings(max_examples=8, deadline=None)
+@given(calls=st.lists(asked, min_size=3, max_size=6))
+def test_any_number_of_ranks_may_differ(calls):
+    assume(len(set(calls)) > 1)
+    assert {type(error) for error in ended(calls)} == {Mismatch}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_other_collectives_than_the_others_are_named(size):
+    async def main():
+        groups = [Group(end, range(size), 0, patience=PATIENCE) for end in world(size)]
+        calls = [broadcast(groups[0], np.ones(9), 1), *map(barrier, groups[1:])]
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+
+    for error in asyncio.run(main()):
+        assert isinstance(error, Mismatch)
+        assert "broadcast from 1 of 9 float64" in str(error) and ": barrier" in str(error)
+
+
+def test_a_rank_that_comes_late_hears_what_the_others_had_meant():
+    async def main():
+        groups = [Group(end, range(3), 0, patience=PATIENCE) for end in world(3)]
+        early = [asyncio.ensure_future(all_reduce(group, np.ones(5), "sum", "ring")) for group in groups[:2]]
+        await asyncio.wait(early, timeout=4 * PATIENCE)
+        with pytest.raises(Mismatch, match=r"sum of 6 .*sum of 5 "):
+            await all_reduce(groups[2], np.ones(6), "sum", "ring")
+        return await asyncio.wait_for(asyncio.gather(*early, return_exceptions=True), 20)
+
+    assert all(isinstance(error, Mismatch) and "sum of 6" in str(error) for error in asyncio.run(main()))
+
+
+def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
+    async def main():
+        groups = [Group(end, range(4), 0, patience=PATIENCE) for end in world(4)]
+        arrays = [np.ones(5) for _ in groups]
+        early = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups[1:], arrays[1:], strict=True)]
+        await asyncio.wait(early, timeout=4 * PATIENCE)
+        await all_reduce(groups[0], arrays[0])
+        await asyncio.wait_for(asyncio.gather(*early), 20)
+        for _ in range(3):
+            await asyncio.gather(*map(barrier, groups))
+        again = [Group(end.transport, range(4), 0, patience=PATIENCE) for end in groups]
+        await asyncio.gather(*map(barrier, again))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return arrays
+
+    assert all((array == 4).all() for array in asyncio.run(main()))
+
+
+def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
+    """Rank 1 is still in the first group's call, and has said so, while rank 0 waits in the second group's."""
+
+    async def main():
+        ends = world(2)
+        first = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+        slow = asyncio.ensure_future(all_reduce(first[1], np.ones(5), "sum", "ring"))
+        await asyncio.wait([slow], timeout=4 * PATIENCE)
+        second = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+        waiting = asyncio.ensure_future(waits(second[0]))
+        await asyncio.wait([waiting], timeout=4 * PATIENCE)
+        assert not waiting.done()
+        for task in (slow, waiting):
+            task.cancel()
+        await asyncio.wait([slow, waiting])
+
+    asyncio.run(main())
+
+
+async def waits(group):
+    async with group.calling("something else"):
+        await asyncio.get_running_loop().create_future()
