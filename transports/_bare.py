@@ -6,7 +6,7 @@ receive gives back stands again where it stood. At any moment either buffers wai
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
@@ -15,15 +15,19 @@ import numpy as np
 class BareBuffer:
     """One buffer on its way in; memory is taken only when the first byte needs it and nobody has lent any.
 
+    Args:
+        order: its place among the buffers of its lane.
+        asked: called when the first receiver asks for it.
+
     Attributes:
         missing: bytes that have not come yet.
     """
 
-    __slots__ = ("_error", "_lent", "_view", "_waiter", "missing", "nbytes", "order")
+    __slots__ = ("_error", "_lent", "_view", "_waiter", "asked", "missing", "nbytes", "order")
 
-    def __init__(self, nbytes: int, order: int = 0):
+    def __init__(self, nbytes: int, order: int, asked: Callable[[], None] | None = None):
         self.nbytes = self.missing = nbytes
-        self.order = order
+        self.order, self.asked = order, asked
         self._view: memoryview | None = None
         self._lent = False
         self._waiter: asyncio.Future[None] | None = None
@@ -44,7 +48,7 @@ class BareBuffer:
     def fail(self, error: Exception) -> None:
         """The rest will not come: tell the receiver, and let go of its memory."""
         if self.missing:
-            self._error, self._view, self._lent = error, None, False
+            self._error, self._view, self._lent, self.asked = error, None, False, None
             self._wake()
 
     def land(self, view: memoryview) -> None:
@@ -97,6 +101,9 @@ class _Post:
         self.buffer = buffer
         buffer.land(self.view)
         buffer.whole(self.future)
+        if (asked := buffer.asked) is not None:
+            buffer.asked = None
+            asked()
         return True
 
 
@@ -110,9 +117,9 @@ class Lane:
         self.posted: deque[_Post] = deque()
         self._order = count()
 
-    def arriving(self, nbytes: int) -> BareBuffer:
-        """A buffer of this size has begun: give it to a receive that waits, or keep it."""
-        buffer = BareBuffer(nbytes, next(self._order))
+    def arriving(self, nbytes: int, asked: Callable[[], None] | None = None) -> BareBuffer:
+        """A buffer of this size has begun, or is to be asked for: give it to a receive that waits, or keep it."""
+        buffer = BareBuffer(nbytes, next(self._order), asked)
         self._place(buffer)
         return buffer
 

@@ -5,7 +5,7 @@ receiver's arrays are filled straight from the socket, and a cancelled receiver'
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transports._blocks import Block
@@ -18,13 +18,14 @@ class Incoming:
 
     Args:
         header: what it said of itself; memory is taken only when the first byte needs it.
+        asked: called when the first receiver asks for it.
     """
 
-    __slots__ = ("_blocks", "_error", "_lent", "_offset", "_place", "_waiter", "header", "missing", "nbytes")
+    __slots__ = ("_blocks", "_error", "_lent", "_offset", "_place", "_waiter", "asked", "header", "missing", "nbytes")
 
-    def __init__(self, header: Header):
-        self.header = header
-        self.nbytes = self.missing = sum(layout.nbytes for layout in header.layouts)
+    def __init__(self, header: Header, asked: Callable[[], None] | None = None):
+        self.header, self.asked = header, asked
+        self.nbytes = self.missing = header.nbytes or sum(layout.nbytes for layout in header.layouts)
         self._blocks: tuple[Block, ...] | None = None
         self._lent = False
         self._place, self._offset = 0, 0
@@ -44,6 +45,12 @@ class Incoming:
         if self._blocks is None:
             self._blocks = landing(self.header.layouts)
         return self._blocks
+
+    def ask(self) -> None:
+        """A receiver has asked for it; the first one counts."""
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked()
 
     def land(self, into: Sequence[Any]) -> tuple[Block, ...]:
         """Rest in these arrays from now on; what has come already is copied there.
@@ -78,7 +85,7 @@ class Incoming:
     def fail(self, error: Exception) -> None:
         """The rest will not come: tell the receiver, and let go of its arrays."""
         if self.missing:
-            self._error, self._blocks, self._lent = error, None, False
+            self._error, self._blocks, self._lent, self.asked = error, None, False, None
             self._wake()
 
     async def whole(self) -> None:

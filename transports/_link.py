@@ -15,7 +15,6 @@ from transports._outflow import Outflow, Outgoing
 from transports._sockets import told
 
 TRASH_BYTES = 64 << 10
-CHUNK_BYTES = 256 << 10  # what one system call copies at most: it stays in a core's cache, and both ends copy at once
 TURN_BYTES = 2 << 20  # what one peer may read or write before the others' turn
 
 
@@ -29,11 +28,12 @@ class Link:
 
     def __init__(self, sock: socket.socket, inflow: Inflow, broken: Callable[[str], None]):
         self._sock, self._inflow, self._broken = sock, inflow, broken
-        self._outflow = Outflow(self._sendmsg, CHUNK_BYTES)
+        self._outflow = Outflow(self._sendmsg)
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
         self._farewell: Exception | None = None
+        self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
 
@@ -42,15 +42,17 @@ class Link:
 
         Returns: None where nothing is left; else the frame, whose `written` is to be awaited to reuse the memory.
         """
-        if self._outflow:
-            return self._outflow.push(views)
+        waiting = bool(self._outflow)
         frame = self._outflow.push(views)
-        self._flush()
+        if self._gone.done():
+            self._outflow.fail(self._ended, begun=True)
+        elif not waiting:
+            self._flush()
         return frame if frame.views else None
 
-    def withdraw(self, frame: Outgoing) -> None:
-        """The frame's sender was cancelled."""
-        self._outflow.withdraw(frame)
+    def withdraw(self, frame: Outgoing) -> bool:
+        """The frame's sender was cancelled; returns whether it will not be sent at all."""
+        return self._outflow.withdraw(frame)
 
     def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
         """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away.
@@ -92,6 +94,7 @@ class Link:
         if self._gone.done():
             return
         self._gone.set_result(None)
+        self._ended = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
@@ -131,8 +134,8 @@ class Link:
             self._progress += self._outflow.flush(TURN_BYTES)
             if not self._outflow and self._farewell is not None:
                 self._sock.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            self._end(f"the connection broke ({told(error)})")
+        except OSError as error:  # told later, for a frame that is being read may be what is answered here
+            self._loop.call_soon(self._end, f"the connection broke ({told(error)})")
             return
         if bool(self._outflow) != self._writing and not self._gone.done():
             self._writing = bool(self._outflow)

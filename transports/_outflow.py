@@ -9,17 +9,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 PIECES = 64
+CHUNK_BYTES = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
+LONG_BYTES = 4 << 20  # a longer frame is written in steps as large as the kernel takes
 
 
 class Outgoing:
     """A frame to be written: views of its sender's memory, and whom to wake when they are free again."""
 
-    __slots__ = ("begun", "views", "written")
+    __slots__ = ("begun", "chunk", "views", "written")
 
     def __init__(self, views: Sequence[bytes | memoryview]):
         self.views = deque(map(memoryview, views))
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun = False
+        nbytes = sum([view.nbytes for view in self.views])
+        self.chunk = CHUNK_BYTES if nbytes <= LONG_BYTES else nbytes
 
     def advance(self, count: int) -> None:
         """Say that the first `count` bytes are written."""
@@ -29,9 +33,9 @@ class Outgoing:
         if count:
             self.views[0] = self.views[0][count:]
 
-    def front(self, most: int) -> list[memoryview]:
-        """The next `most` bytes, or all that are left, but no more than `PIECES` views."""
-        found: list[memoryview] = []
+    def front(self) -> list[memoryview]:
+        """What to write next: a chunk, or all that is left, but no more than `PIECES` views."""
+        found, most = [], self.chunk
         for view in self.views:
             if not most or len(found) == PIECES:
                 break
@@ -58,11 +62,10 @@ class Outflow:
 
     Args:
         write: writes the front of some views and returns how many bytes it took; raises BlockingIOError for none.
-        chunk: bytes to be written at once.
     """
 
-    def __init__(self, write: Callable[[list[memoryview]], int], chunk: int):
-        self._write, self._chunk = write, chunk
+    def __init__(self, write: Callable[[list[memoryview]], int]):
+        self._write = write
         self._queue: deque[Outgoing] = deque()
 
     def __bool__(self) -> bool:
@@ -80,7 +83,7 @@ class Outflow:
         while self._queue and total < most:
             frame = self._queue[0]
             try:
-                count = self._write(frame.front(self._chunk))
+                count = self._write(frame.front())
             except BlockingIOError:
                 break
             total += count
@@ -89,12 +92,17 @@ class Outflow:
                 self._queue.popleft().settle()
         return total
 
-    def withdraw(self, frame: Outgoing) -> None:
-        """Its sender was cancelled: forget a frame not begun, finish one begun from memory of its own."""
+    def withdraw(self, frame: Outgoing) -> bool:
+        """Its sender was cancelled: forget a frame not begun, finish one begun from memory of its own.
+
+        Returns: whether it was forgotten.
+        """
         if frame.begun:
             frame.detach()
-        elif frame in self._queue:
+            return False
+        if frame in self._queue:
             self._queue.remove(frame)
+        return True
 
     def fail(self, error: Exception, *, begun: bool) -> None:
         """Fail what is queued; spare a frame already begun unless `begun`."""

@@ -1,8 +1,9 @@
 """Ranks as processes that hold one TCP connection to each other, on one machine or many.
 
 The one rule: bytes are taken from the kernel as soon as they come, straight into the receiver's arrays where it has
-already asked, into fresh memory where it has not; so no send waits for a receive of another message. How ranks find
-and trust one another is told in `transports._rendezvous` and `transports._handshake`.
+already asked, into fresh memory where it has not; so no send waits for a receive of another message. What would be too
+much to lie unasked stays at its sender (`transports._tcp_peer`). How ranks find and trust one another is told in
+`transports._rendezvous` and `transports._handshake`.
 """
 
 import asyncio
@@ -16,17 +17,17 @@ from urllib.parse import SplitResult
 from transports._bare import BareBuffers
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
-from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
+from transports._credit import credit_limit
+from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._incoming import Incoming
-from transports._inflow import Body, Inflow
 from transports._landing import copied
-from transports._link import Link
 from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, meeting_point
 from transports._place import Place, this_machine
 from transports._rendezvous import gather
-from transports._standing import CHANNELS, Standing
-from transports._wire import Header, Kind, Layout, Preamble, encode, encode_buffer
+from transports._standing import Standing
+from transports._tcp_peer import TcpPeer
+from transports._wire import Header, Kind, Layout, encode, encode_head
 
 ABORT_S = 1.0
 CLOSE_S = 10.0
@@ -47,11 +48,12 @@ async def open_url(parts: SplitResult) -> "Tcp":
     return Tcp(place.rank, place.world_size, peers, peers.nodes)
 
 
-async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = ()) -> list["Tcp"]:
+async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = (), unasked: int = 0) -> list["Tcp"]:
     """All ranks of a world in this process, in order, over loopback; to be used on one event loop.
 
     Args:
         machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
+        unasked: as for `Tcp`.
     """
     point = InProcess()
     names = machines or [this_machine()] * world_size
@@ -61,7 +63,7 @@ async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = ())
             found = [group.create_task(gather(place, point)) for place in places]
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
-    return [Tcp(rank, world_size, task.result(), task.result().nodes) for rank, task in enumerate(found)]
+    return [Tcp(rank, world_size, task.result(), task.result().nodes, unasked) for rank, task in enumerate(found)]
 
 
 class Tcp(Transport):
@@ -70,15 +72,25 @@ class Tcp(Transport):
     Args:
         peers: one connected, non-blocking, authenticated socket for every other rank; owned from now on.
         nodes: for every rank the lowest rank of its machine; if empty, all are on one.
+        unasked: bytes that may lie here from each peer before they are asked for, equal on all ranks; 0 for a share
+            of 256 MiB.
     """
 
-    def __init__(self, rank: int, world_size: int, peers: dict[int, socket.socket], nodes: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        peers: dict[int, socket.socket],
+        nodes: tuple[int, ...] = (),
+        unasked: int = 0,
+    ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers = BareBuffers()
         self._standing = Standing(world_size)
-        self._links = {peer: self._link(peer, sock) for peer, sock in peers.items()}
+        limit = unasked or credit_limit(world_size)
+        self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
 
     def __repr__(self) -> str:
         return f"<Tcp rank {self.rank} of {self.world_size}>"
@@ -93,11 +105,11 @@ class Tcp(Transport):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
-        views = encode(Kind.MESSAGE, key, blocks, note)
         if peer == self.rank:
+            encode_head(Kind.MESSAGE, key, blocks, note)  # what the wire cannot carry is refused here too
             self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
         else:
-            await self._written(peer, views)
+            await self._peers[peer].send_message(key, blocks, note)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
@@ -113,7 +125,7 @@ class Tcp(Transport):
         if peer == self.rank:
             self._buffers.lane(peer, channel).whole(view)
         else:
-            await self._written(peer, [encode_buffer(channel, view.nbytes), view])
+            await self._peers[peer].send_buffer(channel, view)
         self.traffic.count_sent(peer, view.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
@@ -127,8 +139,8 @@ class Tcp(Transport):
 
     async def abort(self, reason: str) -> None:
         ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
-        for link in self._links.values():
-            link.discard(ended)
+        for peer in self._peers.values():
+            peer.discard(ended)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
                 await self._depart(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ABORT_S)
@@ -140,24 +152,13 @@ class Tcp(Transport):
     def kill(self, reason: str = "it was killed") -> None:
         """Die as a process does: hang up on everybody without a word."""
         ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for link in self._links.values():
-            link.drop(ended)
+        for peer in self._peers.values():
+            peer.drop(ended)
 
     async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
-        for link in self._links.values():
-            link.farewell(last, self._standing.end)
-        await asyncio.gather(*(link.gone(patience) for link in self._links.values()))
-
-    async def _written(self, peer: int, views: Sequence[bytes | memoryview]) -> None:
-        link = self._links[peer]
-        frame = link.write(views)
-        if frame is None:
-            return
-        try:
-            await frame.written
-        except asyncio.CancelledError:
-            link.withdraw(frame)
-            raise
+        for peer in self._peers.values():
+            peer.farewell(last, self._standing.end)
+        await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
         self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Any] | None
@@ -169,6 +170,7 @@ class Tcp(Transport):
         def accept(incoming: Incoming) -> None:
             if into is not None:
                 lent.append((incoming, incoming.land(into)))
+            incoming.ask()
 
         try:
             arrival = await mailbox.take(peer, tuple(key), accept)
@@ -181,54 +183,27 @@ class Tcp(Transport):
             raise
         return arrival
 
-    def _link(self, peer: int, sock: socket.socket) -> Link:
-        def begin(preamble: Preamble, header: Header) -> Body:
-            return self._begin(peer, preamble, header)
+    def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
+        return TcpPeer(rank, sock, self._messages, self._buffers, limit, self._lose, self._heed_abort)
 
-        def complete(preamble: Preamble, incoming: Body) -> None:
-            self._complete(peer, preamble, incoming)
-
-        return Link(sock, Inflow(begin, complete), lambda reason: self._lose(PeerLost(peer, reason)))
-
-    def _begin(self, peer: int, preamble: Preamble, header: Header) -> Body:
-        """A frame's header is here: match it, so that its body can go where it is wanted."""
-        match preamble.kind:
-            case Kind.MESSAGE:
-                incoming = Incoming(header)
-                self._messages.arrived(peer, header.key, incoming)
-            case Kind.BUFFER if preamble.channel < CHANNELS:
-                return self._buffers.lane(peer, preamble.channel).arriving(preamble.body_bytes)
-            case Kind.ABORT | Kind.GOODBYE if not preamble.body_bytes:
-                incoming = Incoming(header)
-            case _:
-                raise WireError(
-                    f"a frame that tcp does not send (kind: {preamble.kind.name}, channel: {preamble.channel}, "
-                    f"body: {preamble.body_bytes} bytes); use one release on every rank"
-                )
-        return incoming
-
-    def _complete(self, peer: int, preamble: Preamble, incoming: Body) -> None:
-        match preamble.kind:
-            case Kind.GOODBYE:
-                self._lose(PeerLost(peer, "it closed"))
-            case Kind.ABORT:
-                self._finish(PeerAborted(peer, str(incoming.header.note)))
-                self._lose(PeerLost(peer, "it aborted"))
+    def _heed_abort(self, rank: int, reason: str) -> None:
+        self._finish(PeerAborted(rank, reason))
+        self._lose(PeerLost(rank, "it aborted"))
 
     def _lose(self, error: PeerLost) -> None:
         """Nothing passes between this rank and the lost one any more; whole messages that came before stay."""
         self._standing.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
-        self._links[error.rank].drop(error)
+        self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
         """End every operation here but the sends under way; the first reason stays."""
         if self._standing.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
-            for link in self._links.values():
-                link.fail_incoming(error)
+            for peer in self._peers.values():
+                peer.fail_incoming(error)
         return self._standing.end
 
 

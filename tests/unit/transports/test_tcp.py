@@ -183,7 +183,7 @@ def test_what_came_whole_before_a_rank_died_can_still_be_received_and_the_last_k
 def test_an_abort_reaches_every_rank_with_its_reason_past_a_large_message_under_way():
     async def scenario():
         async with world(3) as (failing, here, other):
-            sending = asyncio.create_task(failing.send(1, ("large",), np.zeros(LARGE)))
+            sending = asyncio.create_task(failing.send(1, ("large",), numbers(LARGE)))
             queued = asyncio.create_task(failing.send(1, ("queued",)))
             pending = [asyncio.create_task(rank.receive(None, ("never",))) for rank in (here, other)]
             await asyncio.sleep(0)
@@ -204,7 +204,7 @@ def test_an_abort_reaches_every_rank_with_its_reason_past_a_large_message_under_
 def test_an_abort_does_not_wait_for_a_rank_that_has_stopped_reading():
     async def scenario():
         async with world(2) as (failing, stuck):
-            asyncio.get_running_loop().remove_reader(stuck._links[0]._sock)
+            asyncio.get_running_loop().remove_reader(stuck._peers[0].link._sock)
             sending = asyncio.create_task(failing.send(1, ("large",), np.zeros(LARGE)))
             await asyncio.sleep(0)
             async with asyncio.timeout(SOON):
@@ -235,7 +235,7 @@ def test_close_delivers_what_was_sent_and_the_pending_sends_end_well():
 def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
     async def scenario():
         async with world(4) as ranks:
-            socks = [link._sock for rank in ranks for link in rank._links.values()]
+            socks = [peer.link._sock for rank in ranks for peer in rank._peers.values()]
             await ranks[0].send(3, ("last",), numbers(LARGE // 4))
         assert all(sock.fileno() == -1 for sock in socks)
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -248,7 +248,7 @@ def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
 def test_a_peer_whose_stream_is_no_stream_of_frames_is_lost_and_only_that_one(noise):
     async def scenario():
         async with world(3) as (mad, here, other):
-            mad._links[1]._sock.send(noise)
+            mad._peers[1].link._sock.send(noise)
             with pytest.raises(PeerLost, match="no frame"):
                 await here.receive(0, ("never",))
             await other.send(1, ("fine",))

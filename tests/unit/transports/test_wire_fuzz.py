@@ -19,7 +19,7 @@ from transports._meeting_point import LOOPBACK, InProcess
 from transports._place import Place
 from transports._rendezvous import gather
 from transports._sockets import accept, dial, listen, read_exactly
-from transports._wire import DEFAULT_LIMITS, Block, Kind, encode, encode_buffer
+from transports._wire import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
 from transports.tcp import Tcp
 
 
@@ -199,7 +199,7 @@ def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
 @pytest.mark.parametrize(
     "frame",
     [
-        encode(Kind.OFFER, ("x",))[0],
+        encode(Kind.SHARED, ("x",))[0],
         encode_buffer(16384, 4) + bytes(4),
         b"".join(map(bytes, encode(Kind.GOODBYE, (), [Block.of(b"body")]))),
     ],
@@ -210,6 +210,32 @@ def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
             mad.send(frame)
             with pytest.raises(PeerLost, match="a frame that tcp does not send"):
                 await here.receive(1, ("never",))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ([encode_bare(Kind.BODY, 3, 8), bytes(8)], r"a body other than was offered \(came: 8 bytes, offered: nothing"),
+        ([*encode(Kind.OFFER, ("x",), channel=3), encode_bare(Kind.BODY, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
+        (2 * encode(Kind.OFFER, ("x",), channel=3), r"a number offered twice \(number: 3"),
+        (encode(Kind.OFFER_BUFFER, (16384,)), r"a buffer offered on no channel"),
+        (encode(Kind.OFFER_BUFFER, ("x",)), r"a buffer offered on no channel"),
+        ([encode_bare(Kind.WANT, 3, 0)], r"asked for that is not held here \(number: 3"),
+        (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unasked: 0"),
+        (encode(Kind.CREDIT, note="much"), r"credit for what was never sent \(credit: 'much'"),
+        ([encode_buffer(3, 1 << 30)], r"more unasked for than may lie here"),
+    ],
+)
+def test_a_peer_that_breaks_the_rules_of_credit_is_lost_with_the_reason(frames, why):
+    async def scenario():
+        async with live() as (here, mad, sane):
+            mad.send(b"".join(map(bytes, frames)))
+            with pytest.raises(PeerLost, match=why):
+                await here.receive(1, ("never",))
+            sane.send(laid_out([(("fine",), [5], None)]))
+            await here.receive(2, ("fine",))
 
     asyncio.run(scenario())
 

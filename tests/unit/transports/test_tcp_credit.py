@@ -1,0 +1,163 @@
+"""What is sent before it is asked for: so much lies at the receiver and no more, and any order of asking is served."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from transports import PeerLost, tcp
+from transports._credit import FRAME_BYTES
+
+LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
+
+
+@asynccontextmanager
+async def world(world_size=2):
+    ranks = await tcp.world(world_size, unasked=LIMIT)
+    try:
+        yield ranks
+    finally:
+        await asyncio.gather(*(rank.close() for rank in ranks))
+
+
+def run(scenario):
+    async def in_time():
+        async with asyncio.timeout(30):
+            await scenario
+
+    asyncio.run(in_time())
+
+
+def body(number):
+    return np.full(SIZE, number, np.uint8)
+
+
+def lying(end):
+    """Bytes of whole messages that lie at an end and were not asked for."""
+    return sum(arrival.item.nbytes - arrival.item.missing for arrival in end._messages.arrivals(0))
+
+
+def test_messages_that_nobody_asks_for_stay_at_their_sender_beyond_the_limit():
+    async def scenario():
+        async with world() as (here, there):
+            sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+            while sum(send.done() for send in sends) < LIMIT // (SIZE + FRAME_BYTES):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert lying(there) <= LIMIT
+            assert not all(send.done() for send in sends)
+            for n in reversed(range(COUNT)):
+                frame = await there.receive(0, ("k", n))
+                assert bytes(frame.blocks[0].data) == bytes(body(n))
+            await asyncio.gather(*sends)
+
+    run(scenario())
+
+
+def test_messages_with_one_key_keep_their_order_on_both_sides_of_the_limit():
+    async def scenario():
+        async with world() as (here, there):
+            sends = [asyncio.create_task(here.send(1, ("k",), body(n), note=n)) for n in range(COUNT)]
+            for n in range(COUNT):
+                into = np.empty(SIZE, np.uint8)
+                frame = await there.receive(0 if n % 2 else None, ("k",), [into])
+                assert frame.note == n and np.array_equal(into, body(n))
+            await asyncio.gather(*sends)
+
+    run(scenario())
+
+
+def test_bare_buffers_are_held_too_and_channels_do_not_wait_for_one_another():
+    async def scenario():
+        async with world() as (here, there):
+            sends = [asyncio.create_task(here.send_buffer(1, n, memoryview(body(n)))) for n in range(COUNT)]
+            for n in reversed(range(COUNT)):
+                room = bytearray(SIZE)
+                await there.receive_buffer(0, n, memoryview(room))
+                assert room == bytes(body(n))
+            await asyncio.gather(*sends)
+
+    run(scenario())
+
+
+def test_one_message_beyond_the_limit_goes_when_it_is_asked_for_into_the_askers_memory():
+    async def scenario():
+        async with world() as (here, there):
+            data, into = np.arange(LIMIT, dtype=np.int64), np.zeros(LIMIT, np.int64)
+            sending = asyncio.create_task(here.send(1, ("large",), data))
+            await here.send(1, ("small",))
+            await there.receive(0, ("small",))
+            assert not sending.done() and lying(there) == 0
+            await there.receive(0, ("large",), [into])
+            await sending
+            assert np.array_equal(into, data)
+
+    run(scenario())
+
+
+def test_a_held_message_whose_sender_was_cancelled_is_delivered_from_a_copy():
+    async def scenario():
+        async with world() as (here, there):
+            data = np.ones(2 * LIMIT, np.uint8)
+            sending = asyncio.create_task(here.send(1, ("large",), data))
+            await here.send(1, ("small",))
+            await there.receive(0, ("small",))
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            data[:] = 7
+            assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
+            assert not (await asyncio.gather(here.close()))[0]
+
+    run(scenario())
+
+
+def test_a_receive_cancelled_while_its_body_is_on_the_way_leaves_the_message():
+    async def scenario():
+        async with world() as (here, there):
+            sending = asyncio.create_task(here.send(1, ("large",), np.ones(2 * LIMIT, np.uint8)))
+            await here.send(1, ("small",))
+            await there.receive(0, ("small",))
+            receiving = asyncio.create_task(there.receive(0, ("large",)))
+            await asyncio.sleep(0)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            await sending
+            assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
+
+    run(scenario())
+
+
+def test_close_delivers_what_was_held():
+    async def scenario():
+        here, there = await tcp.world(2, unasked=LIMIT)
+        sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+        await asyncio.sleep(0)
+        await here.close()
+        await asyncio.gather(*sends)
+        for n in reversed(range(COUNT)):
+            assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+        await there.close()
+
+    run(scenario())
+
+
+def test_held_sends_and_their_receives_end_with_the_peer():
+    async def scenario():
+        async with world() as (here, there):
+            large = np.ones(2 * LIMIT, np.uint8)
+            held = asyncio.create_task(here.send(1, ("held",), large))
+            other = asyncio.create_task(there.send(0, ("other",), large))
+            await here.send(1, ("small",))
+            await there.receive(0, ("small",))
+            await there.send(0, ("small",))
+            await here.receive(1, ("small",))
+            there.kill()
+            for work in (held, here.receive(1, ("other",))):
+                with pytest.raises(PeerLost):
+                    await work
+            await asyncio.wait([other])
+
+    run(scenario())

@@ -1,0 +1,84 @@
+"""What stays at its sender until the receiver asks for it: offered under a number, kept as views of its memory.
+
+The one rule: once offered it is delivered when asked for, whatever becomes of the sender's task; a cancelled one leaves
+a copy. No I/O.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from transports._errors import TransportError, WireError
+from transports._outflow import Outgoing
+
+NUMBERS = 1 << 16
+
+
+class Held:
+    """One offered message's body, and whom to wake when its memory is free."""
+
+    __slots__ = ("frame", "free", "nbytes", "views")
+
+    def __init__(self, views: Sequence[memoryview]):
+        self.views = list(views)
+        self.nbytes = sum(view.nbytes for view in views)
+        self.frame: Outgoing | None = None
+        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def leaves(self, frame: Outgoing | None) -> None:
+        """It was asked for and is being written: its memory is free when the frame is out (None: it is)."""
+        if frame is None:
+            return self.settle()
+        self.frame = frame
+        frame.written.add_done_callback(
+            lambda written: self.settle(None if written.cancelled() else written.exception())
+        )
+
+    def detach(self) -> None:
+        """Its sender was cancelled: go on from memory of its own."""
+        if self.frame is not None:
+            self.frame.detach()
+        self.views = [memoryview(bytes(view)) for view in self.views]
+
+    def settle(self, error: BaseException | None = None) -> None:
+        if self.free.done():
+            return
+        if error is None:
+            self.free.set_result(None)
+        else:
+            self.free.set_exception(error)
+            self.free.exception()  # the sender may be gone; that is no news then
+
+
+class Shelf:
+    """All that is held for one peer, by number."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+        self._next = 0
+
+    def put(self, held: Held) -> int:
+        """Keep this; returns its number.
+
+        Raises:
+            TransportError: no number is free.
+        """
+        if len(self._held) == NUMBERS:
+            raise TransportError(
+                f"too many messages wait at their sender to be asked for (held: {NUMBERS}); await some before more"
+            )
+        while self._next in self._held:
+            self._next = (self._next + 1) % NUMBERS
+        number, self._next = self._next, (self._next + 1) % NUMBERS
+        self._held[number] = held
+        return number
+
+    def pop(self, number: int) -> Held:
+        """Give what was asked for; raises WireError where there is no such."""
+        if number not in self._held:
+            raise WireError(f"a message was asked for that is not held here (number: {number})")
+        return self._held.pop(number)
+
+    def clear(self) -> dict[int, Held]:
+        """Give everything."""
+        held, self._held = self._held, {}
+        return held
