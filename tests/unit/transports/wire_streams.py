@@ -1,0 +1,75 @@
+"""Streams of frames to be spoilt, and a reader that takes whatever comes as a rank does. Used by both fuzzers."""
+
+import random
+
+import numpy as np
+
+from transports import Block, WireError
+from transports._credit import Credit, credit_limit
+from transports._incoming import Incoming
+from transports._inflow import STAGING_BYTES, Inflow
+from transports._wire import Header, Kind, encode, encode_bare
+
+NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)
+
+
+def frames():
+    """One frame of every kind, and some that are harder to read."""
+    array, flags = Block.of(np.arange(9, dtype=np.float32).reshape(3, 3)), Block.of(np.array([True, False]))
+    deep = {"a": [1, 2.5, None, {"b": [b"bytes", "text"]}], 3: [[[[]]]]}
+    bare = (Kind.BUFFER, Kind.WANT, Kind.BODY)
+    found = [encode(kind, ("x", 3), note=deep, channel=5) for kind in Kind if kind not in bare]
+    found += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
+    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.BODY)]
+    return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.WANT, 3, 0)]]]
+
+
+def spoilt(rng: random.Random, sound: list[bytes]) -> bytes:
+    """A few frames one after another with a few changes anywhere."""
+    stream = bytearray(b"".join(rng.choices(sound, k=rng.randint(1, 4))))
+    for _ in range(rng.randint(0, 6)):
+        place, length = rng.randrange(len(stream) + 1), rng.randint(1, 8)
+        match rng.randrange(5):
+            case 0:
+                stream[place : place + 1] = bytes([rng.choice(NUMBERS)])
+            case 1:
+                stream[place : place + 1] = bytes([rng.randrange(256)])
+            case 2:
+                del stream[place : place + length]
+            case 3:
+                stream[place:place] = rng.randbytes(length)
+            case 4:
+                start = rng.randrange(len(stream) + 1)
+                stream[place:place] = stream[start : start + 4 * length]
+    return bytes(stream)
+
+
+def read(data: bytes, step: int) -> int:
+    """Feed a stream in pieces of at most so many bytes; returns the frames read before it ended or was refused.
+
+    What is kept of it is bounded: headers by the wire's limits, bodies by the credit.
+    """
+    credit, count = Credit(credit_limit(64)), 0
+
+    def begin(preamble, header):
+        body = Incoming(header)
+        credit.came(body.nbytes)
+        return body
+
+    def complete(preamble, body):
+        nonlocal count
+        count += 1
+        assert isinstance(body.header, Header) and not body.missing
+
+    inflow, view = Inflow(begin, complete), memoryview(data)
+    try:
+        while view:
+            hole = inflow.hole()
+            size = min(len(hole), len(view), step)
+            assert 0 < len(hole) <= max(STAGING_BYTES, credit_limit(64))
+            hole[:size] = view[:size]
+            view = view[size:]
+            inflow.filled(size)
+    except WireError as error:
+        assert str(error)
+    return count
