@@ -28,6 +28,12 @@ class Options:
     """How much each road carries in a turn, both ways."""
     most_ways: int = 300
     """Messages each way in a turn, at most."""
+    peers: int = 100
+    """Peers of one rank in the part on fairness; 0 leaves it out."""
+    in_flight: int = 100
+    """Messages of 1 KiB that each of them keeps in flight."""
+    seconds: float = 8.0
+    """How long they do."""
     loop: Loop = "select"
     """The event loop of both ranks; uvloop where it is installed."""
     json: bool = False
@@ -63,12 +69,32 @@ def line(row: Row) -> str:
     return f"{row['road']:8}{row['bytes']:>10}{row['seconds'] * 1e6:>9,.0f} µs{row['gbytes_s']:>8.2f}{times}{ratios}"
 
 
+def crowd(options: Options) -> Row:
+    """How evenly a rank answers many peers that all have many messages in flight."""
+    task = {"peers": options.peers, "in_flight": options.in_flight, "seconds": options.seconds, "bytes": 1 << 10}
+    counts = launch("benchmarks._tcp_crowd", 2, {**task, "loop": options.loop})
+    return {**task, "answered": sum(counts), "fewest": min(counts), "most": max(counts)}
+
+
+def told(row: Row) -> str:
+    """For people: a sentence."""
+    return (
+        f"{row['peers']} peers, {row['in_flight']} messages of {row['bytes']} bytes in flight each: "
+        f"{row['answered'] / row['seconds']:,.0f} answers/s in order, none lost; a peer had {row['fewest']} to "
+        f"{row['most']} of them ({row['most'] / max(1, row['fewest']):.2f} x)"
+    )
+
+
 def main() -> int:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.tcp")
     task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
-    found = rows(launch("benchmarks._tcp_pair", 2, task))
-    print(json.dumps({"loop": options.loop, "rows": found}) if options.json else table(found))
+    found = rows(launch("benchmarks._tcp_pair", 2, task)) if options.sizes else []
+    fair = crowd(options) if options.peers else None
+    if options.json:
+        print(json.dumps({"loop": options.loop, "rows": found, "crowd": fair}))
+        return 0
+    print(*([table(found)] if found else []), *([told(fair)] if fair else []), sep="\n")
     return 0
 
 

@@ -1,0 +1,101 @@
+"""Slow links over TCP beside what was asked of them: `python -m benchmarks.shaped_links`.
+
+Starts two ranks for each shape; the measure is what was delivered over what was asked.
+"""
+
+import json
+import math
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from benchmarks._ranks import launch
+from transports._shape import Shape, split_shape
+from transports._slow_link import timeout
+
+PROMISE = 0.05
+"""How far from what was asked a latency or a rate may be."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure slow links over TCP."""
+
+    shapes: tuple[str, ...] = (
+        "delay=5ms",
+        "delay=50ms",
+        "delay=50ms&jitter=50ms",
+        "rate=100mbit",
+        "delay=5ms&rate=500mbit",
+        "delay=20ms&rate=2gbit",
+        "delay=10ms&loss=0.05",
+    )
+    """What follows the ? in the URL."""
+    turns: int = 40
+    """Messages there and back."""
+    streams: int = 3
+    """Times the rate is measured."""
+    bytes: int = 1 << 20
+    """Bytes of the messages that fill a link."""
+    messages: int = 10
+    """How many of them follow one another."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def measured(query: str, options: Options) -> Row:
+    """One shape: its mean latency and median rate, beside what was asked."""
+    shape, _ = split_shape(query)
+    limited = not math.isinf(shape.rate)
+    sizes = {name: getattr(options, name) for name in ("turns", "bytes", "messages")}
+    task = {"url": f"tcp://?{query}", "loop": "select", "streams": options.streams if limited else 0, **sizes}
+    found = launch("benchmarks._shaped_pair", 2, task)
+    row: Row = {"shape": query, "asked_s": expected(shape), "latency_s": statistics.mean(found["latencies"])}
+    row["latency_off"] = row["latency_s"] / row["asked_s"] - 1 if row["asked_s"] else None
+    row["asked_rate"] = shape.rate if limited else None
+    row["rate"] = statistics.median(found["rates"]) if limited else None
+    row["rate_off"] = row["rate"] / shape.rate - 1 if limited else None
+    return row
+
+
+def expected(shape: Shape) -> float:
+    """The mean latency of an empty message: jitter evens out, and k losses in a row cost 2**k - 1 time-outs.
+
+    The mean of 2**k - 1 with a chance p of a loss is p / (1 - 2p), which is finite up to p = 1/2.
+    """
+    return shape.delay + timeout(shape) * shape.loss / (1 - 2 * shape.loss)
+
+
+def table(rows: list[Row]) -> str:
+    """For people: a line a shape."""
+    head = f"{'shape':28}{'asked':>11}{'latency':>11}{'off':>8}{'asked':>12}{'rate':>12}{'off':>8}"
+    return "\n".join([head, *map(line, rows)])
+
+
+def line(row: Row) -> str:
+    latency = f"{row['asked_s'] * 1e3:>8.2f} ms{row['latency_s'] * 1e3:>8.2f} ms{off(row['latency_off'])}"
+    if row["rate"] is None:
+        return f"{row['shape']:28}{latency}"
+    rates = "".join(f"{row[name] / 1e6:>7.1f} MB/s" for name in ("asked_rate", "rate"))
+    return f"{row['shape']:28}{latency}{rates}{off(row['rate_off'])}"
+
+
+def off(share: float | None) -> str:
+    return f"{'':8}" if share is None else f"{share:>+8.1%}"
+
+
+def main() -> int:
+    """Read the flags, measure, tell."""
+    options = tyro.cli(Options, prog="python -m benchmarks.shaped_links")
+    rows = [measured(query, options) for query in options.shapes]
+    print(json.dumps({"rows": rows}) if options.json else table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
