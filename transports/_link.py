@@ -15,6 +15,7 @@ from transports._outflow import Outflow, Outgoing
 from transports._sockets import told
 
 TRASH_BYTES = 64 << 10
+SHORT_BYTES = 64 << 10
 TURN_BYTES = 2 << 20  # what one peer may read or write before the others' turn
 
 
@@ -42,13 +43,28 @@ class Link:
 
         Returns: None where nothing is left; else the frame, whose `written` is to be awaited to reuse the memory.
         """
-        waiting = bool(self._outflow)
+        waiting, nbytes = bool(self._outflow), sum(map(len, views))
+        count = 0 if waiting or nbytes > SHORT_BYTES else self._write_short(views)
+        if nbytes and count == nbytes:
+            return None
         frame = self._outflow.push(views)
         if self._gone.done():
             self._outflow.fail(self._ended, begun=True)
         elif not waiting:
+            frame.advance(count)
             self._flush()
         return frame if frame.views else None
+
+    def _write_short(self, views: Sequence[bytes | memoryview]) -> int:
+        """Try to write a whole frame without anything to wake or to keep; returns the bytes written."""
+        if self._gone.done():
+            return 0
+        try:
+            count = self._sock.sendmsg(views)
+        except OSError:
+            return 0  # full or broken: `_flush` meets the same, and knows what to do
+        self._progress += count
+        return count
 
     def withdraw(self, frame: Outgoing) -> bool:
         """The frame's sender was cancelled; returns whether it will not be sent at all."""

@@ -27,7 +27,7 @@ class Outgoing:
 
     def advance(self, count: int) -> None:
         """Say that the first `count` bytes are written."""
-        self.begun = True
+        self.begun = self.begun or count > 0
         while self.views and count >= self.views[0].nbytes:
             count -= self.views.popleft().nbytes
         if count:
