@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports._errors import PeerLost, TransportError
-from transports._mpi_requests import Truncated, outcome_now, start
+from transports._mpi_requests import TAKEN_S, Truncated, outcome_now, start
 from transports._poller import Poller
 
 
@@ -37,7 +37,7 @@ class Buffers:
         """Send; cancelled, MPI goes on reading the memory until the peer has it."""
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
-        outcome = outcome_now(request)
+        outcome = self._poller.spin(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
             await self._poller.wait(request, urgent=True)
         elif isinstance(outcome, Exception):

@@ -10,7 +10,7 @@ from functools import partial
 from mpi4py import MPI
 
 from transports._errors import TransportError, WireError
-from transports._mpi_requests import outcome_now, translated
+from transports._mpi_requests import TAKEN_S, outcome_now, translated
 from transports._poller import Poller
 
 TAG = 0  # the other tags of the communicator are for those who make communicators out of it
@@ -47,7 +47,7 @@ class Frames:
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
-        outcome = outcome_now(request)
+        outcome = self._poller.spin(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
             return await self._poller.wait(request, done=lambda outcome: self._sent(peer))
         self._sent(peer)

@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 from transports._errors import TransportError
 
+TAKEN_S = 10e-6
+"""How long to look whether a send is done at once: Open MPI asks the other end before it takes 4 KiB."""
 TAGS = 32768  # all that MPI promises (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
 

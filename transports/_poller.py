@@ -6,6 +6,7 @@ given the function that tests requests.
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -16,6 +17,7 @@ from transports._patience import Patience
 Done = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
 FEW = 8
+URGENT_POLLS = 4
 
 
 class Doze(IntEnum):
@@ -148,11 +150,15 @@ class Poller:
         while not over() and self._loop.time() < end:
             self.poll()
 
-    def spin(self, look: Callable[[], Any]) -> Any:
-        """The same for one request that is not watched yet: what `look` says, asked once or until it is not None."""
+    def spin(self, look: Callable[[], Any], most: float = math.inf) -> Any:
+        """The same for one request that is not watched yet: what `look` says, asked once or until it is not None.
+
+        Args:
+            most: seconds, where less than a moment will do.
+        """
         seen = look()
         if seen is None:
-            end = self._loop.time() + self._time_to_spare
+            end = self._loop.time() + min(most, self._time_to_spare)
             while seen is None and self._loop.time() < end:
                 seen = look()
         return seen
@@ -176,7 +182,7 @@ class Poller:
         """Poll once and set the timer for the next time."""
         self._napping = False
         try:
-            if self.poll():
+            if self._look():
                 self._active, self._rung = self._loop.time(), False
         except Exception as error:
             resolve(self._over, error)
@@ -187,6 +193,11 @@ class Poller:
             return
         quiet, asleep = self._loop.time() - self._active, self._woken and not self._requests
         self._rest(self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep))
+
+    def _look(self) -> bool:
+        """Poll; a few times where somebody waits urgently, for a turn of the loop takes longer than several polls."""
+        times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
+        return any(self.poll() for _ in range(times))
 
     def _rest(self, pause: float) -> None:
         """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
