@@ -6,7 +6,6 @@ its depth, width and batches; with `--plan auto` it chooses the schedule, too. A
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from math import inf
 from os import sched_getaffinity
 from typing import Any
 
@@ -20,8 +19,8 @@ from pipelined.exchange import share
 from pipelined.launch import Launch
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.decision import Decision, decide, why_not
-from pipelined.planner.effort import BRIEF, THOROUGH
+from pipelined.planner.decision import Decision, decide, decide_among_all, why_not
+from pipelined.planner.effort import BRIEF
 from transports import Transport
 
 
@@ -82,8 +81,8 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
 
 async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
     if job.config.plan == AUTO:
-        return await decide(transport, _subject(job), launch, job.plan, THOROUGH, margin=0.0, search_s=inf)
-    return await decide(transport, _subject(job), launch, job.plan, BRIEF)
+        return await decide_among_all(transport, _subject(job), launch)
+    return await decide(transport, _subject(job), launch, job.plan)
 
 
 def _subject(job: Job) -> Subject:

@@ -6,6 +6,7 @@ no difference; what is late because its message was late counts as waiting.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipelined._commands import BadInput
 from pipelined._commands._steps import is_pass
@@ -75,6 +76,15 @@ def repeated(expected: Sequence[Span], rows: int) -> list[Span]:
     """The same for every pipeline group, where one group alone was expected."""
     workers = 1 + max(span.rank for span in expected)
     return [replace(span, rank=span.rank + first) for first in range(0, rows, workers) for span in expected]
+
+
+def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
+    """Every pass for programs: where it is, and by how many seconds more than expected it took and was waited for."""
+    names = ("rank", "name", "stage", "microbatch", "pipe")
+    return [
+        {**dict(zip(names, _which(one.measured), strict=True)), "took": one.took, "waited": one.waited}
+        for one in passes
+    ]
 
 
 def report(passes: Sequence[Pass], most: int = 10) -> str:

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node (all on one)")
     parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share (one each)")
     parser.add_argument("--stale", action="store_true", help="look at schedules without a flush, too: not exact")
+    parser.add_argument("--tries", type=int, default=3, metavar="K", help="run so many of the best for some steps")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -69,6 +70,8 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
 
     subject = _subject(arguments)
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
+    if arguments.tries < 0:
+        raise BadInput(f"--tries must be at least 0 (it is {arguments.tries}); 0 tries none")
     if ranks < 1:
         raise BadInput(f"--ranks must be at least 1 (it is {ranks})")
     machine = stated_machine(arguments)
@@ -89,6 +92,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
 
     from pipelined._commands._planning import limit_of
     from pipelined.planner import Question, search
+    from pipelined.planner.decision import tried
     from pipelined.planner.limits import sizes_that_fit
     from pipelined.planner.measure import measure, memory_share
     from pipelined.runtime import run as run_ranks
@@ -107,6 +111,8 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
                 return search(Question(subject, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
             best = await together(transport, "plan", asyncio.to_thread(answer))
+            if arguments.tries and ranks == transport.world_size:
+                best = await tried(transport, subject, launch, best, arguments.tries, tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0

@@ -1,9 +1,10 @@
 """Draw what every rank really did in one step, from a file written by --trace, beside what was expected of it."""
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelined._commands import BadInput, writing
 
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stretch what was expected to the work that was measured, as its unit is free",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,16 +49,24 @@ def run(arguments: argparse.Namespace) -> None:
     step, rows, spans = read_step(arguments.file, arguments.step)
     title = f"step {step} on {len(rows)} ranks: {_summary(spans, len(rows))}"
     if arguments.against:
-        _compare(arguments, spans, rows, title)
+        _compare(arguments, spans, rows, title, step)
         return
     from pipelined._commands._drawing import Picture, draw
 
     _save(arguments, lambda: draw(Picture(spans, rows, title, "time (ms)", 1e3)))
-    print(title)
+    print(json.dumps(as_json(step, spans, len(rows))) if arguments.json else title)
 
 
-def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str) -> None:
-    from pipelined._commands._comparison import fitted, last_end, repeated, report, side_by_side
+def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
+    """A step for programs: seconds until its end, and those of each rank by category."""
+    spent = [dict[str, float]() for _ in range(ranks)]
+    for span in spans:
+        spent[span.rank][span.category] = spent[span.rank].get(span.category, 0.0) + span.end - span.start
+    return {"step": step, "seconds": max(span.end for span in spans), "ranks": spent}
+
+
+def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str, step: int) -> None:
+    from pipelined._commands._comparison import as_rows, fitted, last_end, repeated, report, side_by_side
     from pipelined._commands._steps import read_step
 
     _, _, expected = read_step(arguments.against, None)
@@ -67,6 +77,10 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
     name = f"expected, {arguments.against.name}{' (stretched)' if arguments.fit else ''}"
     titles = [f"measured, {title}", f"{name}: {_summary(expected, len(rows))}"]
     _save(arguments, lambda: _page(spans, expected, rows, titles, passes))
+    if arguments.json:
+        told = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
+        print(json.dumps({**as_json(step, spans, len(rows)), **told, "passes": as_rows(passes)}))
+        return
     really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
     end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"
     print("\n".join([*titles, end, "", report(passes)]))

@@ -6,7 +6,9 @@ something is measured.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from collectives import Links
@@ -16,7 +18,8 @@ from pipelined.exchange import share
 from pipelined.launch import Launch
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.effort import THOROUGH, Effort
+from pipelined.planner.effort import BRIEF, THOROUGH, Effort
+from pipelined.planner.explain import reason
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.probes import probes
 from pipelined.planner.search import Answer, Outcome, Question, search
@@ -33,6 +36,8 @@ CROWD = 4
 """Ranks a core; where more share one, what is measured is how they wait for it."""
 SEARCH_S = 2.0
 """Seconds that a search may take at the beginning of a run."""
+TRIES = 3
+"""Plans that are tried where all schedules are looked at, data parallelism beside them."""
 PASSES = 6
 """A round of measuring takes as long as so many forwards: two of them, a backward, both halves of one."""
 
@@ -66,45 +71,90 @@ class Decision:
         return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
 
 
-async def decide(
-    transport: Transport,
-    subject: Subject,
-    launch: Launch,
-    ruled: Plan,
-    effort: Effort,
-    margin: float = MARGIN,
-    search_s: float = SEARCH_S,
-) -> Decision:
-    """Measure, search, and decide; all ranks call this together and learn the same.
+async def decide(transport: Transport, subject: Subject, launch: Launch, ruled: Plan) -> Decision:
+    """Measure briefly, search, and weigh; all ranks call this together and learn the same.
 
     Args:
         ruled: what runs unless something else is clearly better.
-        margin: by what share of its step.
-        search_s: seconds after which the search contents itself with the best so far.
     Raises:
         AgreedError: nothing fits the memory.
     """
-    from pipelined.planner.measure import measure, memory_share
+    sizes = worth_timing(sizes_that_fit(subject, transport.world_size, await _limit(transport, launch)), ruled)
+    answer = await _searched(transport, subject, launch, sizes, BRIEF, SEARCH_S)
+    outcome = answer and await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
+    return await _told(transport, outcome and weigh(answer, outcome))
 
-    ranks, limit = transport.world_size, memory_share(ranks_here(launch, transport.world_size))
-    sizes = sizes_that_fit(subject, ranks, limit)
-    sizes = sizes if effort == THOROUGH else worth_timing(sizes, ruled)
+
+async def decide_among_all(transport: Transport, subject: Subject, launch: Launch) -> Decision:
+    """Measure thoroughly, search everything, try the best, and take what took least; all ranks call this together.
+
+    Raises:
+        AgreedError: nothing fits the memory.
+    """
+    sizes = sizes_that_fit(subject, transport.world_size, await _limit(transport, launch))
+    answer = await _searched(transport, subject, launch, sizes, THOROUGH, inf)
+    answer = await tried(transport, subject, launch, answer, TRIES)
+    best = answer and answer.chosen
+    return await _told(transport, best and Decision(best.candidate, reason(answer), best.expected_s))
+
+
+async def _limit(transport: Transport, launch: Launch) -> float:
+    """Bytes a rank may hold, as rank 0 has it."""
+    from pipelined.planner.measure import memory_share
+
+    return await share(transport, "limit", memory_share(ranks_here(launch, transport.world_size)))
+
+
+async def _searched(
+    transport: Transport, subject: Subject, launch: Launch, sizes: list[int], effort: Effort, seconds: float
+) -> Answer | None:
+    """What was found, on rank 0.
+
+    Args:
+        seconds: after which the search contents itself with the best so far.
+    """
+    from pipelined.planner.measure import measure
+
+    ranks, limit = transport.world_size, await _limit(transport, launch)
     found = await measure(transport, subject, sizes, launch, Machine(Links()), ranks, _quietly, effort)
 
-    def decided() -> dict[str, Any] | None:
+    def searched() -> Answer | None:
         if found is None:
             return None
-        question = Question(subject, found.costs, found.machine, ranks, limit)
         clock = RealClock()
-        end = clock.now() + search_s
-        answer = search(question, enough=lambda: clock.now() > end)
-        return weigh(answer, question.simulate(Candidate(ruled)), margin).plain()
+        end = clock.now() + seconds
+        question = Question(subject, found.costs, found.machine, ranks, limit)
+        return search(question, enough=lambda: clock.now() > end)
 
-    told = await together(transport, "decide", asyncio.to_thread(decided))
-    return Decision.of(await share(transport, "decided", told))
+    return await together(transport, "decide", asyncio.to_thread(searched))
 
 
-def weigh(answer: Answer, ruled: Outcome, margin: float) -> Decision:
+async def _told(transport: Transport, decision: Decision | None) -> Decision:
+    return Decision.of(await share(transport, "decided", decision and decision.plain()))
+
+
+async def tried(
+    transport: Transport,
+    subject: Subject,
+    launch: Launch,
+    answer: Answer | None,
+    most: int,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Answer | None:
+    """Run the best for some steps, and put those that took least first; all ranks call this, rank 0 with the answer."""
+    from pipelined.planner.measure import place_of
+    from pipelined.planner.trial import try_plans
+
+    outcomes = answer.worth_trying(most) if answer else []
+    plans = [[asdict(one.candidate.plan), one.candidate.recompute] for one in outcomes]
+    told = await share(transport, "worth trying", plans if answer else None)
+    place = place_of(launch, ranks_here(launch, transport.world_size))
+    chosen = [Candidate(Plan(**plan), again) for plan, again in told]
+    seconds = await try_plans(transport, subject, chosen, place, tell)
+    return answer and answer.tried(outcomes, seconds)
+
+
+def weigh(answer: Answer, ruled: Outcome, margin: float = MARGIN) -> Decision:
     """The best that was found, if it is clearly better than the rule's arrangement, or if that does not fit."""
     best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
     if ruled.memory > limit:

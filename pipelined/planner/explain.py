@@ -44,13 +44,16 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
 def reason(answer: Answer) -> str:
     """Why the chosen plan, in a line."""
     best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
+    if best.tried_s is not None:
+        told = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {told}"
     if best.candidate.plan.layout.updates is not None:
         told += ", without a flush: its gradients are those of older weights"
     if answer.baseline is None:
         return f"{told}; plain data parallelism cannot cut this batch"
     if answer.baseline.memory > answer.question.memory_limit:
         return f"{told}; plain data parallelism does not fit ({answer.baseline.memory / MIB:,.0f} MiB a rank)"
-    ratio = answer.baseline.step_s / best.step_s
+    other = next((one for one in answer.best if one.candidate == answer.baseline.candidate), answer.baseline)
+    ratio = other.step_s / best.step_s if None in (best.tried_s, other.tried_s) else other.expected_s / best.expected_s
     return f"{told}, {ratio:.2f} x as fast as plain data parallelism"
 
 
@@ -61,7 +64,7 @@ def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
     subject = answer.question.subject
     why = reason(answer)
     return PlanFile(
-        best.candidate.plan, best.candidate.recompute, dict(subject.identity), best.step_s, memory, why, found
+        best.candidate.plan, best.candidate.recompute, dict(subject.identity), best.expected_s, memory, why, found
     )
 
 
@@ -101,6 +104,7 @@ def _plain(outcome: Outcome, answer: Answer) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in names},
         "recompute": outcome.candidate.recompute,
         "step_s": outcome.step_s,
+        "tried_s": outcome.tried_s,
         "tokens_per_s": _rate(outcome, answer),
         "memory": outcome.memory,
         "shares": shares(outcome),
@@ -122,6 +126,8 @@ def _row(place: str, outcome: Outcome, answer: Answer) -> str:
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, answer):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
     limit = limit_of(outcome, answer.question.memory_limit)
+    if outcome.tried_s is not None:
+        limit += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
     return f"{place:>3} {outcome.candidate.label:<{LABEL}}{sizes}{again:>6}{times}{where}  {limit}"
 
 

@@ -64,7 +64,7 @@ async def measure(
     """
     hosts = await share(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
-    cores, place = len(os.sched_getaffinity(0)), _place(launch, local)
+    cores, place = len(os.sched_getaffinity(0)), place_of(launch, local)
     measuring = place.type != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     device = TorchDevice(str(place), RealClock(), transport.computing)
     try:
@@ -158,7 +158,7 @@ def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine
     )
 
 
-def _place(launch: Launch, local: int) -> torch.device:
+def place_of(launch: Launch, local: int) -> torch.device:
     """As training has it: this rank's GPU where there are any, else the CPU with its share of the cores."""
     if torch.cuda.is_available():
         return torch.device("cuda", launch.local_rank % torch.cuda.device_count())

@@ -5,7 +5,7 @@ simulating everything. Deterministic: it depends on its arguments alone.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
@@ -23,14 +23,24 @@ BEST = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """One plan and what is predicted of it."""
+    """One plan and what is predicted of it.
+
+    Args:
+        tried_s: seconds that a step of it really took, where some were made.
+    """
 
     candidate: Candidate
     simulated: Simulated
+    tried_s: float | None = None
 
     @property
     def step_s(self) -> float:
         return self.simulated.step_seconds
+
+    @property
+    def expected_s(self) -> float:
+        """What a step will take: as it did when it was tried, or as is predicted."""
+        return self.step_s if self.tried_s is None else self.tried_s
 
     @property
     def memory(self) -> float:
@@ -98,6 +108,19 @@ class Answer:
     @property
     def chosen(self) -> Outcome:
         return self.best[0]
+
+    def worth_trying(self, most: int) -> list[Outcome]:
+        """The best that have a flush, the rule's of data parallelism with them if it fits."""
+        fits = self.baseline is not None and self.baseline.memory <= self.question.memory_limit
+        every = [one for one in self.best if one.candidate.plan.layout.updates is None][:most]
+        known = {one.candidate for one in every}
+        return every + [one for one in (self.baseline,) if most and fits and one.candidate not in known]
+
+    def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "Answer":
+        """The same with those first that were tried, the fastest before the others."""
+        found = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
+        rest = [one for one in self.best if one not in outcomes]
+        return replace(self, best=[*sorted(found, key=lambda one: one.expected_s), *rest][:BEST])
 
 
 @dataclass

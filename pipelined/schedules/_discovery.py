@@ -12,6 +12,20 @@ from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
 from pipelined.schedules._own import is_module, load
 from pipelined.schedules._table import read_table
 
+ELSEWHERE = {
+    "1f1b": "one_f_one_b",
+    "dapple": "one_f_one_b",
+    "pipedream_flush": "one_f_one_b",
+    "interleaved_1f1b": "interleaved",
+    "zb1p": "zb_h1",
+    "zbv": "zb_v",
+    "zbv_zero_bubble": "zb_v",
+    "dualpipev": "dualpipe_v",
+    "2bw": "pipedream_2bw",
+    "ravnest": "async_1f1b",
+}
+"""What schedules are called by papers and other libraries, in small letters with underscores, and here."""
+
 
 class Schedule(Protocol):
     """What a schedule file gives."""
@@ -45,5 +59,8 @@ def find(name: str) -> Schedule:
         return read_table(Path(name))
     if name.endswith(".py") or is_module(name):
         return load(name, known())
+    meant = ELSEWHERE.get(name.lower().replace("-", "_"))
+    if meant:
+        raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
     choice = f"known: {', '.join(known())}, or a module on the path, or the path of a .py file or a .csv table"
     raise ScheduleError(f"unknown schedule {name!r}; {choice}")

@@ -8,6 +8,7 @@ from pipelined.checker import check
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import SCALES, ScheduleError, Shape, find, known
+from pipelined.schedules._discovery import ELSEWHERE
 
 NAMES = known()
 every_schedule = pytest.mark.parametrize("name", NAMES)
@@ -99,6 +100,16 @@ def test_it_never_beats_the_work_of_its_busiest_worker(name):
 def test_an_unknown_schedule_lists_the_known():
     with pytest.raises(ScheduleError, match=f"unknown schedule 'gpip'; known: {', '.join(NAMES)}"):
         find("gpip")
+
+
+@pytest.mark.parametrize(("name", "here"), [("1f1b", "one_f_one_b"), ("DAPPLE", "one_f_one_b"), ("ZBV", "zb_v")])
+def test_a_name_that_others_use_leads_to_ours(name, here):
+    with pytest.raises(ScheduleError, match=f"unknown schedule '{name}'; here it is called {here}$"):
+        find(name)
+
+
+def test_what_others_say_leads_to_schedules_that_there_are():
+    assert set(ELSEWHERE.values()) <= set(NAMES) and not set(ELSEWHERE) & set(NAMES)
 
 
 MINE = """

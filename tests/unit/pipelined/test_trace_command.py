@@ -172,3 +172,30 @@ def test_a_file_that_is_no_whole_trace_gets_one_message_and_draws_nothing(capsys
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(capsys, trace):
     assert main(["trace", str(trace), "--step", "9"]) == 2
     assert "holds no step 9 (steps: 3 to 5)" in capsys.readouterr().err
+
+
+def test_for_programs_a_step_is_seconds_by_rank_and_category(capsys, trace):
+    assert main(["trace", str(trace), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["step"], len(told["ranks"])) == (4, 2)
+    assert told["seconds"] == pytest.approx(0.008)
+    for rank in told["ranks"]:
+        assert (rank["forward"], rank["backward"]) == (pytest.approx(0.001), pytest.approx(0.002))
+
+
+def test_for_programs_a_comparison_has_every_pass(capsys, trace, expected):
+    assert main(["trace", str(trace), "--json", "--against", expected((0, 2), (1, 3), unit=0.001)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["rank"], one["name"]) for one in told["passes"]] == [
+        (rank, name) for rank in (0, 1) for name in ("forward", "backward")
+    ]
+    assert told["passes"][0]["took"] == pytest.approx(0.0) and told["last_backward"] == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "async_1f1b"])
+@pytest.mark.parametrize("command", [["schedule", "--steps=3"], ["simulate"]])
+def test_a_stretch_without_a_flush_is_drawn_as_well(capsys, tmp_path, name, command):
+    path, shape = str(tmp_path / "stretch.json"), [name, "--depth=2", "--microbatches=2"]
+    assert main([command[0], *shape, *command[1:], f"--trace={path}"]) == 0
+    assert main(["trace", path, "--png", str(tmp_path / "p.png")]) == 0
+    assert (tmp_path / "p.png").exists() and "on 2 ranks" in capsys.readouterr().out

@@ -14,9 +14,18 @@ from pipelined.launch import ALONE, Launch
 from pipelined.plan import Plan
 from pipelined.planner import Question, Stated, search
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.decision import Decision, decide, measuring_work, training_work, weigh, why_not, worth_timing
+from pipelined.planner.decision import (
+    Decision,
+    decide,
+    decide_among_all,
+    measuring_work,
+    training_work,
+    weigh,
+    why_not,
+    worth_timing,
+)
 from pipelined.planner.effort import BRIEF, Effort
-from pipelined.planner.explain import MIB
+from pipelined.planner.explain import MIB, reason
 from pipelined.simulation.machine import Machine
 from transports.local import world
 
@@ -94,7 +103,7 @@ def test_all_ranks_learn_the_same_decision():
     ruled, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide(one, subject, ALONE, ruled, BRIEF) for one in world(2)))
+        return await asyncio.gather(*(decide(one, subject, ALONE, ruled) for one in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())
@@ -102,3 +111,28 @@ def test_all_ranks_learn_the_same_decision():
         torch.set_num_threads(threads)
     assert first == second and first.candidate.plan.schedule == "chimera"
     assert first.candidate.plan.world_size == 2 and first.step_s > 0
+
+
+def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen():
+    toy = Toy()
+    answer = search(Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    outcomes = answer.worth_trying(2)
+    assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in answer.best[:2]]
+    assert answer.baseline.candidate in [one.candidate for one in outcomes] and answer.worth_trying(0) == []
+    after = answer.tried(outcomes, [3.0, *range(1, len(outcomes))])
+    assert after.chosen.candidate == outcomes[1].candidate and after.chosen.expected_s == 1
+    assert len(after.best) == len(answer.best) and "a step took 1000.0 ms when it was tried" in reason(after)
+
+
+def test_all_ranks_run_what_took_least():
+    subject = subject_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
+    threads = torch.get_num_threads()
+
+    async def all_ranks():
+        return await asyncio.gather(*(decide_among_all(one, subject, ALONE) for one in world(2)))
+
+    try:
+        first, second = asyncio.run(all_ranks())
+    finally:
+        torch.set_num_threads(threads)
+    assert first == second and first.candidate.plan.world_size == 2 and "when it was tried" in first.reason

@@ -1,0 +1,83 @@
+"""Trying the best plans: a few real steps of each, as no prediction knows everything.
+
+The rule: it is the trainer that trains, on tokens without a meaning, and nothing of it is kept. Plans are tried twice,
+the second time in the other order, so that a noisy moment does not meet the same one twice.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import Device, TorchDevice
+from pipelined.exchange import gather, share
+from pipelined.optimizer import Recipe
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.subject import Subject
+from pipelined.trace import NullTracer
+from pipelined.trainer import Trainer
+from transports import Transport
+
+STEPS = 4
+"""Of a try; the first, in which everything is done for the first time, is not counted."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Tokens of the right shapes, by (step, global microbatch)."""
+
+    vocabulary: int
+    shape: tuple[int, int]
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step << 20 | microbatch)
+        return torch.randint(self.vocabulary, self.shape, generator=generator)
+
+    targets = inputs
+
+
+async def try_plans(
+    transport: Transport,
+    subject: Subject,
+    plans: Sequence[Candidate],
+    place: torch.device,
+    tell: Callable[[str], None],
+) -> list[float]:
+    """Seconds of a step of each, the median of the slowest rank's; on rank 0, elsewhere nothing.
+
+    All ranks call this together; plans must have a flush.
+
+    Args:
+        place: where to compute.
+    Cost: each is built twice, and makes `STEPS` steps each time.
+    """
+    device, taken = TorchDevice(str(place), RealClock(), transport.computing), [list[float]() for _ in plans]
+    order = [*range(len(plans)), *reversed(range(len(plans)))]
+    try:
+        async with Actor(transport) as actor:
+            for turn, number in enumerate(order):
+                tell(f"trying plan {number + 1} of {len(plans)}")
+                taken[number] += await _steps(actor, subject, plans[number], device, place, turn * STEPS)
+    finally:
+        device.close()
+    return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
+
+
+async def _steps(
+    actor: Actor, subject: Subject, candidate: Candidate, device: Device, place: torch.device, first: int
+) -> list[float]:
+    """Seconds of each step but the first on the slowest rank; on rank 0, elsewhere this rank's own."""
+    plan, model = candidate.plan, subject.build()
+    numerics = replace(subject.numerics(), recompute=candidate.recompute)
+    feed = Noise(model.shape_of(model.layers, 1, subject.sequence)[-1], (plan.rows, subject.sequence))
+    recipe, length = Recipe(lr=1e-4, steps=1 << 20), subject.sequence
+    trainer = Trainer(actor, model, plan, recipe, numerics, device, place, feed, NullTracer(), length, seed=0)
+    mine = []
+    for step in range(first, first + STEPS):
+        await share(actor.transport, f"try {step}", True)
+        mine.append((await trainer.step(step)).step_s)
+    everyone = await gather(actor.transport, f"tried {first}", mine[1:])
+    return list(map(max, *everyone)) if len(everyone) > 1 else mine[1:]
