@@ -1,17 +1,23 @@
 """Who carries messages to one peer over a slow link: keeps them while they are under way, hands them over in order.
 
-The one rule: what has left is the link's and no more the sender's, so a send returns then, as it does on a socket with
-room in its buffer; beyond the window it returns when the receiver has it. The running loop's clock is the only one.
+The one rule: what has left, or soon will, is the link's and no more the sender's, so a send returns then, as it does on
+a socket with room in its buffer; beyond the window it returns when the receiver has it. The running loop's clock is the
+only one; its timers ring late on a real machine, which is learnt and allowed for.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from transports._blocks import Block
 from transports._errors import TransportError
 from transports._landing import copied
 from transports._slow_link import SlowLink
+
+ROUNDING_S = 1e-6
+LATEST_S = 1e-3  # later than this is no timer's doing
+LEARNT = 1 / 8  # of what one message was late
 
 Carry = Callable[[Sequence[Block]], Awaitable[None]]
 
@@ -51,11 +57,13 @@ class Courier:
 
     Args:
         window: bytes that may be under way, or wait at the receiver's end, in memory of the link's own.
+        ahead: seconds before its last byte has left at which a message's memory is its sender's again.
         failed: told when a message could not be handed over.
     """
 
-    def __init__(self, link: SlowLink, window: float, failed: Callable[[TransportError], None]):
-        self._link, self._window, self._failed = link, window, failed
+    def __init__(self, link: SlowLink, window: float, ahead: float, failed: Callable[[TransportError], None]):
+        self._link, self._window, self._ahead, self._failed = link, window, ahead, failed
+        self._late = 0.0
         self._loop = asyncio.get_running_loop()
         self._flying: deque[_Parcel] = deque()
         self._walk: asyncio.Task[None] | None = None
@@ -71,9 +79,11 @@ class Courier:
             TransportError: what `carry` raised, if that was before the return; or what was given to `fail`.
         """
         nbytes = sum(block.nbytes for block in blocks)
-        passage = self._link.passage(self._loop.time(), nbytes + head_bytes)
+        now = self._loop.time()
+        passage = self._link.passage(now, nbytes + head_bytes)
         parcel = self._parcel(passage.arrives, blocks, nbytes, carry)
-        leaving = self._loop.call_at(passage.left, parcel.settle) if parcel.room or not nbytes else None
+        own = parcel.room or not nbytes
+        leaving = self._loop.call_at(max(now, passage.left - self._ahead), parcel.settle) if own else None
         try:
             await parcel.free
         except asyncio.CancelledError:
@@ -114,17 +124,23 @@ class Courier:
 
     async def _carry_all(self) -> None:
         while self._flying:
-            wait = self._flying[0].arrives - self._loop.time()
+            wait = self._flying[0].arrives - self._late - self._loop.time()
             if wait > 0:
                 await asyncio.sleep(wait)
                 continue
             parcel = self._flying.popleft()
             parcel.handing = self._loop.create_task(self._hand_over(parcel))
             self._handing.add(parcel.handing)
-            parcel.handing.add_done_callback(self._handing.discard)
+            parcel.handing.add_done_callback(partial(self._over, parcel.room))
+
+    def _learn(self, late: float) -> None:
+        """Be so much earlier by and by; what is within the clock's own rounding teaches nothing."""
+        if abs(late) > ROUNDING_S:
+            self._late = min(max(0.0, self._late + LEARNT * late), LATEST_S)
 
     async def _hand_over(self, parcel: _Parcel) -> None:
         """Wait with the message at the receiver's end until it is asked for there, if need be."""
+        self._learn(self._loop.time() - parcel.arrives)
         try:
             if not parcel.free.cancelled():
                 await parcel.carry(parcel.blocks)
@@ -132,5 +148,7 @@ class Courier:
         except TransportError as error:
             parcel.settle(error)
             self._failed(error)
-        finally:
-            self._window += parcel.room
+
+    def _over(self, room: int, handing: asyncio.Task[None]) -> None:
+        self._window += room
+        self._handing.discard(handing)

@@ -5,6 +5,7 @@ Every rank delays what it sends; what a rank sends to itself is not delayed. Col
 itself are not passed on, because their bytes could not be delayed.
 """
 
+import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 WINDOW_BYTES = 4 << 20  # what a kernel's buffers hold on their way, beside what the link itself does
+AHEAD_BYTES = 1 << 20  # what of it has not left yet; so a sender that comes back late leaves no gap on the link
 
 T = TypeVar("T")
 
@@ -132,7 +134,7 @@ class Shaped(Transport):
     def _courier(self, peer: int) -> Courier:
         if peer not in self._couriers:
             shape = self._shape
-            under_way = 0.0 if shape.rate == float("inf") else shape.rate * (shape.delay + shape.jitter)
-            link = SlowLink(shape, (self.rank, peer))
-            self._couriers[peer] = Courier(link, WINDOW_BYTES + under_way, self._heed)
+            under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
+            link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
+            self._couriers[peer] = Courier(link, WINDOW_BYTES + under_way, ahead, self._heed)
         return self._couriers[peer]

@@ -8,7 +8,7 @@ import pytest
 from pipelined.clock import run_virtual
 from transports import Closed, PeerLost, open_local, open_transport
 from transports._shape import Shape
-from transports._shaped import WINDOW_BYTES, Shaped
+from transports._shaped import AHEAD_BYTES, WINDOW_BYTES, Shaped
 from transports.local import world
 
 HEADS = 64  # bytes of preamble and header, at most, in here
@@ -42,15 +42,19 @@ def test_a_message_and_a_buffer_arrive_a_delay_later():
     run_virtual(main())
 
 
-def test_a_send_returns_when_the_last_byte_has_left():
+def test_a_send_returns_when_all_but_a_sockets_buffer_has_left():
     async def main():
-        here, there = ends = slowed(delay=5.0, rate=1000.0)
-        for n in range(3):
-            await here.send(1, ("k", n), np.zeros(1000, np.uint8))
-            assert 1.0 * (n + 1) <= now() <= (1 + HEADS / 1000) * (n + 1)
-        for n in range(3):
+        rate, size = 1000.0, AHEAD_BYTES // 2
+        here, there = ends = slowed(delay=5.0, rate=rate)
+        for n in range(4):
+            await here.send(1, ("k", n), np.zeros(size, np.uint8))
+            left = (n + 1) * size / rate
+            returns = max(0.0, left - AHEAD_BYTES / rate)
+            assert returns <= now() <= returns + 4 * HEADS / rate
+        for n in range(4):
+            arrives = max(now(), 5.0 + (n + 1) * size / rate)
             await there.receive(0, ("k", n))
-            assert 5.0 + 1.0 * (n + 1) <= now() <= 5.0 + (1 + HEADS / 1000) * (n + 1)
+            assert arrives <= now() <= arrives + 4 * HEADS / rate
         await closed(ends)
 
     run_virtual(main())
@@ -61,7 +65,8 @@ def test_the_two_directions_and_other_peers_do_not_wait_for_each_other():
         ends = slowed(3, rate=1000.0)
         body = np.zeros(1000, np.uint8)
         await asyncio.gather(*(end.send(peer, ("k",), body) for end in ends for peer in range(3) if peer != end.rank))
-        assert now() <= 1 + HEADS / 1000
+        await asyncio.gather(*(end.receive(peer, ("k",)) for end in ends for peer in range(3) if peer != end.rank))
+        assert 1.0 <= now() <= 1 + HEADS / 1000
         await closed(ends)
 
     run_virtual(main())
@@ -145,7 +150,7 @@ def test_close_waits_for_what_is_under_way_and_refuses_what_comes_later():
 def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     async def main():
         here, dying = slowed(rate=1.0)
-        sending = asyncio.ensure_future(here.send(1, ("k",), bytes(1_000_000)))
+        sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
         waiting = asyncio.ensure_future(here.receive(1, ("never",)))
         await asyncio.sleep(1.0)
         dying.kill()
@@ -161,7 +166,7 @@ def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
 def test_an_abort_is_not_held_up_by_what_is_under_way():
     async def main():
         here, there = slowed(rate=1.0)
-        sending = asyncio.ensure_future(here.send(1, ("k",), bytes(1_000_000)))
+        sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
         await asyncio.sleep(1.0)
         await here.abort("out of luck")
         with pytest.raises(Closed, match="out of luck"):

@@ -1,0 +1,44 @@
+"""What the TCP benchmarks make of what they measure, and that what they measure runs."""
+
+import pytest
+
+from benchmarks import shaped_links, tcp, tcp_all_reduce
+from benchmarks._ranks import launch, spread
+from transports._shape import Shape
+
+TIMES = {"bare": [1.0, 2.0, 4.0], "gloo": [2.0, 6.0, 8.0], "buffer": [2.0, 2.0, 2.0], "message": [4.0, 4.0, 4.0]}
+
+
+def test_ratios_are_taken_within_a_round():
+    buffer, message = tcp.rows([(8, TIMES)])
+    assert (buffer["seconds"], buffer["gbytes_s"], buffer["bare_s"], buffer["gloo_s"]) == (2.0, 4e-9, 2.0, 6.0)
+    assert buffer["over_bare"] == spread([0.5, 1.0, 2.0]) == (0.5, 1.0, 2.0)
+    assert message["over_gloo"] == spread([0.5, 1.5, 2.0])
+    assert "1.00 (0.50-2.00)" in tcp.line(buffer)
+
+
+def test_an_all_reduce_has_its_bandwidths_and_ratio():
+    (row,) = tcp_all_reduce.rows(4, [(1 << 20, {"gloo": [2.0, 4.0, 6.0], "ring": [1.0, 2.0, 3.0]})])
+    assert (row["seconds"], row["gloo_s"], row["over_gloo"]) == (2.0, 4.0, (2.0, 2.0, 2.0))
+    assert row["algbw"] == 2**19 and row["busbw"] == 1.5 * 2**19
+
+
+def test_what_a_slow_link_is_expected_to_take():
+    assert shaped_links.expected(Shape(delay=0.05, jitter=0.05)) == 0.05
+    assert shaped_links.expected(Shape(delay=0.1, loss=0.25)) == pytest.approx(0.1 + 0.4 * 0.25 / 0.5)
+
+
+def test_a_small_crowd_is_answered_in_order():
+    counts = launch(
+        "benchmarks._tcp_crowd", 2, {"peers": 3, "in_flight": 4, "seconds": 0.2, "bytes": 64, "loop": "select"}
+    )
+    assert len(counts) == 3 and min(counts) >= 4
+
+
+def test_a_slow_pair_is_measured():
+    found = launch(
+        "benchmarks._shaped_pair",
+        2,
+        {"url": "tcp://?delay=2ms", "loop": "select", "turns": 2, "streams": 1, "bytes": 64, "messages": 2},
+    )
+    assert min(found["latencies"]) >= 0.002 and found["rates"][0] > 0
