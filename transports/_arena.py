@@ -59,7 +59,7 @@ class Arena:
 
         Cost: one copy, and a search of the marks.
         """
-        pages = -(-sum([block.nbytes for block in blocks]) // PAGE)
+        pages = _pages(blocks)
         if self._lent is None or pages * SHARE > self._pages:
             return None
         mark = self._shared.find(bytes(pages), MARKS, MARKS + self._pages)
@@ -71,6 +71,11 @@ class Arena:
             self._bytes[at : at + data.nbytes] = np.frombuffer(data, np.uint8)  # which lets other threads run
             at += data.nbytes
         return mark - MARKS
+
+    def take_back(self, page: int, blocks: Sequence[Block]) -> None:
+        """Free the pages of blocks that were put there, and that nobody was told of."""
+        if self._lent is not None:
+            _free(self._shared, MARKS + page, _pages(blocks))
 
     def doze(self, dozing: int) -> None:
         """Say whether this rank must be woken to see what comes, and how it sleeps; 0 if it is awake."""
@@ -123,6 +128,10 @@ class Window:
         body = np.frombuffer(self._shared, np.uint8, nbytes, self._first + page * PAGE)
         weakref.finalize(body, _free, self._shared, MARKS + page, pages).atexit = False
         return memoryview(body)
+
+
+def _pages(blocks: Sequence[Block]) -> int:
+    return -(-sum([block.nbytes for block in blocks]) // PAGE)
 
 
 def _free(shared: mmap.mmap, mark: int, pages: int) -> None:

@@ -139,8 +139,8 @@ class MpiTransport(Transport):
             self._keep_for_itself(encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
             await self._frames.send(peer, b"".join(encode(Kind.MESSAGE, key, blocks, note, limits=self._limits)))
-        elif (page := self._neighbours.put(peer, blocks)) is not None:
-            await self._frames.send(peer, self._head(Kind.SHARED, key, blocks, note, page))
+        elif frame := self._neighbours.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
+            await self._frames.send(peer, frame)
         else:
             await self._bodies.hold(peer, blocks, partial(self._head, Kind.OFFER, key, blocks, note))
         self.traffic.count_sent(peer, nbytes)

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from transports._arena import Arena, Window
 from transports._bells import NAME_BYTES, Bells
 from transports._blocks import Block
+from transports._errors import TransportError
 from transports._memfd import ADDRESS_BYTES
 from transports._poller import Doze
 
@@ -62,9 +63,20 @@ class Neighbours:
         """Say whether this rank must be rung to see what comes."""
         self._arena.doze(dozing)
 
-    def put(self, peer: int, blocks: Sequence[Block]) -> int | None:
-        """Copy the blocks to where the peer can look at them; where that is, or None if they must go another way."""
-        return self._arena.put(blocks) if peer in self._seen_by else None
+    def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
+        """Copy the blocks to where the peer can look at them; the frame that `head` makes of where that is.
+
+        Returns: None if there is no such place, and they must go another way.
+        Raises: what `head` does; the place is free again then.
+        """
+        page = self._arena.put(blocks) if peer in self._seen_by else None
+        if page is None:
+            return None
+        try:
+            return head(page)
+        except TransportError:
+            self._arena.take_back(page, blocks)
+            raise
 
     def look(self, peer: int, page: int, nbytes: int) -> memoryview:
         """What the peer put there, in place.

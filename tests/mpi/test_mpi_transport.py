@@ -1,6 +1,7 @@
 """MPI keeps every clause, one rank a process; and what only MPI has: tags, pieces, its own collectives."""
 
 import asyncio
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,9 @@ from mpi4py import MPI
 from tests.conformance import addressed, cancelling
 from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
 from tests.conformance.neighbours import LARGE, filled, same, sending
-from transports import Block, TransportError, new_event_loop, open_transport
+from transports import Block, TransportError, WireError, new_event_loop, open_transport
 from transports._mpi import MpiTransport
+from transports._mpi_neighbours import cores_of
 from transports._mpi_requests import TAGS, Tags
 
 WORLD = MPI.COMM_WORLD
@@ -56,6 +58,20 @@ def test_messages_that_are_held_on_to_leave_ways_for_others(shared):
             assert all(same(frame.blocks[0], filled(before, LARGE, n)) for n, frame in enumerate(frames))
 
     run(clause, MpiTransport.open(WORLD, shared=shared))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_refused_message_leaves_the_room_it_took():
+    async def clause(end):
+        after = (end.rank + 1) % end.world_size
+        for _ in range(40):
+            with pytest.raises(WireError, match="key"):
+                await end.send(after, (1.5,), filled(end.rank, LARGE))
+        where = []
+        end._neighbours.put(after, [Block.of(filled(end.rank, LARGE))], where.append)
+        assert where == [0]
+
+    run(clause, MpiTransport.open(WORLD, shared=4 << 20))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -177,6 +193,18 @@ def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.mpi
+def test_the_cores_of_a_node_are_those_of_all_its_ranks():
+    """Open MPI binds each of two ranks to one core, and both together have two."""
+    node = WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = np.zeros(1024, np.int64)
+    mine[list(os.sched_getaffinity(0))] = 1
+    everyones = np.zeros_like(mine)
+    node.Allreduce(mine, everyones, MPI.MAX)
+    assert cores_of(node) == everyones.sum()
+    node.Free()
 
 
 @pytest.mark.mpi
