@@ -22,8 +22,8 @@ from transports._errors import WireError
 from transports._wire import Layout
 
 BLOCK = 4096
-PIECE = 1 << 16
-"""Values that are worked on at once."""
+PIECE, PIECE_BACK = 1 << 16, 1 << 17
+"""Values that are coded, and decoded, at once."""
 
 
 def build(argument: str) -> Codec:
@@ -78,7 +78,7 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
     """
     codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block), np.float32)
     scratch = _Scratch(min(values.size, PIECE))
-    for piece, blocks, width in _pieces(values.size, block):
+    for piece, blocks, width in _pieces(values.size, block, PIECE):
         rows = values[piece].reshape(-1, width)
         np.maximum(abs(rows.max(axis=1)), abs(rows.min(axis=1)), out=scales[blocks])
         scratch.look_up(rows, scales[blocks], codes[piece])
@@ -88,8 +88,8 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
 def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
     values, table = np.empty(codes.size, np.float32), pair_table()
-    places = np.empty(min(codes.size, PIECE) // 2, np.intp)
-    for piece, blocks, width in _pieces(codes.size, block):
+    places = np.empty(min(codes.size, PIECE_BACK) // 2, np.intp)
+    for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
         own, mine = codes[piece], values[piece]
         pairs = own.size // 2
         index = places[:pairs]
@@ -100,9 +100,9 @@ def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.
     return values
 
 
-def _pieces(size: int, block: int) -> Iterator[tuple[slice, slice, int]]:
+def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, int]]:
     """Which values, which of the blocks, and how many values a block: whole blocks first, then the short last one."""
-    whole_blocks, step = size // block, PIECE // block
+    whole_blocks, step = size // block, piece // block
     for start in range(0, whole_blocks, step):
         stop = min(start + step, whole_blocks)
         yield slice(start * block, stop * block), slice(start, stop), block

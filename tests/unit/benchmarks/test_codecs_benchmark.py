@@ -1,0 +1,63 @@
+"""The codecs' benchmark: ratios are of rounds, errors are measured, and without a peer it says so."""
+
+import numpy as np
+import pytest
+
+from benchmarks._codec_overlap import Overlap, measure_overlap
+from benchmarks.codecs import Options, Timing, arrays, as_json, as_table, measure
+
+ROW = Timing("blockwise8", "normal", 4 << 20, (1.0, 2.0, 4.0), (1.0, 1.0, 1.0), 0.25, 1e-4, (2.0, 2.0, 2.0), (3.0,) * 3)
+
+
+def test_ratios_are_medians_of_the_rounds():
+    assert (ROW.out_ratio, ROW.back_ratio) == (1.0, 3.0)
+    assert Timing("zstd", "ids", 8, (1.0,), (1.0,), 0.5, 0.0).out_ratio is None
+
+
+def test_rates_come_from_the_median_round():
+    assert ROW.plain()["out_gb_s"] == pytest.approx(4 * 2**20 / 2e9)
+
+
+def test_a_codec_is_measured_with_its_true_error_and_bytes():
+    values = arrays(1 << 20)["normal"]
+    row = measure("blockwise8", "normal", values, 2, None)
+    assert row.share == pytest.approx(0.25, rel=1e-3) and row.error == pytest.approx(1.685e-4, rel=0.05)
+    assert len(row.out_s) == len(row.back_s) == 2 and row.peer_out_s == ()
+    assert measure("zstd", "ids", np.zeros(1000), 1, None).error == 0
+
+
+class Answers:
+    """A peer that always takes as long."""
+
+    def __init__(self):
+        self.asked = []
+
+    def timed(self, count):
+        self.asked.append(count)
+        return 0.5, 0.25, 1e-4
+
+
+def test_the_peer_is_asked_once_a_round_where_it_has_such_a_codec():
+    peer, values = Answers(), np.ones(1000, np.float32)
+    row = measure("blockwise8", "normal", values, 2, peer)
+    assert peer.asked == [1000] * 3 and (row.peer_out_s, row.peer_back_s) == ((0.5, 0.5), (0.25, 0.25))
+    assert row.peer_error == 1e-4 and measure("bf16", "normal", values, 1, peer).peer_out_s == ()
+    assert len(peer.asked) == 3
+
+
+def test_a_coder_beside_computing_is_timed():
+    found = measure_overlap("blockwise8", 1 << 16, 1)
+    assert min(found.alone_s, found.work_s, found.both_s) > 0 and found.late_s >= 0 and found.cores >= 1
+
+
+def test_what_is_hidden_is_a_share_of_the_shorter():
+    assert Overlap("zstd", 1, 2.0, 4.0, 4.0, 0.0, 2).hidden == 1.0
+    assert Overlap("zstd", 1, 2.0, 4.0, 6.0, 0.0, 2).hidden == 0.0
+
+
+def test_the_table_says_what_the_ratios_are():
+    overlap = Overlap("zstd", 64 << 20, 0.1, 0.1, 0.15, 0.001, 2)
+    table = as_table([ROW], [overlap], True)
+    assert "1.00x   3.00x   0.250     0.0001" in table and "(50% hidden)" in table
+    assert "not installed; give --peer" in as_table([ROW], [], False)
+    assert '"out_ratio": 1.0' in as_json(Options(), [ROW], [overlap])
