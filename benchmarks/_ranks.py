@@ -10,11 +10,14 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from pipelined.ending import USAGE
+from pipelined.errors import UsageError
 from transports import new_event_loop
 
 Loop = Literal["select", "epoll", "uvloop"]
@@ -23,6 +26,30 @@ Task = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 300.0
 """How long all ranks together may take; reached only if one hangs."""
+
+
+def check(loop: Loop = "select", least: float = 1, **counts: Iterable[float]) -> None:
+    """Look at what was asked for before anything is started.
+
+    Raises:
+        UsageError: a loop that is not installed, or counts that are less than the least, by the name of their flag.
+    """
+    if loop == "uvloop" and find_spec("uvloop") is None:
+        raise UsageError("uvloop is not installed (asked for: --loop uvloop); pip install uvloop, or leave --loop out")
+    for name, values in counts.items():
+        if too_few := [value for value in values if value < least]:
+            fact = f"--{name.replace('_', '-')} must be at least {least} (it is {', '.join(map(str, too_few))})"
+            raise UsageError(f"{fact}; leave it out or raise it")
+
+
+def program(main: Callable[[], None]) -> int:
+    """Run a benchmark's own process to its exit code: 2 where the user can put right what is wrong."""
+    try:
+        main()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    return 0
 
 
 def launch(module: str, ranks: int, task: Task) -> Any:

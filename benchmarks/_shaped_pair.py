@@ -11,11 +11,13 @@ import numpy as np
 from benchmarks._ranks import Task, run
 from transports import Transport, open_transport
 
+WARM_UP = 10  # turns in which a sender learns how late its timers ring
+
 
 async def measure(task: Task) -> dict[str, list[float]]:
     """Seconds of one way of an empty message, and bytes a second of many large ones; rank 0's are whole."""
     async with await open_transport(task["url"]) as end:
-        latencies = [await half_way(end, number) for number in range(task["turns"])]
+        latencies = [await half_way(end, number) for number in range(task["turns"] + WARM_UP)][WARM_UP:]
         rates = [await rate(end, number, task) for number in range(task["streams"])]
         return {"latencies": latencies, "rates": rates}
 

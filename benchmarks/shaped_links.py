@@ -12,8 +12,9 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import launch
-from transports._shape import Shape, split_shape
+from benchmarks._ranks import check, launch, program
+from pipelined.errors import UsageError
+from transports._shape import EXAMPLE, OPTIONS, Shape, split_shape
 from transports._slow_link import timeout
 
 PROMISE = 0.05
@@ -37,7 +38,7 @@ class Options:
     )
     """What follows the ? in the URL."""
     turns: int = 40
-    """Messages there and back."""
+    """Messages there and back, after ten that are not timed."""
     streams: int = 3
     """Times the rate is measured."""
     bytes: int = 1 << 20
@@ -46,6 +47,15 @@ class Options:
     """How many of them follow one another."""
     json: bool = False
     """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        check(turns=[self.turns], streams=[self.streams], bytes=[self.bytes], messages=[self.messages])
+        try:
+            shapes = [split_shape(query)[0] for query in self.shapes]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if None in shapes:
+            raise UsageError(f"a shape without any of its options (known: {', '.join(OPTIONS)}); {EXAMPLE}")
 
 
 def measured(query: str, options: Options) -> Row:
@@ -89,13 +99,12 @@ def off(share: float | None) -> str:
     return f"{'':8}" if share is None else f"{share:>+8.1%}"
 
 
-def main() -> int:
+def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.shaped_links")
     rows = [measured(query, options) for query in options.shapes]
     print(json.dumps({"rows": rows}) if options.json else table(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

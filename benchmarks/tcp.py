@@ -11,7 +11,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import Loop, launch, spread
+from benchmarks._ranks import Loop, check, launch, program, spread
 
 OURS, PEERS = ("buffer", "message"), ("bare", "gloo")
 
@@ -38,6 +38,12 @@ class Options:
     """The event loop of both ranks; uvloop where it is installed."""
     json: bool = False
     """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        check(self.loop, sizes=self.sizes, bytes_a_turn=[self.bytes_a_turn], most_ways=[self.most_ways])
+        check(in_flight=[self.in_flight])
+        check(least=0, peers=[self.peers], seconds=[self.seconds])
+        check(least=2, rounds=[self.rounds])
 
 
 Row = dict[str, Any]
@@ -85,18 +91,16 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.tcp")
     task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
     found = rows(launch("benchmarks._tcp_pair", 2, task)) if options.sizes else []
     fair = crowd(options) if options.peers else None
     if options.json:
-        print(json.dumps({"loop": options.loop, "rows": found, "crowd": fair}))
-        return 0
+        return print(json.dumps({"loop": options.loop, "rows": found, "crowd": fair}))
     print(*([table(found)] if found else []), *([told(fair)] if fair else []), sep="\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

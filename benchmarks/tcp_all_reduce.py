@@ -11,7 +11,9 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import Loop, launch, spread
+from benchmarks._ranks import Loop, check, launch, program, spread
+from collectives.all_reduce._known import algorithms
+from pipelined.errors import UsageError
 
 Row = dict[str, Any]
 
@@ -36,6 +38,14 @@ class Options:
     """The event loop of all ranks; uvloop where it is installed."""
     json: bool = False
     """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        check(self.loop, bytes_a_turn=[self.bytes_a_turn], most_repeats=[self.most_repeats])
+        check(least=2, ranks=self.ranks, rounds=[self.rounds])
+        if odd := [size for size in self.sizes if size < 4 or size % 4]:
+            raise UsageError(f"--sizes must be whole float32 (bytes: {', '.join(map(str, odd))}); name multiples of 4")
+        if unknown := [name for name in self.algorithms if name not in algorithms()]:
+            raise UsageError(f"unknown algorithm {', '.join(unknown)}; known: {', '.join(algorithms())}")
 
 
 def rows(ranks: int, measured: list[tuple[int, dict[str, list[float]]]]) -> list[Row]:
@@ -70,15 +80,14 @@ def line(row: Row) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.tcp_all_reduce")
     names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop")
     task = {name: getattr(options, name) for name in names}
     found = [row for ranks in options.ranks for row in rows(ranks, launch("benchmarks._tcp_reducers", ranks, task))]
     print(json.dumps({"loop": options.loop, "rows": found}) if options.json else table(found))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

@@ -17,7 +17,7 @@ from transports._slow_link import SlowLink
 
 ROUNDING_S = 1e-6
 LATEST_S = 1e-3  # later than this is no timer's doing
-LEARNT = 1 / 8  # of what one message was late
+LEARNT = 1 / 4  # of what one message was late
 
 Carry = Callable[[Sequence[Block]], Awaitable[None]]
 
