@@ -55,7 +55,7 @@ def test_every_flag_of_a_command_is_there(command, capsys):
 def test_every_variable_is_there():
     names = set(re.findall(r"`([A-Z_]+)`", part("## Environment")))
     launchers = {name for names in (*MPI, SLURM, TORCHRUN) for name in names}
-    assert names == {*launchers, "PIPELINED_KEY", "PIPELINED_KEY_FILE"}
+    assert names == {*launchers, "PIPELINED_KEY", "PIPELINED_KEY_FILE", "PIPELINED_NODE"}
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,137 @@
+"""Averages between clusters that cut one model in different ways: a ring for every slice that no cluster cuts further.
+
+    cluster 0    | rank 0         | rank 1                 |
+    cluster 1    | rank 2 | rank 3        | rank 4         |
+    rings        | 0 2    | 0 3   | 1 3   | 1 4            |
+
+A rank that holds much is in several rings, and its neighbours in each are whoever holds the same elements there.
+
+The one rule: a ring has one rank of every cluster, and a channel of its own, so that all rings run side by side.
+
+Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from collectives._group import Group
+from collectives._pieces import Range
+from collectives._vector import Vector
+from collectives.all_reduce import all_reduce
+from transports._contract import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank of a cluster holds: the model's elements [low, high)."""
+
+    rank: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The ranks, one of every cluster and in the clusters' order, that hold the elements [low, high)."""
+
+    ranks: tuple[int, ...]
+    low: int
+    high: int
+
+
+def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
+    """The rings in the order of their elements.
+
+    Args:
+        clusters: of each the shares, which together hold every element once; a rank may hold several, in one cluster.
+    Raises:
+        ValueError: no cluster, shares that overlap or leave a gap, clusters of different lengths, or a rank in two.
+    """
+    ordered = [sorted(cluster, key=lambda share: share.low) for cluster in clusters]
+    _check(ordered)
+    cuts = sorted({cut for cluster in ordered for share in cluster for cut in (share.low, share.high)})
+    places, rings = [0] * len(ordered), []
+    for low, high in pairwise(cuts):
+        for index, cluster in enumerate(ordered):
+            while cluster[places[index]].high <= low:
+                places[index] += 1
+        ranks = tuple(cluster[place].rank for cluster, place in zip(ordered, places, strict=True))
+        rings.append(Ring(ranks, low, high))
+    return rings
+
+
+class Rings:
+    """One rank's part in the rings between clusters; every rank of every cluster makes it with equal arguments.
+
+    Args:
+        transport: this rank's end of the network.
+        clusters: as for `rings_of`.
+        channel: of the first ring; each has one more than the ring before.
+    Raises:
+        ValueError: as `rings_of`, or this rank holds nothing.
+    """
+
+    def __init__(self, transport: Transport, clusters: Sequence[Sequence[Share]], channel: int):
+        own = [share for cluster in clusters for share in cluster if share.rank == transport.rank]
+        if not own:
+            raise ValueError(f"rank {transport.rank} holds no share of any cluster; leave it out of the rings")
+        self.shares = sorted((share.low, share.high) for share in own)
+        self._groups = [
+            (Group(transport, ring.ranks, channel + number), (ring.low, ring.high))
+            for number, ring in enumerate(rings_of(clusters))
+            if transport.rank in ring.ranks
+        ]
+
+    async def all_reduce(self, arrays: Sequence[Any], op: str = "mean") -> None:
+        """Reduce what this rank holds with what the other clusters hold of it, in place, all rings at once.
+
+        Shapes: `arrays[i]` has the elements of `shares[i]`, in any shape; the dtype is one on all ranks.
+
+        Args:
+            arrays: contiguous numpy arrays or CPU torch tensors, one a share.
+            op: "sum", "mean" or "max".
+        Raises:
+            ValueError: not one array a share, or one of another length; nothing was sent. Else as `all_reduce`, and the
+            other rings of this rank are cancelled.
+        Cost: with C clusters 2(C-1) steps; of each slice a rank sends 2(C-1)/C, so it is done when the rank that holds
+            most is: 2(C-1) alpha + 2(C-1)/C m beta + (C-1)/C m gamma for its m bytes.
+        """
+        vectors = [Vector.of(array) for array in arrays]
+        held = [high - low for low, high in self.shares]
+        if [len(vector) for vector in vectors] != held:
+            lengths = f"elements: {[len(vector) for vector in vectors]}, shares: {held}"
+            raise ValueError(f"the arrays are not those of this rank's shares ({lengths}); give one a share, in order")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for group, span in self._groups:
+                    tasks.create_task(all_reduce(group, self._slice(vectors, span), op, "ring"))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    def _slice(self, vectors: Sequence[Vector], span: Range) -> Any:
+        """The elements of a ring, a view of the share that they lie in."""
+        index = next(index for index, (low, high) in enumerate(self.shares) if low <= span[0] < high)
+        start = self.shares[index][0]
+        return vectors[index].elements[span[0] - start : span[1] - start]
+
+
+def _check(clusters: Sequence[Sequence[Share]]) -> None:
+    if not clusters:
+        raise ValueError("no clusters (clusters: 0); give at least one")
+    for index, cluster in enumerate(clusters):
+        ends = [0, *(share.high for share in cluster)]
+        for share, end in zip(cluster, ends, strict=False):
+            if share.low != end or share.high <= share.low:
+                fact = f"cluster {index}: rank {share.rank} holds [{share.low}, {share.high}), expected from {end} on"
+                raise ValueError(f"the shares do not hold every element once ({fact}); cut them end to end")
+    lengths = [max((share.high for share in cluster), default=0) for cluster in clusters]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"the clusters hold models of different lengths (elements: {lengths}); give all the same model"
+        )
+    members = [rank for cluster in clusters for rank in {share.rank for share in cluster}]
+    if twice := sorted({rank for rank in members if members.count(rank) > 1}):
+        raise ValueError(f"ranks in more than one cluster (ranks: {twice}); a ring takes one rank of each")
