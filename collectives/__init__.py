@@ -3,6 +3,7 @@
 from collectives._group import Group
 from collectives._links import Links
 from collectives._pieces import segment, segments
+from collectives._prices import Prices, measure
 from collectives._terms import Mismatch
 from collectives._turn import BrokenGroup
 from collectives.all_gather import all_gather
@@ -17,11 +18,13 @@ __all__ = [
     "Group",
     "Links",
     "Mismatch",
+    "Prices",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "barrier",
     "broadcast",
+    "measure",
     "reduce_scatter",
     "segment",
     "segments",

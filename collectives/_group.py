@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
 from transports._contract import Native, Shared, Transport
+
+if TYPE_CHECKING:
+    from collectives._prices import Prices
 
 PACKED_BYTES = 16 << 10
 """A first message up to this size travels in one with its greeting: copying it costs less than a message more."""
@@ -41,6 +45,8 @@ class Group:
         patience: seconds after which a rank that waits in a collective begins to ask what the others are doing.
         intact: whether an all-reduce that fails leaves the array as it was, so that the ranks that are left can run
             it again among themselves; it takes a copy for that. None: where the transport outlives its peers.
+    Attributes:
+        prices: what each all-reduce takes here, as `measure` found; None: `auto` goes by `links`. Equal on all ranks.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
@@ -64,6 +70,7 @@ class Group:
         self.turn = Turn(repr(self))
         self.patience = patience
         self.intact = transport.outlives_peers if intact is None else intact
+        self.prices: Prices | None = None
         self.call: Call | None = None
         self.calls = 0
         self.early: list[tuple[int, Statement]] = []

@@ -1,4 +1,4 @@
-"""Auto: by memory that the ranks share, where they do; else the cheapest algorithm by its price.
+"""Auto: the cheapest algorithm as measured; not measured, by memory that the ranks share, else by its modelled price.
 
 The one rule: the choice depends only on the group's nodes, the bytes and the links, which all ranks know alike, and on
 whether they share memory, which all learn alike; so all choose alike without a word.
@@ -22,6 +22,8 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 async def chosen_by(group: Group, nbytes: int) -> str:
     """What all ranks of the group choose for an array of so many bytes, in the middle of a call."""
+    if group.prices is not None:
+        return group.prices.cheapest(nbytes)
     if group.size > 1 and await group.shared() is not None:
         return "shared"
     return choose(group.size, nbytes, group.links, group.nodes)
