@@ -94,9 +94,10 @@ class Courier:
                 leaving.cancel()
 
     async def landed(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until nothing is under way any more: all has been given to the receiver's end."""
         while self._walk is not None and not self._walk.done():
             await asyncio.wait([self._walk])
+        await asyncio.sleep(0)  # what the walk handed over at its end begins now
 
     async def ended(self) -> None:
         """Wait until the receiver's end has let go of everything."""

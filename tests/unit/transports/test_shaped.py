@@ -147,6 +147,21 @@ def test_close_waits_for_what_is_under_way_and_refuses_what_comes_later():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_what_is_handed_over_at_the_moment_of_a_close_is_delivered(turns):
+    async def main():
+        here, there = slowed(delay=3.0)
+        await here.send(1, ("last",), b"word")
+        await asyncio.sleep(3.0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await here.close()
+        assert bytes((await there.receive(0, ("last",))).blocks[0].data) == b"word"
+        await there.close()
+
+    run_virtual(main())
+
+
 def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     async def main():
         here, dying = slowed(rate=1.0)
