@@ -21,6 +21,7 @@ from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import OPS
+from pipelined.planner.trial import RandomTokens
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
@@ -85,20 +86,6 @@ class Emulated:
             seconds[again] += seconds["forward"]
         gradients = (self.weights * len(layers),) * plan.depth
         return Load(seconds, self.sent * plan.microbatch, gradients)
-
-
-@dataclass(frozen=True)
-class RandomTokens:
-    """Data of the right shapes, by (step, global microbatch)."""
-
-    vocabulary: int
-    shape: tuple[int, int]
-
-    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(step << 20 | microbatch)
-        return torch.randint(self.vocabulary, self.shape, generator=generator)
-
-    targets = inputs
 
 
 async def emulate(actor: Actor, subject: Emulated, candidate: Candidate, first: int, steps: int) -> list[float]:

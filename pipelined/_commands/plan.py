@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined._commands._errors import BadInput
+from pipelined._commands._machine_flags import add_machine
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -32,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not measure: flops=1e10 (floating-point operations a rank makes a second), overhead=0 (seconds an "
         "instruction)",
     )
-    link = "alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte)"
-    parser.add_argument("--links", default="", help=f"links between ranks where they are not measured: {link}")
-    parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
-    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node (all on one)")
-    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share (one each)")
+    add_machine(parser, "links between ranks where they are not measured")
     parser.add_argument("--stale", action="store_true", help="look at schedules without a flush, too: not exact")
     parser.add_argument("--tries", type=int, default=3, metavar="K", help="run so many of the best for some steps")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from pipelined._commands import writing
+from pipelined._commands._machine_flags import add_machine
 from pipelined._commands._shape import add_shape
 from pipelined.eager import SYNCS
 
@@ -17,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--costs",
         default="",
         help="seconds a stage: forward=1,backward=2 by default, backward-input, backward-weight, update; one for every "
-        "stage with a / between them: forward=1/1/2/1",
+        "stage with a / between them: forward=1/1/2/1 (in training the first stage's input half takes next to nothing, "
+        "and its weight half the whole backward)",
     )
     parser.add_argument(
         "--memory",
@@ -25,11 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes a stage, with K, M or G: message (sent on for a microbatch), activation (kept of it), pending "
         "(kept between the halves of its backward), boundary (kept with --recompute), parameters; 0 by default",
     )
-    link = "alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte); 0 by default"
-    parser.add_argument("--links", default="", help=f"links between ranks: {link}")
-    parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
-    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node (all on one)")
-    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share (one each)")
+    add_machine(parser, "links between ranks")
     parser.add_argument(
         "--interference", type=float, default=0.0, metavar="X", help="share of computing lost while a sum is under way"
     )

@@ -14,7 +14,6 @@ from torch import nn
 from torch.func import functional_call
 
 from pipelined.asynchronous.versions import Leaves, Versions
-from pipelined.noise import Noise
 from pipelined.stage import Alive, Stage
 
 
@@ -76,6 +75,8 @@ class VersionedStage:
 class StepStage:
     """A versioned stage as the worker of one step sees it, which counts that step's microbatches from 0.
 
+    What it does is the stage's own, with the microbatch's weights in place.
+
     Args:
         held: the stage.
         first: the step's first microbatch in the stretch.
@@ -84,21 +85,17 @@ class StepStage:
     held: VersionedStage
     first: int
 
-    def forward(self, which: Alive, x: Any, noise: Noise, targets: Any = None) -> torch.Tensor:
+    def forward(self, which: Alive, *arguments: Any) -> torch.Tensor:
         with self._lent(which) as alive:
-            return self.held.stage.forward(alive, x, noise, targets)
+            return self.held.stage.forward(alive, *arguments)
 
-    def backward(
-        self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None
-    ) -> torch.Tensor | None:
+    def backward(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
         with self._lent(which) as alive:
-            return self.held.stage.backward(alive, gradient, scale, noise, targets)
+            return self.held.stage.backward(alive, *arguments)
 
-    def backward_input(
-        self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None
-    ) -> torch.Tensor | None:
+    def backward_input(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
         with self._lent(which) as alive:
-            return self.held.stage.backward_input(alive, gradient, scale, noise, targets)
+            return self.held.stage.backward_input(alive, *arguments)
 
     def backward_weight(self, which: Alive) -> None:
         with self._lent(which) as alive:

@@ -131,8 +131,8 @@ async def _links(
 
 
 def computing(device: Device) -> Compute:
-    """What keeps a device busy: small products, one after another, for so many seconds."""
-    matrix = torch.ones(64, 64)
+    """What keeps a device busy: products large enough to leave Python alone meanwhile, for so many seconds."""
+    matrix = torch.ones(256, 256)
 
     def work(seconds: float) -> None:
         end = device.clock.now() + seconds

@@ -26,8 +26,8 @@ STEPS = 4
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Tokens of the right shapes, by (step, global microbatch)."""
+class RandomTokens:
+    """Data of the right shapes, by (step, global microbatch)."""
 
     vocabulary: int
     shape: tuple[int, int]
@@ -72,7 +72,7 @@ async def _steps(
     """Seconds of each step but the first on the slowest rank; on rank 0, elsewhere this rank's own."""
     plan, model = candidate.plan, subject.build()
     numerics = replace(subject.numerics(), recompute=candidate.recompute)
-    feed = Noise(model.shape_of(model.layers, 1, subject.sequence)[-1], (plan.rows, subject.sequence))
+    feed = RandomTokens(model.shape_of(model.layers, 1, subject.sequence)[-1], (plan.rows, subject.sequence))
     recipe, length = Recipe(lr=1e-4, steps=1 << 20), subject.sequence
     trainer = Trainer(actor, model, plan, recipe, numerics, device, place, feed, NullTracer(), length, seed=0)
     mine = []
