@@ -52,7 +52,7 @@ class MpiShared:
         self._crowded = transport.nodes.count(transport.nodes[transport.rank]) > len(os.sched_getaffinity(0))
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
-        self._turned = perf_counter()
+        self._due = 0.0
 
     async def ready(self) -> bool:
         lent = self._lent()
@@ -74,36 +74,50 @@ class MpiShared:
     async def meet(self) -> None:
         windows = self._windows
         windows.come()
-        for rank in self._others:
-            self._ring(rank)
+        for at in windows.sleepers():
+            self._ring(self._others[at])
         if windows.watch(self._patience, self._crowded) is not None:
             await self._wait()
-        elif perf_counter() - self._turned > TURN_S:
-            await self._turn()
+        if not self._due:
+            self._due = perf_counter() + TURN_S
+            asyncio.get_running_loop().call_soon(self._turned)
+        elif perf_counter() > self._due:
+            await asyncio.sleep(0)
 
     @property
     def _patience(self) -> float:
         return 0.0 if self._poller.gentle else LOOK_S
 
+    def _turned(self) -> None:
+        """The loop has had a turn; the next meeting begins to count anew."""
+        self._due = 0.0
+
     async def _wait(self) -> None:
         """Look again at each turn of the loop, then at each of the poller's."""
         start = perf_counter()
-        while (absent := self._windows.watch(self._patience, self._crowded)) is not None:
-            self._check(self._others[absent])
+        while True:
             if self._patience and perf_counter() - start < KEEN_S:
-                await self._turn()
+                await asyncio.sleep(0)
             else:
+                await self._sleep()
+            if self._windows.watch(self._patience, self._crowded) is None:
+                return
+            self._check()
+
+    async def _sleep(self) -> None:
+        """Wait for the poller's next turn, which a ring brings about at once."""
+        self._windows.sleep(True)
+        try:
+            if self._windows.met() is not None:
                 await self._poller.turn()
-        self._turned = perf_counter()
+        finally:
+            self._windows.sleep(False)
 
-    async def _turn(self) -> None:
-        await asyncio.sleep(0)
-        self._turned = perf_counter()
-
-    def _check(self, rank: int) -> None:
-        """Raise if this rank will never come; what it did before it was lost, all have seen."""
-        if self._windows.met() is not None:
-            self._standing.check_sendable(rank)
+    def _check(self) -> None:
+        """Raise if one that has not come never will; who came before it was lost has been seen to come."""
+        absent = self._windows.met()
+        if absent is not None:
+            self._standing.check_sendable(self._others[absent])
 
     def _lent(self) -> Lent | None:
         try:

@@ -1,7 +1,7 @@
 """The windows of a group's ranks, and how many meetings each has come to, in memory that all of them map.
 
-    byte 0       64                 4096
-    token        meetings           window
+    byte 0       64           128       4096
+    token        meetings     asleep    window
 
 The one rule: each byte has one writer, its owner. What a rank wrote before it came to a meeting is seen by all who saw
 it come, as processors keep a rank's writes in order; one that does not (ARM's) must not use this. Knows neither
@@ -12,12 +12,13 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, 
 
 import os
 import platform
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from transports._memfd import Lent, mapped
 
-MEETINGS = 64
+MEETINGS, ASLEEP = 64, 128
 HEAD = 4096
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
 LOOKS = 4
@@ -42,14 +43,30 @@ class Windows:
         maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
         self.windows = [memoryview(shared)[HEAD:] for shared in maps]
         counters = [memoryview(shared)[MEETINGS : MEETINGS + 8].cast("Q") for shared in maps]
-        self._mine = counters.pop(rank)
-        self._others = counters
+        self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
+        self._others, self._sleeps = counters, maps
+        self._fence = threading.Lock()
         self.meetings = 0
 
     def come(self) -> None:
         """This rank has written what it lends at this meeting, and read what it wanted of the last one."""
         self.meetings += 1
         self._mine[0] = self.meetings
+
+    def sleep(self, asleep: bool) -> None:
+        """Say whether this rank must be woken to see that others come; who falls asleep looks once more after that."""
+        self._my_sleep[ASLEEP] = asleep
+        self._settle()
+
+    def sleepers(self) -> Iterator[int]:
+        """Which of the others are to be woken, as this rank has come."""
+        self._settle()
+        return (at for at, sleep in enumerate(self._sleeps) if sleep[ASLEEP])
+
+    def _settle(self) -> None:
+        """Let no later look overtake an earlier write, as processors else do: a lock's instruction waits for it."""
+        with self._fence:
+            pass
 
     def met(self, place: int = 0) -> int | None:
         """The first of the others, from `place` on, that has not come to this meeting yet; None if all have."""

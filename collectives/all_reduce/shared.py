@@ -21,22 +21,19 @@ from collections.abc import Iterator
 from collectives._group import Group
 from collectives._pieces import Range, pieces, segment
 from collectives._reduction import Reduction
+from collectives._terms import GREETING_BYTES
 from collectives._vector import Vector
 from transports._contract import Shared
-from transports._errors import TransportError
 
-SHORT = 32 << 10
-"""Bytes up to which lending the whole array costs less than a second meeting."""
-CARD = 64
-"""Bytes at each place that say what is lent, so that no rank takes it for anything else."""
+SHORT = 256 << 10
+"""Bytes of the others that a rank had better reduce for itself than meet them a second time."""
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Lend, reduce, take.
 
     Raises:
-        ValueError: the group's ranks share no memory. TransportError: they were called with arrays of other lengths or
-            dtypes, or with other ops (both are named).
+        ValueError: the group's ranks share no memory.
     Cost: one meeting for a short array; two, and one more for each chunk, for a long one, in which a rank copies
         2(n-1)/n of the array and reduces (n-1)/n. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
@@ -48,8 +45,8 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         raise ValueError(f"{fact}; choose another algorithm")
     if group.size == 1 or not len(vector):
         return reduction.finish(vector.elements, group.size)
-    places = Places(group, memory, vector, reduction)
-    if vector.nbytes <= min(SHORT, places.most * vector.itemsize):
+    places = Places(group, memory, vector)
+    if len(vector) <= places.most and vector.nbytes * (group.size - 1) <= SHORT:
         await _whole(places, vector, reduction)
     else:
         await _in_chunks(places, vector, reduction)
@@ -63,55 +60,49 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
 class Places:
     """Where in the windows which part of a call lies.
 
-        card 0 | card 1 | lent 0 | lent 1 | reduced 0 | reduced 1
+        greeting 0 | greeting 1 | lent 0 | lent 1 | reduced 0 | reduced 1
 
     Attributes:
         most: elements of a chunk.
     """
 
-    def __init__(self, group: Group, memory: Shared, vector: Vector, reduction: Reduction):
+    def __init__(self, group: Group, memory: Shared, vector: Vector):
         self.size, self.rank, self.memory = group.size, group.rank, memory
         self.windows = group.windows(vector)
-        self._cards = 2 * CARD // vector.itemsize
-        room = len(self.windows[0]) - self._cards
+        self._group, self._first = group, 2 * GREETING_BYTES // vector.itemsize
+        room = len(self.windows[0]) - self._first
         self._part = room // (2 * group.size + 2)
         self.most = self._part * group.size
-        self._card = f"{len(vector)} {vector.dtype} {reduction.op}".encode()[:CARD].ljust(CARD)
 
     def lent(self, turn: int) -> int:
         """The element at which what was lent after so many meetings begins, in each window."""
-        return self._cards + (turn & 1) * self.most
+        return self._first + (turn & 1) * self.most
 
     def reduced(self, turn: int) -> int:
         """The same for what was reduced."""
-        return self._cards + 2 * self.most + (turn & 1) * self._part
+        return self._first + 2 * self.most + (turn & 1) * self._part
 
-    def show(self) -> None:
+    def greet(self) -> None:
         """Say what this call is."""
-        at = (self.memory.meetings & 1) * CARD
-        self.windows[self.rank].data[at : at + CARD] = self._card
+        at = (self.memory.meetings & 1) * GREETING_BYTES
+        self.windows[self.rank].data[at : at + GREETING_BYTES] = self._group.call.greeting
 
     def compare(self) -> None:
         """Check, one meeting later, that all ranks said the same.
 
         Raises:
-            TransportError: one did not.
+            Mismatch: one did not.
         """
-        at = (self.memory.meetings - 1 & 1) * CARD
-        for rank, window in enumerate(self.windows):
-            if window.data[at : at + CARD] != self._card:
-                theirs, mine = bytes(window.data[at : at + CARD]), self._card
-                raise TransportError(
-                    f"ranks reduce different things (rank {self.rank}: {mine.decode().strip()}, rank {rank}: "
-                    f"{theirs.decode(errors='replace').strip()}); call alike on all ranks of the group"
-                )
+        at = (self.memory.meetings - 1 & 1) * GREETING_BYTES
+        for rank in _others(self.rank, self.size):
+            self._group.call.compare(self._group.ranks[rank], self.windows[rank].data[at : at + GREETING_BYTES])
 
 
 async def _whole(places: Places, vector: Vector, reduction: Reduction) -> None:
     turn, length, windows = places.memory.meetings, len(vector), places.windows
     at = places.lent(turn)
     windows[places.rank].bytes(at, at + length)[:] = vector.data
-    places.show()
+    places.greet()
     await places.memory.meet()
     places.compare()
     _combine([window.elements[at : at + length] for window in windows], vector.elements, reduction)
@@ -120,7 +111,7 @@ async def _whole(places: Places, vector: Vector, reduction: Reduction) -> None:
 
 async def _in_chunks(places: Places, vector: Vector, reduction: Reduction) -> None:
     chunks = list(pieces(0, len(vector), places.most))
-    places.show()
+    places.greet()
     for step in range(len(chunks) + 2):
         if step:
             await places.memory.meet()

@@ -1,0 +1,101 @@
+"""Memory shared by the ranks of a node, between real processes."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import transports._mpi_shared
+from collectives import Group, all_reduce
+from transports import PeerAborted, new_event_loop, open_transport
+from transports._shared_windows import KEEPS_ORDER
+
+WORLD = MPI.COMM_WORLD
+EVERY_RANK = range(WORLD.size)
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not KEEPS_ORDER, reason="this processor does not keep a rank's writes in order"),
+]
+
+
+def on_every_rank(work):
+    """Run `work(transport)` here, as all ranks do."""
+
+    async def main():
+        async with await open_transport("mpi://") as transport:
+            await asyncio.wait_for(work(transport), 60)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_nothing_is_sent_by_the_second_call_and_bits_are_those_of_the_order_of_ranks():
+    async def work(transport):
+        group = Group(transport, EVERY_RANK, 1)
+        rows = [np.random.default_rng(rank).standard_normal(700_001).astype("float32") for rank in EVERY_RANK]
+        exact = rows[0].copy()
+        for row in rows[1:]:
+            exact += row
+        await all_reduce(group, np.ones(1), "sum", "auto")
+        before = transport.traffic.messages_sent
+        await all_reduce(group, rows[WORLD.rank], "sum", "auto")
+        assert rows[WORLD.rank].tobytes() == exact.tobytes()
+        assert transport.traffic.messages_sent == before
+
+    on_every_rank(work)
+
+
+def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):
+    def refuses(nbytes):
+        raise OSError("none left")
+
+    if WORLD.rank == WORLD.size - 1:
+        monkeypatch.setattr(transports._mpi_shared, "Lent", refuses)
+
+    async def work(transport):
+        group, array = Group(transport, EVERY_RANK, 1), np.full(5000, WORLD.rank + 1.0)
+        assert await group.shared() is None
+        await all_reduce(group, array, "sum", "auto")
+        assert (array == WORLD.size * (WORLD.size + 1) / 2).all()
+
+    on_every_rank(work)
+
+
+def test_who_waits_for_a_late_rank_lets_the_loop_run():
+    async def work(transport):
+        group, array, key = Group(transport, EVERY_RANK, 1), np.ones(1000), ("begin",)
+        await all_reduce(group, np.ones(1), "sum", "shared")
+        last = WORLD.size - 1
+        if WORLD.rank == last:  # it begins when the others say so, out of the loop that their call must leave to run
+            for rank in range(last):
+                await transport.receive(rank, key)
+            await all_reduce(group, array, "sum", "shared")
+        else:
+            call = asyncio.ensure_future(all_reduce(group, array, "sum", "shared"))
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert not call.done()
+            await transport.send(last, key)
+            await call
+        assert (array == WORLD.size).all()
+
+    on_every_rank(work)
+
+
+def test_who_waits_for_a_rank_that_fails_is_told():
+    async def main():
+        transport = await open_transport("mpi://")
+        group = Group(transport, EVERY_RANK, 1)
+        await all_reduce(group, np.ones(1), "sum", "shared")
+        if WORLD.rank == 0:
+            await transport.abort("it had enough")
+        else:
+            with pytest.raises(PeerAborted, match="it had enough"):
+                await asyncio.wait_for(all_reduce(group, np.ones(100), "sum", "shared"), 30)
+            await transport.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+    WORLD.Barrier()

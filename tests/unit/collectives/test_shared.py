@@ -1,0 +1,80 @@
+"""All-reduce through shared memory, beyond what every algorithm promises: its order, its chunks, and going without."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from collectives import Group, all_reduce
+from collectives._terms import Mismatch
+from transports.local import world
+
+
+def run(arrays, ends=None, window=2 << 20, algorithm="shared", op="sum"):
+    """Reduce one array a rank; return what each rank's call raised."""
+    ends = ends or world(len(arrays), lends=True)
+
+    async def main():
+        groups = [Group(end, range(len(ends)), 0, window=window) for end in ends]
+        calls = (all_reduce(group, array, op, algorithm) for group, array in zip(groups, arrays, strict=True))
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+
+    return asyncio.run(main())
+
+
+def normal(size, length):
+    return [np.random.default_rng(rank).standard_normal(length).astype("float32") for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize(("length", "window"), [(5, 1 << 12), (5000, 1 << 12), (100_000, 1 << 15), (300_000, 2 << 20)])
+def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
+    arrays = normal(size, length)
+    exact = arrays[0].copy()
+    for array in arrays[1:]:
+        exact += array
+    assert run(arrays, window=window) == [None] * size
+    assert all(array.tobytes() == exact.tobytes() for array in arrays)
+
+
+def test_short_and_long_arrays_follow_one_another_in_the_same_memory():
+    ends, lengths = world(3, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
+    arrays = [[np.full(length, rank + turn, "int64") for turn, length in enumerate(lengths)] for rank in range(3)]
+
+    async def rank(number):
+        group = Group(ends[number], range(3), 0, window=1 << 14)
+        for array in arrays[number]:
+            await all_reduce(group, array, "sum", "shared")
+
+    async def main():
+        await asyncio.wait_for(asyncio.gather(*map(rank, range(3))), 30)
+
+    asyncio.run(main())
+    for row in arrays:
+        assert all((array == 3 + 3 * turn).all() for turn, array in enumerate(row))
+
+
+@pytest.mark.parametrize("others", [np.ones(5, "float32"), np.ones(4, "int32"), np.ones(300_000, "float32")])
+def test_ranks_that_reduce_different_things_all_learn_both(others):
+    first, second = run([np.ones(4, "float32"), others])
+    for error in (first, second):
+        assert isinstance(error, Mismatch)
+        assert "sum of 4 float32" in str(error) and f"sum of {len(others)} {others.dtype}" in str(error)
+
+
+def test_ranks_without_shared_memory_are_told_to_choose_another():
+    for error in run([np.ones(4), np.ones(4)], world(2)):
+        assert isinstance(error, ValueError) and "share no memory (transport: Local, ranks: (0, 1))" in str(error)
+
+
+def test_ranks_of_two_nodes_share_none():
+    assert all(isinstance(error, ValueError) for error in run([np.ones(4)] * 3, world(3, (0, 0, 2), lends=True)))
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_auto_sends_nothing_where_memory_is_shared(lends):
+    ends, arrays = world(4, lends=lends), normal(4, 1000)
+    exact = np.sum(arrays, axis=0)
+    assert run(arrays, ends, algorithm="auto") == [None] * 4
+    assert all(np.allclose(array, exact, atol=1e-5) for array in arrays)
+    assert any(end.traffic.bytes_sent for end in ends) != lends

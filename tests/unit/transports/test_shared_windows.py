@@ -1,0 +1,68 @@
+"""Windows and meetings, over memory that this process has lent to itself."""
+
+import pytest
+
+from transports._memfd import Lent
+from transports._shared_windows import HEAD, Windows
+
+NBYTES = 64
+
+
+def ranks(size):
+    lents = [Lent(HEAD + NBYTES) for _ in range(size)]
+    views = [Windows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
+    for lent in lents:
+        lent.close()
+    return views
+
+
+def test_what_one_writes_all_see():
+    views = ranks(3)
+    for rank, view in enumerate(views):
+        view.windows[rank][:] = bytes([rank + 1]) * NBYTES
+    for view in views:
+        assert [bytes(window) for window in view.windows] == [bytes([rank + 1]) * NBYTES for rank in range(3)]
+
+
+def test_a_meeting_waits_for_the_last():
+    first, second, third = ranks(3)
+    assert first.met() is None  # nobody has come, and nobody was to
+    first.come()
+    assert first.met() == 0  # the second rank is the first of its others
+    second.come()
+    assert first.met() == 1 and second.met() == 1
+    third.come()
+    assert first.met() is second.met() is third.met() is None
+    assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
+
+
+def test_who_is_ahead_does_not_wait():
+    first, second = ranks(2)
+    first.come(), second.come(), second.come()
+    assert first.met() is None and second.met() == 0
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_look_ends_without_those_who_do_not_come(crowded):
+    first, second = ranks(2)
+    first.come()
+    assert first.watch(0.0, crowded) == 0
+    second.come()
+    assert first.watch(0.0, crowded) is None
+
+
+def test_sleepers_are_seen_until_they_wake():
+    first, second, third = ranks(3)
+    second.sleep(True), third.sleep(True)
+    assert list(first.sleepers()) == [0, 1] and list(second.sleepers()) == [1]
+    second.sleep(False)
+    assert list(first.sleepers()) == [1]
+
+
+def test_memory_that_is_gone_cannot_be_mapped():
+    lent = Lent(HEAD + NBYTES)
+    gone = Lent(HEAD + NBYTES)
+    gone.close()
+    with pytest.raises(OSError):
+        Windows(lent, [lent.address, gone.address], 0)
+    lent.close()
