@@ -25,7 +25,8 @@ def test_an_emulated_job_takes_what_the_planner_is_told_but_for_being_late():
     subject = Emulated(late=0.5)
     candidate = pick(Question(subject, subject, Machine(Links()), 2), 1)[0].candidate
     layers = range(subject.layers // candidate.plan.depth)
-    told = {field: subject.seconds(op, layers, candidate.plan.microbatch) for op, field in OPS.items() if op not in "AU"}
+    rows, timed = candidate.plan.microbatch, {field: op for op, field in OPS.items() if op not in "AU"}
+    told = {field: subject.seconds(op, layers, rows) for field, op in timed.items()}
     assert subject.load(candidate).seconds == pytest.approx({field: s - 0.5 for field, s in told.items()})
 
 
