@@ -1,0 +1,154 @@
+"""Those who sum an array over all ranks, for `benchmarks.all_reduce`, and the bare copy that no sum can beat.
+
+The one rule: each starts from the same contents and sums in place, so often at a time that sums never overflow.
+"""
+
+import asyncio
+import zlib
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from collectives import Group, all_reduce
+from transports import Transport
+
+TICK_S = 1e-3
+SMALLEST = 1e-20
+"""What float32 starts from, so that a few dozen sums of sums stay far below its largest number."""
+
+
+class Contents:
+    """What each rank holds at first: normal numbers, small enough to be summed again and again.
+
+    Args:
+        dtype: float32 makes a numpy array, others a torch tensor.
+        nbytes: of the array.
+    Attributes:
+        array: what is summed in place.
+    """
+
+    def __init__(self, dtype: str, nbytes: int, rank: int):
+        generator = np.random.default_rng((rank, nbytes))
+        if dtype == "float32":
+            self._first = generator.standard_normal(nbytes // 4, np.float32) * np.float32(SMALLEST)
+            self.array, self._bytes = self._first.copy(), np.uint8
+            self._precision = float(np.finfo(np.float32).eps)
+        else:
+            import torch
+
+            numbers = torch.from_numpy(generator.standard_normal(nbytes // 2, np.float32))
+            self._first = numbers.to(getattr(torch, dtype))
+            self.array, self._bytes = self._first.clone(), torch.uint8
+            self._precision = torch.finfo(self._first.dtype).eps
+
+    def refill(self) -> None:
+        """Begin anew."""
+        self.array[:] = self._first
+
+    def checksum(self) -> int:
+        """Of all the array's bits."""
+        return zlib.crc32(np.asarray(self.array.view(self._bytes)))
+
+    def right(self, comm: MPI.Comm, every: int = 997) -> bool:
+        """Whether the array holds the sum of all ranks' first contents, by a sample in float64; a collective call."""
+        before = np.array(comm.allgather(_doubles(self._first[::every])))
+        bound = np.abs(before).sum(axis=0) * comm.size * self._precision
+        return bool((np.abs(_doubles(self.array[::every]) - before.sum(axis=0)) <= bound).all())
+
+
+def _doubles(sample: Any) -> np.ndarray:
+    return sample.astype("float64") if isinstance(sample, np.ndarray) else sample.double().numpy()
+
+
+class Sum(Protocol):
+    """Somebody who sums."""
+
+    async def __call__(self, array: Any) -> None:
+        """Sum in place over all ranks."""
+
+
+class Ours:
+    """The collectives of this project, from a coroutine."""
+
+    def __init__(self, transport: Transport, algorithm: str):
+        self._group = Group(transport, range(transport.world_size), channel=1)
+        self._algorithm = algorithm
+
+    async def __call__(self, array: Any) -> None:
+        await all_reduce(self._group, array, "sum", self._algorithm)
+
+
+class ByMpi:
+    """MPI_Allreduce, in place and blocking."""
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = comm
+
+    async def __call__(self, array: Any) -> None:
+        self._comm.Allreduce(MPI.IN_PLACE, array)
+
+
+class ByGloo:
+    """torch.distributed's all_reduce over gloo, on loopback."""
+
+    def __init__(self, comm: MPI.Comm):
+        import torch
+        from torch import distributed
+
+        torch.set_num_threads(1)
+        store = distributed.TCPStore("127.0.0.1", 0, is_master=True) if comm.rank == 0 else None
+        port = comm.bcast(store.port if store else None)
+        store = store or distributed.TCPStore("127.0.0.1", port)
+        distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+        self._distributed, self._tensor = distributed, torch.as_tensor
+
+    async def __call__(self, array: Any) -> None:
+        self._distributed.all_reduce(self._tensor(array))
+
+    def close(self) -> None:
+        """Leave the other ranks in order."""
+        self._distributed.destroy_process_group()
+
+
+class Copying:
+    """Read the array once and write as much once, on all ranks at a time: the least memory traffic of any sum."""
+
+    def __init__(self) -> None:
+        self._into = np.empty(0, np.uint8)
+
+    async def __call__(self, array: Any) -> None:
+        if self._into.nbytes != array.nbytes:
+            self._into = np.ones_like(array)
+        np.copyto(self._into, array)
+
+
+class Ticker:
+    """Another task of the loop, that means to run every millisecond, while the context lasts.
+
+    Attributes:
+        late_s: how late it ran at the worst.
+    """
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+
+    async def __aenter__(self) -> "Ticker":
+        self._due = perf_counter() + TICK_S
+        self._task = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._note()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self._due - perf_counter()))
+            self._note()
+            self._due = perf_counter() + TICK_S
+
+    def _note(self) -> None:
+        self.late_s = max(self.late_s, perf_counter() - self._due)
