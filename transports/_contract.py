@@ -161,14 +161,6 @@ class Transport(ABC):
             ValueError: `into` does not fit what came (the message stays available). Else as `send`.
         Cancelled: a message not yet begun stays available; one being received is kept for the next asker.
         """
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """For every rank the number of its node: ranks of one number run on one machine. Equal on all ranks.
-
-        A node's number is its lowest rank. All are on one node where the transport knows of no other.
-        """
-        return (0,) * self.world_size
-
 
     @abstractmethod
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
@@ -189,12 +181,6 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close in order: what was sent is delivered first. Idempotent."""
-    def count(self, what: Hashable) -> int:
-        """How often this was counted here before: for what all ranks do equally often, to tell the times apart."""
-        counted = self.__dict__.setdefault("_counted", Counter())
-        counted[what] += 1
-        return counted[what] - 1
-
 
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
@@ -202,6 +188,12 @@ class Transport(ABC):
     def last_key(self, peer: int) -> Key | None:
         """The key of the last message heard of from this peer, for whoever must say what a lost peer did last."""
         return None
+
+    def count(self, what: Hashable) -> int:
+        """How often this was counted here before: for what all ranks do equally often, to tell the times apart."""
+        counted = self.__dict__.setdefault("_counted", Counter())
+        counted[what] += 1
+        return counted[what] - 1
 
     def native(self, ranks: Sequence[int], channel: int) -> Native | None:
         """The transport's own collectives over these ranks, or None where it has none.
