@@ -16,7 +16,9 @@ the sign turns n codes from zero up into n codes from zero down.
 **From codes.** Two neighbours are looked up at once: 65,536 pairs of float32.
 """
 
+import sys
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +50,20 @@ def pair_table() -> np.ndarray:
     """Two values as the 64 bits of two float32, by two codes as the 16 bits of two uint8: uint64 (65536,)."""
     codes = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
     return _constant(code_book()[codes].view(np.uint64))
+
+
+def look_up_pairs(places: np.ndarray, values: np.ndarray) -> None:
+    """Fill in the values, float32 (2 n,), of n pairs of codes, intp (n,); by torch, where that is there."""
+    out = values.view(np.uint64)
+    if (torch := sys.modules.get("torch")) is None:
+        np.take(pair_table(), places, out=out, mode="wrap")  # all are in range: this mode checks the least
+    else:
+        torch.index_select(_pair_tensor(), 0, torch.from_numpy(places), out=torch.from_numpy(out.view(np.int64)))
+
+
+@cache
+def _pair_tensor() -> Any:
+    return sys.modules["torch"].from_numpy(pair_table().view(np.int64).copy())  # torch takes no constants
 
 
 def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:

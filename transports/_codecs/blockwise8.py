@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from transports._blocks import Block
-from transports._codecs._code_book import cell_table, code_book, pair_table
+from transports._codecs._code_book import cell_table, code_book, look_up_pairs
 from transports._codecs._contract import Codec
 from transports._codecs._find import whole
 from transports._codecs._floats import FLOATS, as_float32, from_float32
@@ -22,7 +22,7 @@ from transports._errors import WireError
 from transports._wire import Layout
 
 BLOCK = 4096
-PIECE, PIECE_BACK = 1 << 16, 1 << 17
+PIECE, PIECE_BACK = 1 << 16, 1 << 19
 """Values that are coded, and decoded, at once."""
 
 
@@ -87,14 +87,13 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
 
 def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
-    values, table = np.empty(codes.size, np.float32), pair_table()
-    places = np.empty(min(codes.size, PIECE_BACK) // 2, np.intp)
+    values, places = np.empty(codes.size, np.float32), np.empty(min(codes.size, PIECE_BACK) // 2, np.intp)
     for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
         own, mine = codes[piece], values[piece]
         pairs = own.size // 2
         index = places[:pairs]
         index[:] = own[: 2 * pairs].view(np.uint16)
-        np.take(table, index, out=mine[: 2 * pairs].view(np.uint64), mode="wrap")  # all are in range: this checks least
+        look_up_pairs(index, mine[: 2 * pairs])
         mine[2 * pairs :] = code_book()[own[2 * pairs :]]
         mine.reshape(-1, width)[:] *= scales[blocks, None]
     return values

@@ -1,9 +1,12 @@
 """The code book has the values it is known to have, and every float32 gets the nearest of them."""
 
+import sys
+
 import numpy as np
 import pytest
+import torch  # noqa: F401 (it is looked for among what is loaded)
 
-from transports._codecs._code_book import ZERO, cell_table, code_book, pair_table
+from transports._codecs._code_book import ZERO, cell_table, code_book, look_up_pairs, pair_table
 from transports._codecs.blockwise8 import quantise
 
 
@@ -62,3 +65,13 @@ def test_a_pair_of_codes_gives_both_values():
     pairs = pair_table().view(np.float32).reshape(256, 256, 2)
     high, low = np.meshgrid(code_book(), code_book(), indexing="ij")
     assert (pairs[..., 0] == low).all() and (pairs[..., 1] == high).all()
+
+
+@pytest.mark.parametrize("way", ["with torch", "without torch"])
+def test_pairs_are_looked_up_alike_with_and_without_torch(way, monkeypatch):
+    if way == "without torch":
+        monkeypatch.delitem(sys.modules, "torch")
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    values = np.empty(1 << 17, np.float32)
+    look_up_pairs(codes.astype(np.intp), values)
+    assert (values == code_book()[codes.view(np.uint8)]).all()
