@@ -38,6 +38,8 @@ __all__ = [
     "new_event_loop",
     "open_local",
     "open_transport",
+    "pack",
     "read_url",
     "schemes",
+    "unpack",
 ]

@@ -8,7 +8,7 @@ Theory of operation. Every step has a fixed size, so nothing a stranger says is 
     proof of the key over both hellos      →
                                            ←    verdict, and the acceptor's own proof over both hellos
 
-A hello names role, both ranks, world size, run, incarnation and machine, and a proof covers both hellos: a proof overheard
+A hello names role, both ranks, world size, run, incarnation and machine, and a proof covers both hellos: one overheard
 cannot be replayed, reflected, or used for another rank or run. Without a key the same words are spoken with an empty
 one, which proves nothing: whoever opens the transport then stays on loopback. The handshake admits a peer; it neither
 encrypts nor seals what follows.
