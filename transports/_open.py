@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from transports._contract import Transport
-from transports._shape import Shape, split_shape
+from transports._shape import Shape, check_nothing_else, split_shape
 
 
 def schemes() -> list[str]:
@@ -51,10 +51,10 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     Raises:
         ValueError: a URL that `local` cannot read.
     """
-    from transports.local import check_url, world
+    from transports.local import world
 
     parts, shape = read_url(url)
-    check_url(parts)
+    check_nothing_else(parts)
     return [end if shape is None else _slowed(end, shape) for end in world(world_size)]
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl
+from urllib.parse import SplitResult, parse_qsl
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
@@ -56,6 +56,13 @@ def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
     said = parse_qsl(query, keep_blank_values=True)
     given = {name: _READERS[name](name, text) for name, text in said if name in OPTIONS}
     return (Shape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
+
+
+def check_nothing_else(parts: SplitResult) -> None:
+    """Raise ValueError where a URL, its shape taken out, says more than its scheme."""
+    if said := parts.netloc + parts.path + (f"?{parts.query}" if parts.query else ""):
+        known = ", ".join(OPTIONS)
+        raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {said!r})")
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:

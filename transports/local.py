@@ -16,7 +16,7 @@ from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._landing import copied, fill, landing
 from transports._local_shared import LocalShared, Table
 from transports._matching import Mailbox
-from transports._shape import OPTIONS
+from transports._shape import check_nothing_else
 from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
@@ -35,15 +35,8 @@ def world(world_size: int, nodes: Sequence[int] = (), lends: bool = False) -> li
 
 async def open_url(parts: SplitResult) -> "Local":
     """`local://` is a world of one rank; larger ones come from `world`."""
-    check_url(parts)
+    check_nothing_else(parts)
     return world(1)[0]
-
-
-def check_url(parts: SplitResult) -> None:
-    """Raise ValueError where the URL says what `local` cannot know."""
-    if parts.netloc or parts.path or parts.query:
-        known = ", ".join(OPTIONS)
-        raise ValueError(f"local:// takes no host or path, and no options but {known} (url: {parts.geturl()!r})")
 
 
 class _Held:

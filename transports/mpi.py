@@ -12,7 +12,7 @@ from transports._contract import Transport
 from transports._errors import RendezvousError
 from transports._launcher import check_launcher, check_library
 from transports._segments import MAPS, give_up_names
-from transports._shape import OPTIONS
+from transports._shape import check_nothing_else
 
 
 def load_library() -> ModuleType:
@@ -44,9 +44,7 @@ async def open_url(parts: SplitResult) -> Transport:
     Raises:
         RendezvousError: no library, or a launcher that started worlds of one rank.
     """
-    if parts.netloc or parts.path or parts.query:
-        known = ", ".join(OPTIONS)
-        raise ValueError(f"mpi:// takes no host or path, and no options but {known} (url: {parts.geturl()!r})")
+    check_nothing_else(parts)
     world = load_library().COMM_WORLD
     check_launcher(world.size, os.environ)
 

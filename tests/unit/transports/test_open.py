@@ -22,8 +22,8 @@ def test_an_unknown_scheme_lists_the_known(url):
 
 
 @pytest.mark.parametrize("url", ["local://host", "local://?size=3", "local://?delay=1ms&size=3", "mpi://host"])
-def test_a_url_that_says_too_much_is_refused(url):
-    with pytest.raises(ValueError, match="no host"):
+def test_a_url_that_says_too_much_is_refused_by_what_was_said(url):
+    with pytest.raises(ValueError, match=r"no host .* \(got: '(host|\?size=3)'\)"):
         asyncio.run(open_transport(url))
 
 
