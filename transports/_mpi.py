@@ -115,8 +115,10 @@ class MpiTransport(Transport):
         while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
             await asyncio.sleep(1e-3)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        patience = Patience.on_node(node.size, cores_of(node))
+        cores = cores_of(node)
+        patience = Patience.on_node(node.size, cores)
         transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
+        transport._crowded = node.size > cores
         met = transport._neighbours.meet(node, world.rank)
         transport._poller.is_woken(met and node.size == world.size)
         transport._nodes = nodes_of(transport._comms[0], node)
@@ -188,7 +190,8 @@ class MpiTransport(Transport):
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        return MpiShared(self, self._poller, self._standing, self._neighbours.ring, ranks, channel, nbytes)
+        ring, crowded = self._neighbours.ring, self._crowded
+        return MpiShared(self, self._poller, self._standing, ring, ranks, channel, nbytes, crowded)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code; for a launcher whose job cannot end otherwise."""

@@ -6,11 +6,11 @@ group's first tells them.
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from transports._contract import Transport
+from transports._loop import step_aside
 from transports._memfd import ADDRESS_BYTES, Lent
 from transports._poller import Poller
 from transports._shared_windows import HEAD, Windows
@@ -35,6 +35,7 @@ class MpiShared:
         ranks: the group's, all on this node.
         channel: tells this group's messages from another's.
         nbytes: of each rank's window.
+        crowded: whether the node has fewer cores than ranks, so that others may need this rank's to come at all.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class MpiShared:
         ranks: Sequence[int],
         channel: int,
         nbytes: int,
+        crowded: bool,
     ):
         self._transport, self._poller, self._standing, self._ring = transport, poller, standing, ring
-        self._ranks, self._nbytes = tuple(ranks), nbytes
-        self._crowded = transport.nodes.count(transport.nodes[transport.rank]) > len(os.sched_getaffinity(0))
+        self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
         self._due = 0.0
@@ -82,7 +83,7 @@ class MpiShared:
             self._due = perf_counter() + TURN_S
             asyncio.get_running_loop().call_soon(self._turned)
         elif perf_counter() > self._due:
-            await asyncio.sleep(0)
+            await step_aside()
 
     @property
     def _patience(self) -> float:
