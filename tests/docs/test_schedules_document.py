@@ -19,7 +19,7 @@ from transports.local import world
 
 DOCUMENT = ROOT / "docs" / "schedules.md"
 EXAMPLE = ROOT / "docs" / "examples" / "gems.py"
-TABLE = ROOT / "docs" / "examples" / "late.csv"
+TABLES = [ROOT / "docs" / "examples" / name for name in ("late.csv", "stretch.csv")]
 
 
 def shown(language):
@@ -45,7 +45,7 @@ def in_root(monkeypatch):
 
 def test_the_file_shown_is_the_example():
     assert shown("python") == [EXAMPLE.read_text()]
-    assert shown("csv") == [TABLE.read_text()]
+    assert shown("csv") == [table.read_text() for table in TABLES]
 
 
 def test_every_schedule_is_in_the_table():
@@ -96,11 +96,13 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
     assert main(shlex.split(show)[3:]) == 0
     assert main([*shlex.split(write)[3:-1], str(tmp_path / "written.csv")]) == 0
     assert main(["schedule", str(tmp_path / "written.csv")]) == 0
+    assert main(shlex.split(block_with("stretch.csv").splitlines()[0])[3:]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_the_table_trains_under_mpirun(in_root):
-    *_, job = block_with("--csv").splitlines()
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
+def test_a_table_trains_under_mpirun(in_root, table):
+    *_, job = block_with(f"schedule docs/examples/{table.name}").splitlines()
     command, env = mpirun("mpich", 2, *shlex.split(job)[4:], "--steps", 2, "--sample", 0, "--data", "LICENSE")
     done = launched(command, timeout=60, env=env)
     assert done.returncode == 0 and "validation loss" in done.stdout, done.stdout + done.stderr
@@ -126,7 +128,9 @@ def assert_trains_as_one_process(case):
         assert_same(expected, outcome)
 
 
-@pytest.mark.parametrize("case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4), Case(str(TABLE), 2, 2, 4)])
+@pytest.mark.parametrize(
+    "case", [Case(str(EXAMPLE), 4, 1, 3), Case(str(EXAMPLE), 2, 2, 4), Case(str(TABLES[0]), 2, 2, 4)]
+)
 def test_it_trains_to_the_numbers_of_one_process(case, in_root):
     assert_trains_as_one_process(case)
 

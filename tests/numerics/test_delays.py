@@ -2,13 +2,17 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from pipelined.actor import first_cause
 from pipelined.plan import PlanError
+from pipelined.recorder import record
 from pipelined.save import load, save
+from pipelined.schedules import Shape, find
+from pipelined.schedules._table import write_table
 from tests.launching import ROOT
 from tests.numerics.delayed import RECIPE, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed
@@ -138,8 +142,11 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
             assert all(torch.equal(value, other.state[parameter][field]) for field, value in fields.items())
 
 
-@pytest.mark.parametrize("schedule", ["pipedream", "async_1f1b"])
-def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(schedule):
+@pytest.mark.parametrize("schedule", ["pipedream", "async_1f1b", "table"])
+def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(schedule, tmp_path):
+    if schedule == "table":
+        schedule = str(tmp_path / "table.csv")
+        Path(schedule).write_text(write_table(record(find("pipedream"), Shape(3, 2, steps=3))))
     case = Case(schedule, 3, 2, 2)
 
     async def story(trainer):
@@ -180,6 +187,15 @@ def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path, 
     (tmp_path / "mine.py").write_text(PAIRS.read_text().replace(whole, split if halves else whole))
     case = Case(str(tmp_path / "mine.py"), 3, 1, 4)
     expected = delayed(case, STEPS, lambda stages, group, m: max(0, m - (2 - stages[0])) // 2)
+    for outcome in together(case, stretches(range(STEPS))):
+        assert_same(expected, outcome)
+
+
+def test_a_table_is_walked_again_from_a_drain_of_each_stage(tmp_path):
+    """Two steps of PipeDream, three times over: nothing is older than the beginning of its walk."""
+    (tmp_path / "two.csv").write_text(write_table(record(find("pipedream"), Shape(3, 2, steps=2))))
+    case = Case(str(tmp_path / "two.csv"), 3, 1, 2, tied=False)
+    expected = delayed(case, STEPS, pipedream(3, drains=[0, 4, 8]))
     for outcome in together(case, stretches(range(STEPS))):
         assert_same(expected, outcome)
 
