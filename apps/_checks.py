@@ -15,7 +15,7 @@ from pipelined.checker import check
 from pipelined.checkpoint import Checkpoint
 from pipelined.compression import NONE
 from pipelined.errors import UsageError
-from pipelined.order import read_orders
+from pipelined.order import check_steps, read_orders
 from pipelined.recorder import record
 from pipelined.schedules import find
 from transports import find_codec
@@ -37,10 +37,7 @@ def check_job(job: Job) -> None:
         if path is not None:
             check_file(flag, path)
     if config.replay is not None:
-        if job.plan.layout.updates is not None:
-            fact = f"{job.plan.schedule} has no steps that stand alone, as --replay needs them"
-            raise UsageError(f"{fact}; leave --replay out")
-        read_orders(config.replay, job.plan)
+        check_steps(read_orders(config.replay, job.plan), job.plan, range(_done(job), config.steps))
     if config.export is not None:
         check_export(config.export)
     if config.checkpoint is not None:
@@ -85,12 +82,9 @@ def check_directory(job: Job, path: Path) -> None:
 
 def check_resume(job: Job) -> None:
     """Refuse a checkpoint that is not whole, of another model, or beyond the last step."""
-    path = start_of(job)
-    if path is None:
-        return
-    steps, done = job.config.steps, _own(job, path).meta.step
+    steps, done = job.config.steps, _done(job)
     if done > steps:
-        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {steps}); raise --steps")
+        raise UsageError(f"{start_of(job)} is beyond the last step (saved: {done}, --steps {steps}); raise --steps")
 
 
 def start_of(job: Job) -> Path | None:
@@ -98,6 +92,12 @@ def start_of(job: Job) -> Path | None:
     if job.config.resume == "auto":
         return checkpoint.latest(job.config.checkpoint)
     return job.config.resume and Path(job.config.resume)
+
+
+def _done(job: Job) -> int:
+    """Steps that the run has behind it when it begins."""
+    path = start_of(job)
+    return 0 if path is None else _own(job, path).meta.step
 
 
 def _own(job: Job, path: Path) -> Checkpoint:

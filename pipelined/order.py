@@ -1,25 +1,28 @@
 """The order in which every rank ran its instructions, read from a trace, so that a run can be made to repeat it.
 
-When the weight halves of a dynamic schedule run depends on when messages come, and so differs from run to run; a trace
-says when they did. The one rule: what is read is proved before anybody follows it, like any schedule. No torch.
+When the weight halves of a dynamic schedule run depends on when messages come, and so differs from run to run; so may,
+without a flush, the order of forwards and backwards, and with it which weights a gradient is taken at. A trace says how
+it was. The one rule: what is read is proved before anybody follows it, like any schedule. No torch.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipelined.checker import check
 from pipelined.plan import Plan
 from pipelined.program import OPS, Instruction, Program
-from pipelined.schedules import ScheduleError, Worker
+from pipelined.schedules import ScheduleError, Worker, find
+from pipelined.schedules._stretch import follow_stretch
 from pipelined.trace import Span, TraceError, read
 
 Order = tuple[Instruction, ...]
-"""What one rank did in one step."""
+"""What one rank did in one step; without a flush in all, with microbatches numbered through from the first."""
 
 Orders = dict[int, list[Order]]
-"""By step, and in it by rank."""
+"""By step, and in it by rank; without a flush there is the first step alone."""
 
 
 def read_orders(path: Path, plan: Plan) -> Orders:
@@ -30,13 +33,34 @@ def read_orders(path: Path, plan: Plan) -> Orders:
     Cost: 20 µs an event.
     """
     found: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))
-    for rank, step, instruction in _instructions(read(path)):
-        found[step][rank].append(instruction)
-    if not found:
+    spans = list(_instructions(read(path)))
+    if not spans:
         raise TraceError(f"{path} holds no step to replay; give a trace of a run that trained")
-    for step, by_rank in sorted(found.items()):
-        _prove(path, plan, step, by_rank)
+    steps = {step for _, step, _ in spans}
+    for rank, step, instruction in spans:
+        first = step if plan.layout.updates is None else min(steps)
+        number = instruction.microbatch + (step - first) * plan.microbatches
+        found[first][rank].append(replace(instruction, microbatch=number))
+    for first, by_rank in sorted(found.items()):
+        _prove(path, plan, first, 1 if plan.layout.updates is None else len(steps), by_rank)
     return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
+
+
+def check_steps(orders: Orders, plan: Plan, steps: range) -> None:
+    """Refuse an order of a run without a flush that does not have all the steps which are to be trained.
+
+    With a flush every step stands alone, and one that is not there is done like another.
+
+    Raises:
+        TraceError: a step is not there.
+    """
+    if plan.layout.updates is None or not steps:
+        return
+    ((first, by_rank),) = orders.items()
+    there = range(first, first + sum(i.op == "F" for i in by_rank[0]) // plan.microbatches)
+    if steps[0] not in there or steps[-1] not in there:
+        fact = f"the order to replay is that of other steps (its own: {first} to {there[-1]}, to be trained: "
+        raise TraceError(f"{fact}{steps[0]} to {steps[-1]}); without a flush steps overlap, so give a trace of all")
 
 
 def packed(orders: Orders) -> dict[int, list[list[tuple[str, int, int, int]]]]:
@@ -58,6 +82,19 @@ async def follow_order(worker: Worker, order: Iterable[Instruction]) -> None:
         await worker.execute(i.op, i.pipe, i.stage, i.microbatch)
 
 
+async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range, microbatches: int) -> None:
+    """Tell a worker its instructions of some steps without a flush, as far as they enter.
+
+    Args:
+        microbatches: a step.
+    """
+    ((first, order),) = orders.items()
+    begin = (steps.start - first) * microbatches
+    row = [(i.op, i.pipe, i.stage, i.microbatch - begin) for i in order]
+    many = len(steps) * microbatches
+    await follow_stretch(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
+
+
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:
     """(rank, step, instruction) of every forward and every backward or half of one, in the order they ran."""
     ops = {name: op for op, name in OPS.items()}
@@ -67,14 +104,15 @@ def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction
             yield span.rank, span.step, Instruction(ops[span.name], *places)
 
 
-def _prove(path: Path, plan: Plan, step: int, by_rank: Mapping[int, Sequence[Instruction]]) -> None:
-    fact = f"step {step} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
+def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]]) -> None:
+    fact = f"step {first} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
     fact, remedy = f"{fact}{plan.world_size}, there: {len(by_rank)})", "replay it with the flags it was written with"
     if sorted(by_rank) != list(range(plan.world_size)):
         raise TraceError(f"{fact}; {remedy}")
+    layout = find(plan.schedule).layout(replace(plan.shape, steps=steps))
     for group in range(plan.width):
-        ranks = [plan.rank(group, worker) for worker in range(plan.layout.workers)]
+        ranks = [plan.rank(group, worker) for worker in range(layout.workers)]
         try:
-            check(Program(plan.layout, tuple(tuple(by_rank[rank]) for rank in ranks)))
+            check(Program(layout, tuple(tuple(by_rank[rank]) for rank in ranks)))
         except ScheduleError as error:
             raise TraceError(f"{fact}; {remedy}\n{error}") from error

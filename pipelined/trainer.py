@@ -87,7 +87,7 @@ class Trainer:
         seed: of initial values and dropout.
         fresh: set initial values; False leaves them to be loaded.
         orders: what this rank is to do in each step, instead of what its schedule says; a step that is not there is
-            done like the last that is.
+            done like the last that is. Without a flush there is one for all steps, by the first.
     """
 
     def __init__(

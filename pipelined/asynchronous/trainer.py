@@ -20,6 +20,7 @@ from pipelined.asynchronous.staleness import steps_to_fill
 from pipelined.asynchronous.versioned_stage import Lent, VersionedStage
 from pipelined.asynchronous.versions import Versions
 from pipelined.asynchronous.worker import AsynchronousWorker
+from pipelined.order import follow_steps
 from pipelined.plan import PlanError
 from pipelined.trainer import StepReport, Trainer
 from pipelined.walk import Walk, plan_walk
@@ -82,7 +83,10 @@ class AsynchronousTrainer(Trainer):
         )
         async with asyncio.TaskGroup() as tasks:
             settling = tasks.create_task(self._settle(worker, admission, steps, stopping, tell))
-            await schedule.schedule(worker)
+            if self._orders:
+                await follow_steps(worker, self._orders, steps, each)
+            else:
+                await schedule.schedule(worker)
             await worker.drain()
         return settling.result()
 

@@ -40,7 +40,7 @@ def stretches(*several):
     return story
 
 
-async def rank(case, transport, story, recipe=RECIPE):
+async def rank(case, transport, story, recipe=RECIPE, orders=None):
     clock = RealClock()
     device, tracer = TorchDevice("cpu", clock, transport.computing), Tracer(clock.now)
     numerics = Numerics(torch.float64, recompute=case.recompute)
@@ -48,7 +48,7 @@ async def rank(case, transport, story, recipe=RECIPE):
         async with Actor(transport) as actor:
             trainer = AsynchronousTrainer(
                 actor, case.model, case.plan, recipe, numerics, device, torch.device("cpu"), Feed(), tracer,
-                SEQUENCE, seed=3,
+                SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = await story(trainer)
     finally:

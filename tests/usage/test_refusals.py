@@ -45,7 +45,7 @@ MISTAKES = [
     mistake("--schedule ~/repeats.csv --microbatches 2", "--microbatches 2, its own: 1", "use --depth 2"),
     mistake("--schedule ~/absent.csv", "cannot read the table", "give a CSV file with a row a worker"),
     mistake("--schedule pipedream --clip 1", "--clip 1 does not go with pipedream", "global norm", "leave --clip out"),
-    mistake("--schedule pipedream --replay x", "no steps that stand alone", "leave --replay out"),
+    mistake("--schedule pipedream --replay x", "cannot read the trace x", "give a file written by --trace"),
     mistake("--schedule pipedream_2bw --depth 4 --microbatches 2", "microbatches: 2, depth: 4", "--microbatches 4"),
     mistake("--all-reduce fast", "unknown all-reduce 'fast'", "known: auto, "),
     mistake("--transport smoke", "unknown transport 'smoke'", "local, mpi, tcp"),
