@@ -43,11 +43,13 @@ def hush() -> None:
 def part_in_order(launch: Launch) -> None:
     """Wait, where the launcher ends every rank as soon as one has gone, until all of this node are about to go.
 
-    So rank 0 has spoken, and none is ended before it has its code: a SIGTERM to any of them is consent.
+    So rank 0 has spoken, and none is ended before it has its code: a SIGTERM to any of them is consent. From then on it
+    is ignored, as an interpreter that ends takes its handlers down before it is gone.
     """
     if launch.hasty:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
         part(launch.local_rank, launch.local_size or 1, PARTING_S)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def settled(code: int, launch: Launch) -> int:
