@@ -45,8 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _found() -> dict[str, Path]:
     """The programs' files by name."""
     package = importlib.util.find_spec("benchmarks")
-    folders = package.submodule_search_locations if package else None
-    files = sorted(path for folder in folders or () for path in Path(folder).glob("[!_]*.py"))
+    folder = (
+        Path(package.origin).parent if package and package.origin else None
+    )  # no origin: just a folder of that name
+    files = sorted(folder.glob("[!_]*.py")) if folder else []
     if not files:
         raise BadInput("no benchmarks are here (they are not installed); run this in a checkout of the project")
     return {path.stem: path for path in files}

@@ -216,11 +216,6 @@ def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
     assert problem in capsys.readouterr().err
 
 
-def test_a_step_that_does_not_stand_alone_is_not_simulated(capsys):
-    assert main(["simulate", "pipedream", "--depth", "4", "--microbatches", "4"]) == 2
-    assert "its steps overlap; price a stretch of them" in capsys.readouterr().err
-
-
 @every_asynchronous
 def test_memory_counts_weights_in_versions_and_a_gradient_more(name):
     program, updates = recorded(name, 4, 4, 3), find(name).layout(Shape(4, 4)).updates
