@@ -1,21 +1,25 @@
-"""Does `auto` choose well? Measures prices, then times every algorithm afresh over a grid, and compares.
-
-    mpirun -n 8 python -m benchmarks.auto [--rounds 7] [--ranks 2,3,4,8] [--json]
+"""How well `auto` chooses, beside every algorithm timed afresh: `mpirun -n 4 python -m benchmarks.auto`.
 
 The rule: what is compared was timed after `auto` had its prices, all algorithms in turns within each round.
 """
 
-import argparse
-import asyncio
 import json
+import os
 import statistics
+import sys
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+import tyro
 
 from collectives import Group, all_reduce, barrier, measure
 from collectives._prices import runnable
-from transports import Transport, new_event_loop, open_transport
+from pipelined.errors import UsageError
+from pipelined.launch import detect
+from pipelined.runtime import refuse, run
+from transports import Transport
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))
 NEAR = 1.10
@@ -23,26 +27,41 @@ NEAR = 1.10
 FEW = 1 << 24
 """From so many bytes on, only a third of the rounds."""
 
+Row = dict[str, Any]
 
-async def main() -> None:
+
+@dataclass(frozen=True)
+class Options:
+    """Compare what `auto` chooses with what is fastest."""
+
+    ranks: tuple[int, ...] = (2, 3, 4, 8)
+    """Groups of so many of the first ranks, one after another; those larger than the world are left out."""
+    rounds: int = 7
+    """Rounds timed."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def __post_init__(self) -> None:
+        if self.rounds <= 0:
+            raise UsageError(f"--rounds must be above 0 (it is {self.rounds}); leave it out or raise it")
+        if not self.ranks or min(self.ranks) < 2:
+            raise UsageError(f"--ranks must be groups of two or more (they are {self.ranks}); leave them out")
+
+
+async def bench(transport: Transport, options: Options) -> int:
     """Time each group of the first ranks in turn; the first rank prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ranks", default="2,3,4,8")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    async with await open_transport("mpi://") as transport:
-        counts = [count for count in map(int, options.ranks.split(",")) if count <= transport.world_size]
-        rows = []
-        for channel, count in enumerate(counts, 1):
-            if transport.rank < count:
-                rows += await grid(transport, count, channel, options.rounds)
-            await barrier(Group(transport, range(transport.world_size), 0))
-        if not transport.rank:
-            print(json.dumps(rows) if options.json else told(rows), flush=True)
+    counts = [count for count in options.ranks if count <= transport.world_size]
+    rows = []
+    for channel, count in enumerate(counts, 1):
+        if transport.rank < count:
+            rows += await grid(transport, count, channel, options.rounds)
+        await barrier(Group(transport, range(transport.world_size), 0))
+    if not transport.rank:
+        print(json.dumps(rows) if options.json else told(rows), flush=True)
+    return 0
 
 
-async def grid(transport: Transport, count: int, channel: int, rounds: int) -> list[dict]:
+async def grid(transport: Transport, count: int, channel: int, rounds: int) -> list[Row]:
     """A row for every size at this number of ranks."""
     group, rows = Group(transport, range(count), channel), []
     names = await runnable(group)
@@ -65,7 +84,7 @@ async def grid(transport: Transport, count: int, channel: int, rounds: int) -> l
     return rows
 
 
-def told(rows: list[dict]) -> str:
+def told(rows: list[Row]) -> str:
     """The grid as text, and the share of good choices."""
     lines = [f"{'ranks':>5} {'KiB':>7}  {'auto':20} {'best':20} {'ratio':>6}"]
     for row in rows:
@@ -75,6 +94,15 @@ def told(rows: list[dict]) -> str:
     return "\n".join([*lines, f"within {NEAR - 1:.0%} of the best: {good:.0%} of {len(rows)}"])
 
 
+def main() -> int:
+    """Read the flags and run on the ranks of MPI that there are."""
+    options = tyro.cli(Options, prog="python -m benchmarks.auto")
+    launch, least = detect(os.environ), min(options.ranks)
+    if launch.url != "mpi://" or (launch.world_size or 1) < least:
+        fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
+        return refuse(UsageError(f"{fact}; mpirun -n {least} python -m benchmarks.auto"), launch)
+    return run(launch, launch.world_size, lambda transport: bench(transport, options))
+
+
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main())
+    sys.exit(main())
