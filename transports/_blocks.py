@@ -40,13 +40,13 @@ class Block:
         if isinstance(array, Block):
             return array
         if not isinstance(array, np.ndarray):
+            if isinstance(array, (bytes, bytearray, memoryview)):
+                view = memoryview(array).cast("B")
+                return cls("uint8", (view.nbytes,), view)
             torch = sys.modules.get("torch")
             if torch is not None and isinstance(array, torch.Tensor):
                 flat = array.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
                 return cls(str(array.dtype).removeprefix("torch."), tuple(array.shape), memoryview(flat))
-            if isinstance(array, (bytes, bytearray, memoryview)):
-                view = memoryview(array).cast("B")
-                return cls("uint8", (view.nbytes,), view)
             array = np.asarray(array)
         solid = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
         if not solid.dtype.isnative:

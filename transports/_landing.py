@@ -21,10 +21,10 @@ def landing(layouts: Sequence[Layout], into: Sequence[Any] | None = None) -> tup
         ValueError: `into` has another number of arrays, or one of them another size, gaps, or is read-only.
     """
     if into is None:
-        return tuple(Block.empty(layout.dtype, layout.shape) for layout in layouts)
+        return tuple([Block.empty(layout.dtype, layout.shape) for layout in layouts])
     if len(into) != len(layouts):
         raise ValueError(f"`into` does not fit the message (arrays: {len(into)}, blocks: {len(layouts)})")
-    return tuple(_view(place, layout, array) for place, (layout, array) in enumerate(zip(layouts, into, strict=True)))
+    return tuple([_view(place, layout, into[place]) for place, layout in enumerate(layouts)])
 
 
 def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
@@ -52,9 +52,9 @@ def _view(place: int, layout: Layout, array: Any) -> Block:
 
 
 def _is_solid(array: Any) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        return array.is_contiguous()
     if isinstance(array, np.ndarray):
         return array.flags.c_contiguous
-    return isinstance(array, (Block, bytearray, memoryview))
+    if isinstance(array, (Block, bytearray, memoryview)):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor) and array.is_contiguous()

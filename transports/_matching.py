@@ -151,30 +151,32 @@ class Mailbox(Generic[Item]):
         receives = self._waiting.get((peer, key), ())
         if receive in receives:
             receives.remove(receive)
-            self._tidy((peer, key))
+            self._front((peer, key))
 
     def _next_receive(self, peer: int, key: Key) -> _Receive | None:
         """Pop the receive that has waited longest for this address, be it from this peer or from anyone."""
         if not self._waiting:
             return None
-        addresses = [address for address in ((peer, key), (None, key)) if self._tidy(address)]
-        if not addresses:
+        exact, anyone = self._front((peer, key)), self._front((None, key))
+        if exact is None and anyone is None:
             return None
-        oldest = min(addresses, key=lambda address: self._waiting[address][0].order)
-        receive = self._waiting[oldest].popleft()
-        self._tidy(oldest)
+        by_name = anyone is None or (exact is not None and exact.order < anyone.order)
+        address = (peer if by_name else None, key)
+        receive = self._waiting[address].popleft()
+        self._front(address)
         return receive
 
-    def _tidy(self, address: tuple[int | None, Key]) -> bool:
-        """Drop cancelled receives from the front; say whether any is left."""
+    def _front(self, address: tuple[int | None, Key]) -> _Receive | None:
+        """The receive that has waited longest here, if any is left once cancelled ones are dropped."""
         receives = self._waiting.get(address)
         if receives is None:
-            return False
+            return None
         while receives and receives[0].future.done():
             receives.popleft()
-        if not receives:
-            del self._waiting[address]
-        return bool(receives)
+        if receives:
+            return receives[0]
+        del self._waiting[address]
+        return None
 
     def _keep(self, arrival: Arrival[Item]) -> None:
         peers = self._arrived.get(arrival.key)
