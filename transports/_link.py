@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from transports._errors import WireError
 from transports._inflow import Inflow
-from transports._outflow import Outflow, Outgoing
+from transports._outflow import LONG_BYTES, Outflow, Outgoing
 from transports._sockets import told
 
 TRASH_BYTES = 64 << 10
@@ -25,11 +25,12 @@ class Link:
     Args:
         inflow: takes what is read.
         broken: called once with the reason when the connection ends and neither side has said farewell.
+        chunk: bytes written at once.
     """
 
-    def __init__(self, sock: socket.socket, inflow: Inflow, broken: Callable[[str], None]):
+    def __init__(self, sock: socket.socket, inflow: Inflow, broken: Callable[[str], None], chunk: int = LONG_BYTES):
         self._sock, self._inflow, self._broken = sock, inflow, broken
-        self._outflow = Outflow(self._sendmsg)
+        self._outflow = Outflow(self._sendmsg, chunk)
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._writing = False

@@ -9,21 +9,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 PIECES = 64
-CHUNK_BYTES = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
+CACHED_CHUNK = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
 LONG_BYTES = 4 << 20  # a longer frame is written in steps as large as the kernel takes
 
 
 class Outgoing:
-    """A frame to be written: views of its sender's memory, and whom to wake when they are free again."""
+    """A frame to be written: views of its sender's memory, and whom to wake when they are free again.
+
+    Args:
+        chunk: the most to be written at once, unless the frame is a long one.
+    """
 
     __slots__ = ("begun", "chunk", "views", "written")
 
-    def __init__(self, views: Sequence[bytes | memoryview]):
+    def __init__(self, views: Sequence[bytes | memoryview], chunk: int):
         self.views = deque(map(memoryview, views))
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun = False
         nbytes = sum([view.nbytes for view in self.views])
-        self.chunk = CHUNK_BYTES if nbytes <= LONG_BYTES else nbytes
+        self.chunk = chunk if nbytes <= LONG_BYTES else nbytes
 
     def advance(self, count: int) -> None:
         """Say that the first `count` bytes are written."""
@@ -62,10 +66,11 @@ class Outflow:
 
     Args:
         write: writes the front of some views and returns how many bytes it took; raises BlockingIOError for none.
+        chunk: bytes that it is given at once, but for long frames.
     """
 
-    def __init__(self, write: Callable[[list[memoryview]], int]):
-        self._write = write
+    def __init__(self, write: Callable[[list[memoryview]], int], chunk: int = LONG_BYTES):
+        self._write, self._chunk = write, chunk
         self._queue: deque[Outgoing] = deque()
 
     def __bool__(self) -> bool:
@@ -73,7 +78,7 @@ class Outflow:
         return bool(self._queue)
 
     def push(self, views: Sequence[bytes | memoryview]) -> Outgoing:
-        frame = Outgoing(views)
+        frame = Outgoing(views, self._chunk)
         self._queue.append(frame)
         return frame
 

@@ -27,6 +27,8 @@ from transports._incoming import Incoming
 from transports._inflow import Body, Inflow
 from transports._link import Link
 from transports._matching import Mailbox
+from transports._outflow import CACHED_CHUNK, LONG_BYTES
+from transports._sockets import stay_in_cache
 from transports._standing import CHANNELS
 from transports._wire import Header, Kind, Preamble, encode, encode_bare, encode_head
 
@@ -41,6 +43,7 @@ class TcpPeer:
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
         limit: bytes that may lie unasked at either end.
+        cached: whether a core of this machine reads what another one has just written.
         lost: told once when nothing passes any more.
         aborted: told the peer's reason when it failed.
     """
@@ -52,6 +55,7 @@ class TcpPeer:
         messages: Mailbox[Incoming],
         buffers: BareBuffers,
         limit: int,
+        cached: bool,
         lost: Callable[[PeerLost], None],
         aborted: Callable[[int, str], None],
     ):
@@ -59,11 +63,14 @@ class TcpPeer:
         self._lost, self._aborted = lost, aborted
         self._credit, self._shelf = Credit(limit), Shelf()
         self._offered: dict[int, Incoming | BareBuffer] = {}
-        self.link = Link(sock, Inflow(self._begin, self._complete), lambda reason: lost(PeerLost(rank, reason)))
+        if cached:
+            stay_in_cache(sock)
+        inflow, chunk = Inflow(self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
+        self.link = Link(sock, inflow, lambda reason: lost(PeerLost(rank, reason)), chunk)
 
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
-        nbytes = sum(block.nbytes for block in blocks)
+        nbytes = sum([block.nbytes for block in blocks])
         head = encode(Kind.MESSAGE, key, blocks, note)
         if self._credit.spend(nbytes):
             return await self._written(head, nbytes)

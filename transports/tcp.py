@@ -27,6 +27,7 @@ from transports._place import Place, this_machine
 from transports._rendezvous import gather
 from transports._standing import Standing
 from transports._tcp_peer import TcpPeer
+from transports._vigil import Vigil
 from transports._wire import Header, Kind, Layout, encode, encode_head
 
 ABORT_S = 1.0
@@ -89,6 +90,8 @@ class Tcp(Transport):
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers = BareBuffers()
         self._standing = Standing(world_size)
+        self._roomy = self.nodes.count(self.nodes[rank]) <= len(os.sched_getaffinity(0))
+        self._vigil = Vigil(self._roomy)
         limit = unasked or credit_limit(world_size)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
 
@@ -110,11 +113,11 @@ class Tcp(Transport):
             self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
         else:
             await self._peers[peer].send_message(key, blocks, note)
-        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
+        self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
-        arrival = await self._take(self._messages, peer, key, into)
+        arrival = await self._take(self._messages, peer, tuple(key), into)
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
@@ -131,11 +134,17 @@ class Tcp(Transport):
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
         view = memoryview(buffer).cast("B")
+        lane = self._buffers.lane(peer, channel)
+        if not lane.arrived:
+            self._vigil.keep()
         try:
-            await self._buffers.lane(peer, channel).receive(view, self._standing.lost.get(peer))
+            await lane.receive(view, self._standing.lost.get(peer))
         except ValueError as error:
             raise TransportError(f"buffer from rank {peer} on channel {channel}: {error}") from error
         self.traffic.count_received(view.nbytes)
+
+    def computing(self, busy: bool) -> None:
+        self._vigil.computing(busy)
 
     async def abort(self, reason: str) -> None:
         ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
@@ -173,8 +182,11 @@ class Tcp(Transport):
             incoming.ask()
 
         try:
-            arrival = await mailbox.take(peer, tuple(key), accept)
-            await arrival.item.whole()
+            if not mailbox.holds(peer, key):
+                self._vigil.keep()
+            arrival = await mailbox.take(peer, key, accept)
+            if arrival.item.missing:
+                await arrival.item.whole()
         except asyncio.CancelledError:
             for incoming, blocks in lent:
                 incoming.leave(blocks)
@@ -184,7 +196,8 @@ class Tcp(Transport):
         return arrival
 
     def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
-        return TcpPeer(rank, sock, self._messages, self._buffers, limit, self._lose, self._heed_abort)
+        cached = self._roomy and self.nodes[rank] == self.nodes[self.rank]
+        return TcpPeer(rank, sock, self._messages, self._buffers, limit, cached, self._lose, self._heed_abort)
 
     def _heed_abort(self, rank: int, reason: str) -> None:
         self._finish(PeerAborted(rank, reason))
