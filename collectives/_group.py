@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collectives._calling import Call, Statement
+from collectives._alarm import Alarm
+from collectives._calling import Call
+from collectives._inquest import Statement
 from collectives._links import Links
 from collectives._pieces import Range, pieces
 from collectives._terms import GREETING_BYTES
@@ -68,7 +70,7 @@ class Group:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
-        self.patience = patience
+        self.alarm = Alarm(patience)
         self.intact = transport.outlives_peers if intact is None else intact
         self.prices: Prices | None = None
         self.call: Call | None = None
@@ -76,6 +78,7 @@ class Group:
         self.early: list[tuple[int, Statement]] = []
         self.statements = self._statements()
         self._memory: dict[int, np.ndarray] = {}
+        self._scratch: dict[int, Vector] = {}
         self._kept = np.empty(0, np.uint8)
         self._windows: dict[tuple[str, type], list[Vector]] = {}
         self._shared: Shared | None = None
@@ -184,11 +187,17 @@ class Group:
 
         It is kept by the group, one for each lane, and its contents last until the next call with the same lane.
         """
-        needed = min(length, self._most(vector)) * vector.itemsize
+        length = min(length, self._most(vector))
+        last = self._scratch.get(lane)
+        if last is None or len(last) != length or not last.like(vector):
+            last = self._scratch[lane] = vector.over(self._lane(lane, length * vector.itemsize))
+        return last
+
+    def _lane(self, lane: int, nbytes: int) -> np.ndarray:
         memory = self._memory.get(lane)
-        if memory is None or memory.nbytes < needed:
-            memory = self._memory[lane] = np.empty(needed, np.uint8)
-        return vector.over(memory[:needed])
+        if memory is None or memory.nbytes < nbytes:
+            memory = self._memory[lane] = np.empty(nbytes, np.uint8)
+        return memory[:nbytes]
 
     def kept(self, vector: Vector) -> memoryview:
         """A copy of the vector's bytes, in memory that the group keeps for the next call."""

@@ -78,6 +78,10 @@ class Vector:
         """Elements [low, high) as a vector over the same memory."""
         return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize)
 
+    def like(self, other: "Vector") -> bool:
+        """Whether both compute alike: of one dtype, and both in numpy or both in torch."""
+        return self.dtype == other.dtype and type(self.elements) is type(other.elements)
+
     def over(self, memory: np.ndarray) -> "Vector":
         """View other memory (flat uint8, a whole number of elements) with this vector's dtype."""
         if isinstance(self.elements, np.ndarray):
