@@ -1,0 +1,47 @@
+"""Over slow links MPI keeps its clauses, too: those on ends and cancelled calls, in which time matters most."""
+
+import asyncio
+import time
+
+import pytest
+from mpi4py import MPI
+
+from tests.conformance import cancelling, endings
+from tests.conformance.clauses import clauses_of, hold
+from tests.conformance.neighbours import left_of, meet, right_of, sending
+from transports import new_event_loop, open_transport
+from transports._courier import LATEST_S
+
+CLAUSES = {**clauses_of(cancelling), **clauses_of(endings)}
+SAMPLED = [pytest.param(name, marks=pytest.mark.full) if "at_any_moment" in name else name for name in CLAUSES]
+
+
+def run(clause, url):
+    """Open this rank's end, as all ranks do, and hold it to the clause."""
+
+    async def main():
+        await hold([await open_transport(url)], clause)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("clause", SAMPLED)
+def test_clause(clause):
+    run(CLAUSES[clause], "mpi://?delay=1ms&jitter=1ms&rate=10gbit")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_takes_the_delay():
+    took = []
+
+    async def clause(end):
+        await meet(end, "all here")
+        start = time.perf_counter()
+        async with sending(end.send(right_of(end), ("k",), b"slow")):
+            await end.receive(left_of(end), ("k",))
+        took.append(time.perf_counter() - start)
+
+    run(clause, "mpi://?delay=50ms")
+    assert MPI.COMM_WORLD.allreduce(took[0], MPI.MAX) >= 0.05 - LATEST_S
