@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.program import Instruction
-from pipelined.recorder import record
+from pipelined.recorder import in_time, record
 from pipelined.schedules import find
 from pipelined.simulation.memory_model import rank_memory, without_flush
 
@@ -78,7 +78,8 @@ class Job:
 
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
-        program = record(find(self.plan.schedule), self.plan.shape)
+        schedule, layout = find(self.plan.schedule), self.plan.layout
+        program = in_time(schedule, layout) if layout.updates is None else record(schedule, self.plan.shape)
         check(program)
         rows = [self._row(worker, instructions) for worker, instructions in enumerate(program.workers)]
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"

@@ -34,12 +34,19 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
     if shape.steps != 1 and layout.updates is None:
         fact = f"{schedule.__name__.rpartition('.')[2]} flushes behind every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use --steps 1, or an asynchronous schedule")
-    workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
-    program = Program(layout, tuple(tuple(worker.written) for worker in workers))
-    if not any(worker.asked for worker in workers):
+    program, asked = _in_time(schedule, layout)
+    if not asked:
         return program
     check(program)
     return _traced(schedule, shape, costs or Costs(), program)
+
+
+def in_time(schedule: Schedule, layout: Layout) -> Program:
+    """What a schedule does if it finds every message there: of one with a flush, where weight halves wait longest.
+
+    Nothing else holds up what comes next there, so a weight half runs when the schedule's own cap asks for it, or last.
+    """
+    return _in_time(schedule, layout)[0]
 
 
 class _RecordingWorker(Worker):
@@ -60,6 +67,12 @@ class _RecordingWorker(Worker):
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         self.asked = True
         return True
+
+
+def _in_time(schedule: Schedule, layout: Layout) -> tuple[Program, bool]:
+    """And whether it asked for messages."""
+    workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
+    return Program(layout, tuple(tuple(worker.written) for worker in workers)), any(worker.asked for worker in workers)
 
 
 def _recorded(schedule: Schedule, layout: Layout, index: int) -> _RecordingWorker:

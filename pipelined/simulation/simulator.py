@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.plan import Plan
+from pipelined.recorder import in_time
+from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
@@ -106,7 +108,7 @@ def simulate(
             groups, steps = stretch.groups, stretch.steps
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
-    memory = tuple(_memory(job, worker, timeline) for timeline in groups for worker in range(plan.layout.workers))
+    memory = tuple(_memory(job, groups[0]) * plan.width)
     return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
 
 
@@ -135,7 +137,14 @@ def _synced(job: Job, walks: Sequence[Walk]) -> Sequence[Walk]:
     return [replace(walk, eager=frozenset(stages)) for walk, stages in zip(walks, begun, strict=True)]
 
 
-def _memory(job: Job, worker: int, timeline: Timeline) -> RankMemory:
-    layout, instructions = timeline.layout, [timed.instruction for timed in timeline.workers[worker]]
-    held = rank_memory(job.workload, layout.stages_of(worker), instructions, layout.parts, job.recompute)
-    return held if layout.updates is None else without_flush(held, layout.updates, instructions)
+def _memory(job: Job, group: Timeline) -> list[RankMemory]:
+    """What each worker of a group holds; with a flush of a dynamic schedule, too, at the fullest of any timing."""
+    layout, stages_of = job.plan.layout, job.plan.layout.stages_of
+    program = group.program if layout.updates else in_time(find(job.plan.schedule), layout)
+    held = [
+        rank_memory(job.workload, stages_of(worker), instructions, layout.parts, job.recompute)
+        for worker, instructions in enumerate(program.workers)
+    ]
+    if layout.updates is None:
+        return held
+    return [without_flush(memory, layout.updates, program.workers[worker]) for worker, memory in enumerate(held)]

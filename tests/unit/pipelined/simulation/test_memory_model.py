@@ -1,18 +1,40 @@
 """The bytes a rank holds, worked out: by hand here, and beside what training really holds."""
 
+import asyncio
+import random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apps._workload import workload
 from benchmarks._footprint import count_activations, state_bytes
 from pipelined.program import Instruction
+from pipelined.recorder import in_time
+from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.simulation.memory_model import peak_bytes, rank_memory
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.train_worker import TrainWorker
 from tests.numerics.arrangements import name
 from tests.numerics.plain import SEQUENCE, Case
 from tests.numerics.trained import on_every_rank
 
 COSTS = StageCosts(activation_bytes=100, pending_bytes=60, boundary_bytes=10)
+
+
+class Timed(Worker):
+    """Notes what it is told; messages have come or not as an answer says."""
+
+    def __init__(self, index, layout, answer):
+        super().__init__(index, layout)
+        self.told, self.answer = [], answer
+
+    async def execute(self, op, pipe, stage, microbatch):
+        self.told.append(Instruction(op, pipe, stage, microbatch))
+
+    def arrived(self, op, pipe, stage, microbatch):
+        return self.answer()
 
 
 def order(text):
@@ -56,6 +78,12 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def answering(monkeypatch):
+    """Make workers answer whether a message has come as they are told to, instead of looking."""
+    return lambda answer: monkeypatch.setattr(TrainWorker, "arrived", lambda self, *at: answer())
+
+
 def held(case):
     """Bytes each rank really holds: of state, and of activations at their fullest."""
 
@@ -74,3 +102,26 @@ def test_a_rank_holds_what_was_predicted(case):
     for memory, (state, activations) in zip(simulated.memory, held(case), strict=True):
         assert state == {"parameters": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
         assert memory.activations / 1.15 <= activations <= 1.02 * memory.activations
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda: True, lambda: False, lambda: random.random() < 0.5], ids=["in time", "late", "any"]
+)
+@pytest.mark.parametrize("case", [Case("chimera_w", 4, 1, 8), Case("chimera_w", 4, 1, 6, pipes=4)], ids=name)
+def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing(answering, answer, case):
+    """Never 2 % more, and what was predicted where every message is in time, when weight halves wait longest."""
+    answering(answer)
+    simulated = simulate(case.plan, workload(case.model.config, case.plan, SEQUENCE))
+    for memory, (_, activations) in zip(simulated.memory, held(case), strict=True):
+        assert activations <= 1.02 * memory.activations
+        assert not answer() or activations >= memory.activations / 1.15
+
+
+@given(st.sampled_from([4, 6, 8]), st.integers(1, 20), st.integers(0, 300), st.booleans(), st.randoms())
+def test_no_timing_of_chimera_w_holds_more_than_with_every_message_in_time(depth, microbatches, pending, again, chance):
+    layout = chimera_w.layout(Shape(depth, microbatches))
+    stages = [StageCosts(activation_bytes=100 + s, pending_bytes=pending, boundary_bytes=10) for s in range(depth)]
+    for worker, instructions in enumerate(in_time(chimera_w, layout).workers):
+        other = Timed(worker, layout, lambda: chance.random() < 0.5)
+        asyncio.run(chimera_w.schedule(other))
+        assert peak_bytes(stages, other.told, again) <= peak_bytes(stages, instructions, again)
