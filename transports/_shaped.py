@@ -5,6 +5,7 @@ Every rank delays what it sends; what a rank sends to itself is not delayed. Col
 itself are not passed on, because their bytes could not be delayed.
 """
 
+import asyncio
 import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
@@ -47,6 +48,7 @@ class Shaped(Transport):
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
+        now = asyncio.get_running_loop().time()
         blocks = [Block.of(array) for array in arrays]
         head = encode_head(Kind.MESSAGE, key, blocks, note)
         header = parse_header(parse_preamble(head), memoryview(head)[PREAMBLE_BYTES:])  # the sender may change the note
@@ -54,7 +56,7 @@ class Shaped(Transport):
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send(peer, header.key, *parts, note=header.note)
 
-        await self._sent(peer, blocks, len(head), carry)
+        await self._sent(now, peer, blocks, len(head), carry)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
@@ -64,12 +66,12 @@ class Shaped(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        block = Block.of(buffer)
+        now, block = asyncio.get_running_loop().time(), Block.of(buffer)
 
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(peer, [block], len(encode_buffer(channel, block.nbytes)), carry)
+        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
@@ -99,11 +101,11 @@ class Shaped(Transport):
         self._end(Closed(f"rank {self.rank} is dead: {reason}"))
         self._inner.kill(reason)
 
-    async def _sent(self, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any) -> None:
+    async def _sent(self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any) -> None:
         if peer == self.rank:
             await self._heeding(carry(blocks))
         else:
-            await self._courier(peer).post(blocks, head_bytes, carry)
+            await self._courier(peer).post(now, blocks, head_bytes, carry)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def _heeding(self, work: Awaitable[T]) -> T:
