@@ -142,8 +142,8 @@ class Courier:
     async def _hand_over(self, parcel: _Parcel) -> None:
         """Wait with the message at the receiver's end until it is asked for there, if need be.
 
-        What a send takes that need not wait (0.15 ms on a core that slept) is learnt with the timers' lateness, and once
-        more for the other end, which slept as long and takes as long to receive.
+        What a send takes that need not wait (0.15 ms on a core that slept) is learnt with the timers' lateness, and
+        once more for the other end, which slept as long and takes as long to receive.
         """
         began, waited = self._loop.time(), []
         turn = self._loop.call_soon(waited.append, True)
