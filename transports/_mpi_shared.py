@@ -13,13 +13,13 @@ from transports._contract import Transport
 from transports._loop import step_aside
 from transports._memfd import ADDRESS_BYTES, Lent
 from transports._poller import Poller
-from transports._shared_windows import HEAD, Windows
+from transports._shared_windows import HEAD, Sleep, Windows
 from transports._standing import Standing
 
 TURN_S = 1e-3
 """The loop gets a turn after so many seconds at the latest."""
-LOOK_S = 200e-6
-"""How long one look for the others may take."""
+LOOK_S, CROWDED_LOOK_S = 200e-6, 1e-3
+"""How long one look for the others may take, and one that leaves the core to them."""
 KEEN_S = 2e-3
 """How long a rank looks again at each turn of the loop, before it sleeps."""
 
@@ -53,6 +53,7 @@ class MpiShared:
         self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
+        self._look = CROWDED_LOOK_S if crowded else LOOK_S
         self._due = 0.0
 
     async def ready(self) -> bool:
@@ -75,7 +76,7 @@ class MpiShared:
     async def meet(self) -> None:
         windows = self._windows
         windows.come()
-        for at in windows.sleepers():
+        for at in windows.wake():
             self._ring(self._others[at])
         if windows.watch(self._patience, self._crowded) is not None:
             await self._wait()
@@ -87,7 +88,7 @@ class MpiShared:
 
     @property
     def _patience(self) -> float:
-        return 0.0 if self._poller.gentle else LOOK_S
+        return 0.0 if self._poller.gentle else self._look
 
     def _turned(self) -> None:
         """The loop has had a turn; the next meeting begins to count anew."""
@@ -107,12 +108,12 @@ class MpiShared:
 
     async def _sleep(self) -> None:
         """Wait for the poller's next turn, which a ring brings about at once."""
-        self._windows.sleep(True)
+        self._windows.sleep(Sleep.DEEP)
         try:
             if self._windows.met() is not None:
                 await self._poller.turn()
         finally:
-            self._windows.sleep(False)
+            self._windows.sleep(Sleep.NONE)
 
     def _check(self) -> None:
         """Raise if one that has not come never will; who came before it was lost has been seen to come."""

@@ -1,7 +1,7 @@
 """The windows of a group's ranks, and how many meetings each has come to, in memory that all of them map.
 
     byte 0       64           128       4096
-    token        meetings     asleep    window
+    token        meetings     sleep     window
 
 The one rule: each byte has one writer, its owner. What a rank wrote before it came to a meeting is seen by all who saw
 it come, as processors keep a rank's writes in order; one that does not (ARM's) must not use this. Knows neither
@@ -10,18 +10,27 @@ transport nor event loop.
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 9.2.2.
 """
 
-import os
 import platform
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from enum import IntEnum
 from time import perf_counter
 
+from transports._futex import Futex
 from transports._memfd import Lent, mapped
 
-MEETINGS, ASLEEP = 64, 128
+MEETINGS, SLEEP = 64, 128
 HEAD = 4096
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
 LOOKS = 4
+
+
+class Sleep(IntEnum):
+    """How a rank waits, for whoever comes."""
+
+    NONE = 0  # it looks
+    NAP = 1  # in the middle of a look, on one of the counters
+    DEEP = 2  # and only a bell wakes it
 
 
 class Windows:
@@ -43,8 +52,9 @@ class Windows:
         maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
         self.windows = [memoryview(shared)[HEAD:] for shared in maps]
         counters = [memoryview(shared)[MEETINGS : MEETINGS + 8].cast("Q") for shared in maps]
-        self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
-        self._others, self._sleeps = counters, maps
+        futexes = [Futex(shared, MEETINGS) for shared in maps]  # a counter's lower half, as processors here order bytes
+        self._mine, self._my_futex, self._my_sleep = counters.pop(rank), futexes.pop(rank), maps.pop(rank)
+        self._others, self._futexes, self._sleeps = counters, futexes, maps
         self._fence = threading.Lock()
         self.meetings = 0
 
@@ -53,15 +63,24 @@ class Windows:
         self.meetings += 1
         self._mine[0] = self.meetings
 
-    def sleep(self, asleep: bool) -> None:
-        """Say whether this rank must be woken to see that others come; who falls asleep looks once more after that."""
-        self._my_sleep[ASLEEP] = asleep
+    def wake(self) -> list[int]:
+        """Wake who naps, as this rank has come; which of the others sleep deeply, and are to be rung."""
         self._settle()
+        sleeps = [sleep[SLEEP] for sleep in self._sleeps]
+        if not any(sleeps):
+            return []
+        if Sleep.NAP in sleeps:
+            self._my_futex.wake()
+        return [at for at, sleep in enumerate(sleeps) if sleep == Sleep.DEEP]
 
-    def sleepers(self) -> Iterator[int]:
-        """Which of the others are to be woken, as this rank has come."""
+    def sleeping(self, at: int) -> int:
+        """How that one of the others waits."""
+        return self._sleeps[at][SLEEP]
+
+    def sleep(self, sleep: Sleep) -> None:
+        """Say how this rank waits; who falls asleep looks once more after that."""
+        self._my_sleep[SLEEP] = sleep
         self._settle()
-        return (at for at, sleep in enumerate(self._sleeps) if sleep[ASLEEP])
 
     def _settle(self) -> None:
         """Let no later look overtake an earlier write, as processors else do: a lock's instruction waits for it."""
@@ -80,18 +99,26 @@ class Windows:
         """Look for so long, or until all have come; returns as `met` does.
 
         Args:
-            crowded: whether others may need this core to come at all.
+            crowded: whether others may need this core to come at all, so that this rank naps between two looks.
         """
         absent = self.met()
         if absent is None:
             return None
         end = perf_counter() + seconds
         while True:
-            if crowded:
-                os.sched_yield()
             for _ in range(LOOKS):
                 absent = self.met(absent)
                 if absent is None:
                     return None
-            if perf_counter() > end:
+            left = end - perf_counter()
+            if left <= 0:
                 return absent
+            if crowded:
+                self._nap(absent, left)
+
+    def _nap(self, absent: int, seconds: float) -> None:
+        self.sleep(Sleep.NAP)
+        seen = self._others[absent][0]
+        if seen < self.meetings:
+            self._futexes[absent].wait(seen, seconds)
+        self._my_sleep[SLEEP] = Sleep.NONE

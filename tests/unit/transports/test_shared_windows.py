@@ -1,9 +1,11 @@
 """Windows and meetings, over memory that this process has lent to itself."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from transports._memfd import Lent
-from transports._shared_windows import HEAD, Windows
+from transports._shared_windows import HEAD, Sleep, Windows
 
 NBYTES = 64
 
@@ -51,12 +53,27 @@ def test_a_look_ends_without_those_who_do_not_come(crowded):
     assert first.watch(0.0, crowded) is None
 
 
-def test_sleepers_are_seen_until_they_wake():
+def test_who_sleeps_deeply_is_to_be_rung_until_it_wakes():
     first, second, third = ranks(3)
-    second.sleep(True), third.sleep(True)
-    assert list(first.sleepers()) == [0, 1] and list(second.sleepers()) == [1]
-    second.sleep(False)
-    assert list(first.sleepers()) == [1]
+    second.sleep(Sleep.DEEP), third.sleep(Sleep.DEEP)
+    assert first.wake() == [0, 1] and second.wake() == [1]
+    second.sleep(Sleep.NONE)
+    assert first.wake() == [1]
+    third.sleep(Sleep.NAP)
+    assert first.wake() == []
+
+
+def test_who_naps_is_woken_by_the_one_it_waits_for():
+    first, second = ranks(2)
+    first.come()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(first.watch, 60.0, crowded=True)
+        while second.sleeping(0) != Sleep.NAP:
+            pass
+        second.come()
+        assert second.wake() == []
+        assert looking.result(30) is None
+    assert second.sleeping(0) == Sleep.NONE
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
