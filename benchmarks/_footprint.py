@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -166,9 +165,3 @@ def state_bytes(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optim
         "optimizer": [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)],
     }
     return {name: sum(storages(tensors).values()) for name, tensors in groups.items()}
-
-
-def resident(field: str) -> int:
-    """Bytes of this process in memory, from Linux's /proc: VmRSS now, VmHWM at the most so far."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))

@@ -5,18 +5,23 @@ The one rule: each starts from the same contents and sums in place, so often at 
 
 import asyncio
 import zlib
+from itertools import count, cycle
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
+from benchmarks._resident import begin_peak, resident
 from collectives import Group, all_reduce
+from collectives._pieces import pieces as cut
 from transports import Transport
+from transports._loop import step_aside
 
 TICK_S = 1e-3
+PIECE_BYTES = 256 << 10
 SMALLEST = 1e-20
-"""What float32 starts from, so that a few dozen sums of sums stay far below its largest number."""
+"""What float32 starts from, so that a few dozen sums of sums stay far below its largest number; halves start from 1."""
 
 
 class Contents:
@@ -73,11 +78,20 @@ class Ours:
     """The collectives of this project, from a coroutine."""
 
     def __init__(self, transport: Transport, algorithm: str):
-        self._group = Group(transport, range(transport.world_size), channel=1)
-        self._algorithm = algorithm
+        self._transport, self._algorithm, self._channels = transport, algorithm, count(1)
+        self._group = self._new_group()
 
     async def __call__(self, array: Any) -> None:
         await all_reduce(self._group, array, "sum", self._algorithm)
+
+    async def extra(self, array: Any) -> int:
+        """Bytes by which a new group's first sum makes this process larger, with all windows that it maps."""
+        group, before = self._new_group(), begin_peak()
+        await all_reduce(group, array, "sum", self._algorithm)
+        return max(0, resident("VmHWM") - before)
+
+    def _new_group(self) -> Group:
+        return Group(self._transport, range(self._transport.world_size), next(self._channels))
 
 
 class ByMpi:
@@ -122,6 +136,28 @@ class Copying:
         if self._into.nbytes != array.nbytes:
             self._into = np.ones_like(array)
         np.copyto(self._into, array)
+
+
+class Alone:
+    """Move memory for as long as sums last took, and let the loop run on time, without a word to another rank.
+
+    However late another task of its loop is, the system makes all who compute there.
+
+    Attributes:
+        seconds: how long, as whoever times sums has found.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def __call__(self, array: Any) -> None:
+        pieces = cycle([array[low:high] for low, high in cut(0, len(array), PIECE_BYTES // array.itemsize)])
+        into, end = np.empty(PIECE_BYTES // array.itemsize, array.dtype), perf_counter() + self.seconds
+        while (now := perf_counter()) < end:
+            while perf_counter() - now < TICK_S:
+                piece = next(pieces)
+                np.copyto(into[: len(piece)], piece)
+            await step_aside()
 
 
 class Ticker:

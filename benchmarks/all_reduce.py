@@ -1,8 +1,8 @@
 """An all-reduce's time beside MPI's, gloo's and a bare copy's: `mpirun -n 4 python -m benchmarks.all_reduce`.
 
 All sum the same arrays in interleaved rounds of one run; ours from a coroutine, while another task of the loop means to
-run every millisecond. After each sum all ranks compare their bits. MPI is started as mpi4py does it, and its rounds
-come first, in processes that hold nothing but numpy: once torch.distributed is loaded, memory comes at another price.
+run every millisecond. After each sum all ranks compare their bits. MPI's rounds come first, in processes that hold
+nothing but numpy: once torch.distributed is loaded, memory comes at another price.
 """
 
 import asyncio
@@ -11,14 +11,15 @@ import os
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import log
-from time import perf_counter
-from typing import TYPE_CHECKING
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
 from pipelined.launch import detect
 from transports import Transport, new_event_loop, open_transport
@@ -28,21 +29,12 @@ if TYPE_CHECKING:  # MPI is loaded with the transport
 
     from benchmarks._sums import Contents, Sum
 
-KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 HALVES = (MIB, 16 * MIB, 64 * MIB)
-SHORT, SHORT_MORE_S = 64 * KIB, {2: 15e-6, 4: 40e-6}
-MPI_RATIO = {4 * MIB: {2: 1.0, 4: 0.85}, 16 * MIB: {2: 1.5, 4: 1.2}, 64 * MIB: {2: 3.0, 4: 2.2}}
-GLOO_RATIO, LATE_S, HALF_PER_BYTE = {4 * MIB: 3.0}, 5e-3, 2.5
-"""What is promised: seconds beyond MPI's up to 64 KiB and ratios to it, by ranks; ratios to gloo (4 where none is
-named); how late the other task may run; and how much longer a byte of a half may take than one of float32."""
+NAP_S = 50e-6
+"""Who has to wait for the others between two rounds leaves the core to them for so long at a time."""
 
-Taken = Mapping[str, Sequence[float]]
-"""Seconds of one sum by contender, round by round; of the slowest rank."""
-Pairs = Mapping[str, Sequence[tuple[float, float]]]
-"""Our seconds and a peer's in the same rounds, by peer."""
-
-FIRST, SECOND = ("ours", "mpi", "copy"), ("ours", "gloo")
+FIRST, SECOND = ("ours", "mpi", "copy", "alone"), ("ours", "gloo")
 """Who takes part before and after torch.distributed is loaded."""
 
 
@@ -58,6 +50,8 @@ class Options:
     """Rounds timed, after one that is not."""
     algorithm: str = "auto"
     """How we sum."""
+    threads: Literal["funneled", "multiple"] = "funneled"
+    """Which threads may call MPI: one, as programs of this runtime start it, or all, as mpi4py does by itself."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -71,97 +65,8 @@ class Options:
 
     def calls(self, dtype: str, nbytes: int, ranks: int) -> int:
         """How many sums are timed at a time: what takes milliseconds, and does not overflow."""
-        if dtype != "float32":
-            return 1
-        most = int(40 / log(max(ranks, 2), 10))
+        most = int((40 if dtype == "float32" else 4) / log(max(ranks, 2), 10))
         return max(1, min(32, most, 4 * MIB // nbytes))
-
-
-@dataclass(frozen=True)
-class Row:
-    """One dtype and size.
-
-    Args:
-        late_s: how late the other task was at the worst, in all rounds, on any rank.
-        per_byte: our seconds over those of as many bytes of float32; 1 for float32.
-    """
-
-    dtype: str
-    nbytes: int
-    ranks: int
-    pairs: Pairs
-    late_s: float
-    per_byte: float = 1.0
-
-    @property
-    def seconds(self) -> float:
-        """Our median, in the rounds with the first peer."""
-        return statistics.median(ours for ours, _ in next(iter(self.pairs.values())))
-
-    @property
-    def algbw(self) -> float:
-        """Bytes of the array a second."""
-        return self.nbytes / self.seconds
-
-    @property
-    def busbw(self) -> float:
-        """Bytes a second that each rank sends and receives in the best algorithm for a network: 2(n-1)/n algbw."""
-        return 2 * (self.ranks - 1) / self.ranks * self.algbw
-
-    def ratios(self, peer: str) -> list[float]:
-        """The peer's time over ours in each round, the least first."""
-        return sorted(theirs / ours for ours, theirs in self.pairs[peer])
-
-    def ratio(self, peer: str) -> float:
-        return statistics.median(self.ratios(peer))
-
-    @property
-    def more_s(self) -> float:
-        """Median of the rounds' seconds beyond MPI's."""
-        return statistics.median(ours - mpi for ours, mpi in self.pairs["mpi"])
-
-    @property
-    def short_of(self) -> list[str]:
-        """What is promised and was not seen."""
-        found = ["late"] if self.late_s > LATE_S else []
-        if "mpi" in self.pairs and not self._beside_mpi():
-            found.append("mpi")
-        if self.ratio("gloo") < GLOO_RATIO.get(self.nbytes, 4.0) and self.dtype == "float32":
-            found.append("gloo")
-        return found + (["per byte"] if self.per_byte > HALF_PER_BYTE else [])
-
-    def _beside_mpi(self) -> bool:
-        if self.nbytes <= SHORT:
-            return self.more_s <= SHORT_MORE_S.get(self.ranks, float("inf"))
-        least = next((MPI_RATIO[size] for size in sorted(MPI_RATIO) if self.nbytes <= size), {})
-        return self.ratio("mpi") >= least.get(self.ranks, 0.0)
-
-    def plain(self) -> dict[str, object]:
-        """As JSON can hold it."""
-        derived = ("seconds", "algbw", "busbw", "short_of")
-        ratios = {peer: self.ratio(peer) for peer in self.pairs}
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}, "ratios": ratios}
-
-    def line(self) -> str:
-        """As a row of the table."""
-        mpi, copy = f"{'':28}", f"{'':5}"
-        if "mpi" in self.pairs:
-            mpi, copy = f"{self._spread('mpi')} {self.more_s * 1e6:+9.1f}", f"{self.ratio('copy'):5.2f}"
-        verdict = f"  short: {', '.join(self.short_of)}" if self.short_of else ""
-        return (
-            f"{self.dtype:8} {self.nbytes:9} {self.seconds * 1e6:9.1f} {self.algbw / 1e9:6.2f} {self.busbw / 1e9:6.2f} "
-            f"{mpi} {self._spread('gloo')} {copy} {self.late_s * 1e3:4.1f} {self.per_byte:4.2f}{verdict}"
-        )
-
-    def _spread(self, peer: str) -> str:
-        ratios = self.ratios(peer)
-        return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})".ljust(18)
-
-
-HEAD = (
-    f"{'dtype':8} {'bytes':>9} {'us':>9} {'algbw':>6} {'busbw':>6} {'x MPI':18} {'more us':>9} {'x gloo':18} "
-    f"{'limit':>5} {'late':>4} {'byte':>4}"
-)
 
 
 class Bench:
@@ -173,7 +78,8 @@ class Bench:
     """
 
     def __init__(self, comm: "MPI.Comm", options: Options, sums: "dict[str, Sum]"):
-        self._comm, self._options, self.sums, self.late_s = comm, options, sums, defaultdict[tuple, float](float)
+        self._comm, self._options, self.sums = comm, options, sums
+        self.late_s, self.extra = defaultdict[tuple, float](float), dict[tuple, int]()
 
     async def rounds(self, dtype: str, nbytes: int, names: Sequence[str]) -> Taken:
         """Rounds of some contenders at one size, the first forgotten."""
@@ -181,14 +87,17 @@ class Bench:
 
         contents = Contents(dtype, nbytes, self._comm.rank)
         calls = self._options.calls(dtype, nbytes, self._comm.size)
+        self.extra[dtype, nbytes] = max(self._comm.allgather(await self.sums["ours"].extra(contents.array)))
         taken = defaultdict[str, list[float]](list)
         for round_ in range(self._options.rounds + 1):
             turn = round_ % len(names)
             for name in (*names[turn:], *names[:turn]):
                 seconds, late = await self._timed(name, contents, calls)
                 taken[name].append(seconds)
-                if name == "ours" and round_:
-                    self.late_s[dtype, nbytes] = max(self.late_s[dtype, nbytes], late)
+                if name == "ours" and "alone" in names:
+                    self.sums["alone"].seconds = seconds
+                if round_:
+                    self.late_s[name, dtype, nbytes] = max(self.late_s[name, dtype, nbytes], late)
         return {name: several[1:] for name, several in taken.items()}
 
     async def _timed(self, name: str, contents: "Contents", calls: int) -> tuple[float, float]:
@@ -200,17 +109,25 @@ class Bench:
         from benchmarks._sums import Ticker
 
         contents.refill()
+        self._meet()
         self._comm.Barrier()
         async with Ticker() as ticker:
             start = perf_counter()
             for _ in range(calls):
                 await self.sums[name](contents.array)
             seconds = (perf_counter() - start) / calls
+        self._meet()
         self._check(name, contents, calls)
         return tuple(map(max, zip(*self._comm.allgather((seconds, ticker.late_s)), strict=True)))
 
+    def _meet(self) -> None:
+        """Wait for all ranks, and leave the core to those who need it; MPI's own barrier would keep it."""
+        met = self._comm.Ibarrier()
+        while not met.Test():
+            sleep(NAP_S)
+
     def _check(self, name: str, contents: "Contents", calls: int) -> None:
-        if name == "copy":
+        if name in ("copy", "alone"):
             return
         checksums = self._comm.allgather(contents.checksum())
         if len(set(checksums)) > 1:
@@ -234,14 +151,10 @@ async def table(bench: Bench, options: Options, ranks: int, gloo: "Callable[[], 
     for (dtype, nbytes), taken in second.items():
         beside_mpi = pairs(first[nbytes]) if dtype == "float32" else {}
         per_byte = statistics.median(taken["ours"]) / statistics.median(second["float32", nbytes]["ours"])
-        late = bench.late_s[dtype, nbytes]
-        rows.append(Row(dtype, nbytes, ranks, {**beside_mpi, **pairs(taken)}, late, per_byte))
+        late, floor = (bench.late_s[name, dtype, nbytes] for name in ("ours", "alone"))
+        extra = bench.extra[dtype, nbytes]
+        rows.append(Row(dtype, nbytes, ranks, {**beside_mpi, **pairs(taken)}, late, floor, extra, per_byte))
     return rows
-
-
-def pairs(taken: Taken) -> Pairs:
-    """Ours beside each other's."""
-    return {name: list(zip(taken["ours"], theirs, strict=True)) for name, theirs in taken.items() if name != "ours"}
 
 
 def told(options: Options, library: str, rows: Sequence[Row]) -> str:
@@ -250,7 +163,8 @@ def told(options: Options, library: str, rows: Sequence[Row]) -> str:
     if options.json:
         return json.dumps({**asdict(options), **machine, "rows": [row.plain() for row in rows]})
     kept = sum(not row.short_of for row in rows)
-    last = f"{library}; ranks: {machine['ranks']}, cores: {machine['cores']}, load {machine['load']:.1f}"
+    last = f"{library}, threads: {options.threads}; ranks: {machine['ranks']}, cores: {machine['cores']}, load "
+    last += f"{machine['load']:.1f}"
     return "\n".join([HEAD, *[row.line() for row in rows], f"{last}; {kept} of {len(rows)} rows as promised"])
 
 
@@ -263,10 +177,11 @@ async def bench(options: Options) -> None:
 async def _bench(transport: Transport, options: Options) -> None:
     from mpi4py import MPI
 
-    from benchmarks._sums import ByGloo, ByMpi, Copying, Ours
+    from benchmarks._sums import Alone, ByGloo, ByMpi, Copying, Ours
 
     comm = MPI.COMM_WORLD.Dup()
-    here = Bench(comm, options, {"ours": Ours(transport, options.algorithm), "mpi": ByMpi(comm), "copy": Copying()})
+    sums = {"ours": Ours(transport, options.algorithm), "mpi": ByMpi(comm), "copy": Copying(), "alone": Alone()}
+    here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
@@ -280,8 +195,12 @@ def main() -> int:
     options = tyro.cli(Options, prog="python -m benchmarks.all_reduce")
     launch = detect(os.environ)
     if launch.url != "mpi://" or (launch.world_size or 1) < 2:
-        raise SystemExit("error: ranks of MPI are needed; mpirun -n 4 python -m benchmarks.all_reduce")
-    import mpi4py.MPI  # noqa: F401 (before our transport does: with the threads that mpi4py asks for by itself)
+        from pipelined.runtime import refuse
+
+        fact = f"two ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
+        return refuse(UsageError(f"{fact}; mpirun -n 4 python -m benchmarks.all_reduce"), launch)
+    if options.threads == "multiple":
+        import mpi4py.MPI  # noqa: F401 (before the transport loads it: with what mpi4py asks for by itself)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(bench(options))

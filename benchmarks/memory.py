@@ -19,7 +19,8 @@ import tyro
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from benchmarks._bound import bound_bytes
-from benchmarks._footprint import count_activations, resident, state_bytes
+from benchmarks._footprint import count_activations, state_bytes
+from benchmarks._resident import resident
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice

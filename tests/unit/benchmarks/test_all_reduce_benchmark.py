@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from benchmarks.all_reduce import MIB, Options, Row, pairs
+from benchmarks._sum_row import MIB, Row, pairs
+from benchmarks.all_reduce import Options
 from pipelined.errors import UsageError
 
 
@@ -20,7 +21,7 @@ def test_bandwidths_are_those_of_the_field():
 
 
 def test_ratios_are_taken_within_each_round():
-    taken = {"ours": [1.0, 10.0, 2.0], "mpi": [2.0, 40.0, 5.0], "copy": [1.0, 5.0, 1.0]}
+    taken = {"ours": [1.0, 10.0, 2.0], "mpi": [2.0, 40.0, 5.0], "copy": [1.0, 5.0, 1.0], "alone": [1.0] * 3}
     done = Row("float32", MIB, 2, {**pairs(taken), "gloo": [(1.0, 9.0)]}, 0.0)
     assert done.ratios("mpi") == [2.0, 2.5, 4.0] and done.ratio("mpi") == 2.5
     assert done.more_s == -3.0 and done.seconds == 2.0
@@ -40,6 +41,8 @@ def test_ratios_are_taken_within_each_round():
         (row(1024, 50e-6, 11e-6, 1e-3, ranks=4), []),
         (row(1024, 20e-6, 6e-6, 1e-3, late=6e-3), ["late"]),
         (row(MIB, 1e-3, 2e-3, 5e-3, per_byte=2.6), ["per byte"]),
+        (row(MIB, 1e-3, 2e-3, 5e-3, extra=MIB // 2 + 8 * MIB), []),
+        (row(MIB, 1e-3, 2e-3, 5e-3, extra=MIB // 2 + 8 * MIB + 1), ["memory"]),
     ],
 )
 def test_what_falls_short_is_named(done, short):
@@ -50,6 +53,12 @@ def test_what_falls_short_is_named(done, short):
 def test_sums_never_overflow():
     for ranks in (2, 4, 8, 64, 1024):
         assert 1e-20 * 10 * ranks ** Options().calls("float32", 1024, ranks) < 1e38
+        assert 6 * ranks ** Options().calls("float16", 1024, ranks) < 65504
+
+
+def test_halves_are_summed_as_often_at_a_time_as_the_float32_they_are_compared_with():
+    for ranks in (2, 4):
+        assert Options().calls("bfloat16", MIB, ranks) == Options().calls("float32", MIB, ranks) == 4
 
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"sizes": (2,)}, {"halves": (123,)}])
