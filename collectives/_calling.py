@@ -26,6 +26,7 @@ class Call:
         group: whose ranks call it.
         terms: what all of them must mean alike, in words.
     Attributes:
+        asked: the terms as the call began.
         number: how many calls of the group began before, and this one.
         task: in which it runs.
     Raises:
@@ -34,10 +35,10 @@ class Call:
             group that was seen. TransportError: another rank failed in this call.
     """
 
-    __slots__ = ("_greeted", "_heard", "_inquest", "greeting", "group", "number", "task", "terms")
+    __slots__ = ("_greeted", "_heard", "_inquest", "asked", "greeting", "group", "number", "task", "terms")
 
     def __init__(self, group: "Group", terms: str):
-        self.group = group
+        self.group, self.asked = group, terms
         self.state(terms)
         self._greeted: set[int] = set()
         self._heard: set[int] = set()

@@ -30,9 +30,12 @@ INQUEST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one rank says of one call: its terms, and if it failed, why, and which rank of the transport was lost."""
+    """What one rank says of one call: its terms as it was asked and as they are by now, as an algorithm may be chosen
+    on the way; and if it failed, why, and which rank of the transport was lost.
+    """
 
     number: int
+    asked: str
     terms: str
     failure: str | None = None
     lost: int | None = None
@@ -41,15 +44,15 @@ class Statement:
     @classmethod
     def of(cls, note: Any) -> "Statement":
         """Read what came; raises ValueError for anything else."""
-        number, terms, failure, lost, final = note
-        kinds = ((number, int), (terms, str), (failure, str | None), (lost, int | None), (final, bool))
+        number, asked, terms, failure, lost, final = note
+        kinds = ((number, int), (asked, str), (terms, str), (failure, str | None), (lost, int | None), (final, bool))
         if not all(isinstance(value, kind) for value, kind in kinds):
             raise ValueError(f"no statement of a rank ({note!r}); install one release on every rank")
-        return cls(number, terms, failure, lost, final)
+        return cls(number, asked, terms, failure, lost, final)
 
     @property
     def note(self) -> list[Any]:
-        return [self.number, self.terms, self.failure, self.lost, self.final]
+        return [self.number, self.asked, self.terms, self.failure, self.lost, self.final]
 
 
 class Inquest:
@@ -105,7 +108,7 @@ class Inquest:
     async def _announce(self) -> None:
         if self._group.rank:
             with suppress(TransportError):
-                await self._say(self._group.ranks[0], Statement(self._call.number, self._call.terms))
+                await self._say(self._group.ranks[0], self._statement())
 
     async def _listen(self) -> None:
         self.verdict = await self._hear()
@@ -128,7 +131,7 @@ class Inquest:
         verdict, lost = self.verdict, None
         if isinstance(verdict, PeerLost):
             lost = verdict.rank
-        statement = Statement(self._call.number, self._call.terms, str(verdict), lost, isinstance(verdict, Mismatch))
+        statement = self._statement(str(verdict), lost, isinstance(verdict, Mismatch))
         others = [rank for rank in self._group.ranks if rank not in (lost, self._group.transport.rank)]
         if others:
             saying = [asyncio.ensure_future(self._say(rank, statement)) for rank in others]
@@ -138,6 +141,9 @@ class Inquest:
                 for each in saying:
                     each.cancel()
                 await asyncio.gather(*saying, return_exceptions=True)
+
+    def _statement(self, failure: str | None = None, lost: int | None = None, final: bool = False) -> Statement:
+        return Statement(self._call.number, self._call.asked, self._call.terms, failure, lost, final)
 
     def _say(self, rank: int, statement: Statement) -> Awaitable[None]:
         return self._group.transport.send(rank, self._group.statements, note=statement.note)
@@ -159,7 +165,7 @@ class Inquest:
         if statement.number > self._call.number:
             self._group.early.append((source, statement))
             return None
-        if statement.number == self._call.number and statement.terms != self._call.terms:
+        if statement.number == self._call.number and self._differs(statement):
             return Mismatch.between(self._group.transport.rank, self._call.terms, source, statement.terms)
         if statement.failure is None:
             return None
@@ -169,6 +175,12 @@ class Inquest:
         if statement.final:
             return Mismatch(statement.failure)
         return TransportError(f"rank {source} failed in a collective: {statement.failure}")
+
+    def _differs(self, said: Statement) -> bool:
+        """Whether that rank means something else; where one of the two has yet to choose, they may choose alike."""
+        call = self._call
+        both_chose = said.terms != said.asked and call.terms != call.asked
+        return said.asked != call.asked or (both_chose and said.terms != call.terms)
 
 
 async def _nothing() -> None:

@@ -115,6 +115,39 @@ def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
     assert all((array == 4).all() for array in asyncio.run(main()))
 
 
+class FoundLate:
+    """Memory that ranks share, as one that takes long to find it sees it."""
+
+    def __init__(self, memory, found):
+        self._memory, self._found = memory, found
+
+    def __getattr__(self, name):
+        return getattr(self._memory, name)
+
+    async def ready(self):
+        await self._found.wait()
+        return await self._memory.ready()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
+    """The other one has chosen, and both have looked round, before it does."""
+
+    async def main():
+        ends, found = world(2, lends=True), asyncio.Event()
+        lend = ends[late].shared
+        ends[late].shared = lambda *group: FoundLate(lend(*group), found)
+        arrays = [np.ones(5) for _ in ends]
+        groups = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+        sums = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups, arrays, strict=True)]
+        await asyncio.wait(sums, timeout=4 * PATIENCE)
+        found.set()
+        await asyncio.wait_for(asyncio.gather(*sums), 20)
+        return arrays
+
+    assert all((array == 2).all() for array in asyncio.run(main()))
+
+
 def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
     """Rank 1 is still in the first group's call, and has said so, while rank 0 waits in the second group's."""
 
