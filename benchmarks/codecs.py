@@ -21,6 +21,8 @@ import numpy as np
 import tyro
 
 from benchmarks._codec_overlap import Overlap, measure_overlap
+from benchmarks._ranks import check, program
+from pipelined.errors import UsageError
 from pipelined.memory import keep_freed
 from transports import codec_names, pack, unpack
 
@@ -42,6 +44,9 @@ class Options:
     """Import torch, as training has it: casts then use it."""
     json: bool = False
     """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        check(mib=self.mib, rounds=[self.rounds])
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,26 @@ def _stream(stream: "IO[str] | None") -> "IO[str]":
     return stream
 
 
+def _has_bitsandbytes(python: Path) -> bool:
+    probe = "from importlib.util import find_spec; raise SystemExit(find_spec('bitsandbytes') is None)"
+    try:
+        return subprocess.run([python, "-c", probe], check=False).returncode == 0
+    except OSError:
+        return False
+
+
 @contextmanager
 def peer(python: Path | None) -> Iterator[Peer | None]:
-    """bitsandbytes in its own process, or None where there is none."""
+    """bitsandbytes in its own process, or None where there is none.
+
+    Raises:
+        UsageError: there is none in the Python that was given.
+    """
     if python is None and importlib.util.find_spec("bitsandbytes") is None:
         yield None
         return
+    if python is not None and not _has_bitsandbytes(python):
+        raise UsageError(f"no Python with bitsandbytes (--peer {python}); install it there, or leave --peer out")
     command = [str(python or sys.executable), str(PEER)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
@@ -166,7 +185,7 @@ def arrays(nbytes: int) -> dict[str, np.ndarray]:
     return {"normal": normal, "ids": random.integers(0, 50257, nbytes // 8)}
 
 
-def main() -> int:
+def main() -> None:
     """Read the flags, time on one core, and tell."""
     keep_freed()  # as a training process does
     options, cores = tyro.cli(Options, prog="python -m benchmarks.codecs"), os.sched_getaffinity(0)
@@ -185,10 +204,10 @@ def main() -> int:
     os.sched_setaffinity(0, cores)
     overlaps = [measure_overlap(codec, 64 << 20, options.rounds) for codec in ("blockwise8", "zstd")]
     print(as_json(options, rows, overlaps) if options.json else as_table(rows, overlaps, other is not None))
-    return 0
 
 
 def as_json(options: Options, rows: list[Timing], overlaps: list[Overlap]) -> str:
+    """One object of all that was timed."""
     told = {"rows": [row.plain() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
     return json.dumps({"torch": options.torch, "rounds": options.rounds, **told})
 
@@ -204,4 +223,4 @@ def as_table(rows: list[Timing], overlaps: list[Overlap], beside: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program(main))

@@ -1,10 +1,14 @@
 """The codecs' benchmark: ratios are of rounds, errors are measured, and without a peer it says so."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks._codec_overlap import Overlap, measure_overlap
-from benchmarks.codecs import Options, Timing, arrays, as_json, as_table, measure
+from benchmarks.codecs import Options, Timing, arrays, as_json, as_table, measure, peer
+from pipelined.errors import UsageError
 
 ROW = Timing("blockwise8", "normal", 4 << 20, (1.0, 2.0, 4.0), (1.0, 1.0, 1.0), 0.25, 1e-4, (2.0, 2.0, 2.0), (3.0,) * 3)
 
@@ -61,3 +65,18 @@ def test_the_table_says_what_the_ratios_are():
     assert "1.00x   3.00x   0.250     0.0001" in table and "(50% hidden)" in table
     assert "not installed; give --peer" in as_table([ROW], [], False)
     assert '"out_ratio": 1.0' in as_json(Options(), [ROW], [overlap])
+
+
+@pytest.mark.parametrize("options", [{"rounds": 0}, {"mib": (1, 0)}])
+def test_what_cannot_be_timed_is_refused(options):
+    with pytest.raises(UsageError, match=f"--{next(iter(options))} must be at least 1"):
+        Options(**options)
+
+
+def test_a_peer_without_bitsandbytes_is_refused_before_anything_is_timed(tmp_path):
+    empty = tmp_path / "python"
+    empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    empty.chmod(0o755)
+    for python in (empty, Path("/no/python")):
+        with pytest.raises(UsageError, match="no Python with bitsandbytes"), peer(python):
+            pass
