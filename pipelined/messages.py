@@ -3,37 +3,42 @@
 from typing import NamedTuple
 
 
-class Activation(NamedTuple):
+class Message(NamedTuple):
+    """Which tensor between two stages it is; its kind says whether it goes down or up."""
+
+    step: int
+    pipe: int
+    stage: int
+    microbatch: int
+    kind = ""
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        return (self.kind, *self)
+
+
+class Activation(Message):
     """The input of `stage`, sent by the stage before it."""
 
-    step: int
-    pipe: int
-    stage: int
-    microbatch: int
-
-    @property
-    def key(self) -> tuple[int | str, ...]:
-        return ("activation", *self)
+    __slots__ = ()
+    kind = "activation"
 
 
-class Gradient(NamedTuple):
+class Gradient(Message):
     """The gradient of the output of `stage`, sent by the stage after it."""
 
-    step: int
-    pipe: int
-    stage: int
-    microbatch: int
+    __slots__ = ()
+    kind = "gradient"
 
-    @property
-    def key(self) -> tuple[int | str, ...]:
-        return ("gradient", *self)
+
+KINDS = (Activation.kind, Gradient.kind)
 
 
 def describe(key: tuple[int | str, ...] | None) -> str:
     """An address in words, for error messages."""
     if key is None:
         return "nothing"
-    if key[0] not in ("activation", "gradient"):
+    if key[0] not in KINDS:
         return "/".join(map(str, key))
     kind, step, pipe, stage, microbatch = key
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
@@ -41,6 +46,6 @@ def describe(key: tuple[int | str, ...] | None) -> str:
 
 def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
     """Step, pipe, stage and microbatch of an address, by name; nothing where it is not one between stages."""
-    if key[0] not in ("activation", "gradient"):
+    if key[0] not in KINDS:
         return {}
-    return dict(zip(Activation._fields, map(int, key[1:]), strict=True))
+    return dict(zip(Message._fields, map(int, key[1:]), strict=True))

@@ -16,7 +16,7 @@ from pipelined.compression import Compression
 from pipelined.device import Device
 from pipelined.due import PATIENCE, Due
 from pipelined.inbox import Address, Inbox
-from pipelined.messages import Activation, Gradient
+from pipelined.messages import Activation, Gradient, Message
 from pipelined.noise import Noise
 from pipelined.plan import Plan
 from pipelined.program import OPS, Instruction
@@ -182,9 +182,9 @@ class TrainWorker(Worker):
         self.seat.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
         return result
 
-    def _tell(self, at: Instruction, message: Activation | Gradient, tensor: Any) -> None:
+    def _tell(self, at: Instruction, message: Message, tensor: Any) -> None:
         async def send() -> None:
-            with self.seat.tracer.span("send", str(message.key[0]), **self._place(at)):
+            with self.seat.tracer.span("send", message.kind, **self._place(at)):
                 await self.seat.messages.send(peer, message.key, tensor)
 
         peer = self.seat.plan.holder(self.seat.group, message.pipe, message.stage)
