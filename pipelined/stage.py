@@ -17,6 +17,8 @@ from transports import Frame
 
 Alive = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
+Arrived = torch.Tensor | Frame
+"""What comes from another stage, or from this rank."""
 
 
 @dataclass
@@ -51,9 +53,7 @@ class Stage:
     def last(self) -> bool:
         return self.index == self.depth - 1
 
-    def forward(
-        self, which: Alive, x: torch.Tensor | Frame, noise: Noise, targets: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, which: Alive, x: Arrived, noise: Noise, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Forward one microbatch and keep what its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
@@ -68,12 +68,7 @@ class Stage:
         return output.detach().cpu()
 
     def backward(
-        self,
-        which: Alive,
-        gradient: torch.Tensor | Frame | None,
-        scale: float,
-        noise: Noise,
-        targets: torch.Tensor | None = None,
+        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
     ) -> torch.Tensor | None:
         """Backward one microbatch: parameters' gradients are added up, the input's is returned.
 
@@ -87,12 +82,7 @@ class Stage:
         return None if self.first else x.grad.cpu()
 
     def backward_input(
-        self,
-        which: Alive,
-        gradient: torch.Tensor | Frame | None,
-        scale: float,
-        noise: Noise,
-        targets: torch.Tensor | None = None,
+        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
     ) -> torch.Tensor | None:
         """The half of `backward` that returns; the other half stays pending, and nothing is added up yet.
 
@@ -108,7 +98,7 @@ class Stage:
         self.pending.pop(which).run()
 
     @torch.no_grad()
-    def evaluate(self, x: torch.Tensor | Frame) -> torch.Tensor:
+    def evaluate(self, x: Arrived) -> torch.Tensor:
         """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out."""
         with self._precision():
             return self.module(self._here(x), None)
@@ -118,7 +108,7 @@ class Stage:
         x, output = self.alive.pop(which)
         return x, self._apply(x, noise, targets) if self.recompute else output
 
-    def _seed(self, output: torch.Tensor, gradient: torch.Tensor | Frame | None, scale: float) -> torch.Tensor:
+    def _seed(self, output: torch.Tensor, gradient: Arrived | None, scale: float) -> torch.Tensor:
         return torch.full_like(output, scale) if gradient is None else self._here(gradient)
 
     def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
@@ -126,7 +116,7 @@ class Stage:
             output = self.module(x, noise)
         return self.model.loss(output, self._here(targets)) if self.last else output
 
-    def _here(self, arrived: torch.Tensor | Frame) -> torch.Tensor:
+    def _here(self, arrived: Arrived) -> torch.Tensor:
         """What arrived, as a tensor on this stage's device."""
         tensor = arrived.blocks[0].torch() if isinstance(arrived, Frame) else arrived
         return tensor.to(self.device)
