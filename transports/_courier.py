@@ -12,6 +12,7 @@ from functools import partial
 
 from transports._blocks import Block
 from transports._errors import TransportError
+from transports._freed import settle
 from transports._landing import copied
 from transports._slow_link import SlowLink
 
@@ -37,13 +38,7 @@ class _Parcel:
         self.handing: asyncio.Task[None] | None = None
 
     def settle(self, error: Exception | None = None) -> None:
-        if self.free.done():
-            return
-        if error is None:
-            self.free.set_result(None)
-        else:
-            self.free.set_exception(error)
-            self.free.exception()  # the sender may be gone; that is no news then
+        settle(self.free, error)
 
     def withdraw(self) -> None:
         """Its sender was cancelled: it arrives whole or not at all."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from transports._errors import TransportError, WireError
+from transports._freed import settle
 from transports._outflow import Outgoing
 
 NUMBERS = 1 << 16
@@ -40,13 +41,7 @@ class Held:
         self.views = [memoryview(bytes(view)) for view in self.views]
 
     def settle(self, error: BaseException | None = None) -> None:
-        if self.free.done():
-            return
-        if error is None:
-            self.free.set_result(None)
-        else:
-            self.free.set_exception(error)
-            self.free.exception()  # the sender may be gone; that is no news then
+        settle(self.free, error)
 
 
 class Shelf:

@@ -8,6 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from transports._freed import settle
+
 PIECES = 64
 CACHED_CHUNK = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
 LONG_BYTES = 4 << 20  # a longer frame is written in steps as large as the kernel takes
@@ -52,13 +54,7 @@ class Outgoing:
         self.views = deque(memoryview(bytes(view)) for view in self.views)
 
     def settle(self, error: Exception | None = None) -> None:
-        if self.written.done():
-            return
-        if error is None:
-            self.written.set_result(None)
-        else:
-            self.written.set_exception(error)
-            self.written.exception()  # the sender may be gone; that is no news then
+        settle(self.written, error)
 
 
 class Outflow:

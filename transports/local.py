@@ -13,6 +13,7 @@ from urllib.parse import SplitResult
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
+from transports._freed import settle
 from transports._landing import copied, fill, landing
 from transports._local_shared import LocalShared, Table
 from transports._matching import Mailbox
@@ -63,12 +64,7 @@ class _Held:
         self.release()
 
     def release(self, error: Exception | None = None) -> None:
-        if self.taken.done():
-            return
-        if error is None:
-            self.taken.set_result(None)
-        else:
-            self.taken.set_exception(error)
+        settle(self.taken, error)
 
 
 class Local(Transport):
