@@ -62,13 +62,42 @@ async def measure_hops(
         mine: list[list[float]] = []
         for size in effort.hops:
             taken = [
-                await _hop(actor, clock, (first, second), size, number, compute) for number in range(effort.repeats)
+                await hop(actor, clock, (first, second), size, number, compute) for number in range(effort.repeats)
             ]
             mine.append([seconds for seconds in taken if seconds is not None])
         everyone = await gather(actor.transport, f"hops {first} {second}", mine)
         for told in everyone:
             samples += [Sample((1.0, float(size)), tuple(s)) for size, s in zip(effort.hops, told, strict=True) if s]
     return _as_links(fit(samples), 0.0) if samples else None
+
+
+async def hop(
+    actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int, compute: Compute
+) -> float | None:
+    """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, None elsewhere.
+
+    Args:
+        number: which hop of this size between the two, not used before.
+        compute: as for `measure_hops`.
+    """
+    first, second = pair
+    body, key = np.ones(size, np.uint8), (first, second, size, number)
+    if actor.rank == first:
+        back = actor.start(actor.receive(second, ("back", *key)))
+        await clock.sleep(IDLE_S)
+        start = clock.now()
+        sent = actor.tell(second, ("there", *key), body)
+        await compute(BUSY_S)
+        frame, _ = await asyncio.gather(back, sent)
+        return (clock.now() - start - frame.note) / 2
+    if actor.rank == second:
+        await actor.receive(first, ("there", *key))
+        came = clock.now()
+        await clock.sleep(IDLE_S)
+        sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
+        await compute(BUSY_S)
+        await sent
+    return None
 
 
 async def measure_sums(
@@ -100,30 +129,6 @@ async def measure_sums(
         rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
         samples.append(Sample((alpha, beta), rest))
     return _as_links(fit(samples), gamma)
-
-
-async def _hop(
-    actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int, compute: Compute
-) -> float | None:
-    """Send there and back; the seconds of one way on the first of the two, None elsewhere."""
-    first, second = pair
-    body, key = np.ones(size, np.uint8), (first, second, size, number)
-    if actor.rank == first:
-        back = actor.start(actor.receive(second, ("back", *key)))
-        await clock.sleep(IDLE_S)
-        start = clock.now()
-        sent = actor.tell(second, ("there", *key), body)
-        await compute(BUSY_S)
-        frame, _ = await asyncio.gather(back, sent)
-        return (clock.now() - start - frame.note) / 2
-    if actor.rank == second:
-        await actor.receive(first, ("there", *key))
-        came = clock.now()
-        await clock.sleep(IDLE_S)
-        sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
-        await compute(BUSY_S)
-        await sent
-    return None
 
 
 async def _sum(group: Group, clock: Clock, size: int, algorithm: str) -> float:
