@@ -4,17 +4,21 @@ The one rule: on a transport that outlives its peers, whoever raises has its arr
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from collectives._group import Group
 from collectives._reduction import Reduction
 from collectives._vector import Vector
+from collectives.all_reduce import _wide
 from collectives.all_reduce._known import known
 
 Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
 
 
-async def all_reduce(group: Group, array: Any, op: str = "sum", algorithm: str = "auto") -> None:
+async def all_reduce(
+    group: Group, array: Any, op: str = "sum", algorithm: str = "auto", accumulate: str | None = None
+) -> None:
     """Reduce the arrays of all ranks of the group, in place; every rank ends with the same bits.
 
     Shapes: the same on every rank, 0 elements allowed.
@@ -23,19 +27,25 @@ async def all_reduce(group: Group, array: Any, op: str = "sum", algorithm: str =
         array: a contiguous numpy array or CPU torch tensor.
         op: "sum", "mean" (a sum divided once, at the end) or "max" (a NaN anywhere wins).
         algorithm: the name of a file in this package; equal on all ranks.
+        accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (a float32 array is
+            summed so anyway); None sums in the array's own dtype. Equal on all ranks.
     Raises:
-        ValueError: the algorithm, the op or the array is refused; nothing was sent and the group is as before.
+        ValueError: the algorithm, the op, the array or its accumulation is refused; nothing was sent and
+            the group is as before.
         BrokenGroup: an earlier collective of the group was left half done.
         Mismatch: lengths, dtypes, ops or algorithms differ between ranks; all of them raise it, and it names both.
         TransportError: a rank or link failed; all ranks of the group raise it.
         After the last two the group is broken, and the array is as it was where the group is `intact`; else it holds
         partial sums.
     Cancelled: as after a TransportError, but the other ranks wait until the transport tells them.
-    Cost: see each algorithm. With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
+    Cost: see each algorithm; accumulated in float32, half-width floats travel as such (see `_wide`).
+        With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
     run = known(algorithm).all_reduce
     vector = Vector.of(array)
     reduction = Reduction(op, vector)
+    if _wide.check(accumulate, vector):
+        run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
     async with group.calling(f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"):
         if not len(vector):
             await group.meet()

@@ -16,7 +16,7 @@ from collectives.all_reduce._known import algorithms, known
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run `shared` where it can be, else the algorithm that `choose` names."""
     chosen = await chosen_by(group, vector.nbytes)
-    group.call.state(group.call.terms.replace(" by auto", f" by auto, {chosen}", 1))
+    group.call.state(group.call.terms.replace(" by auto:", f" by auto, {chosen}:", 1))  # of many blocks, the first's
     await known(chosen).all_reduce(group, vector, reduction)
 
 
