@@ -184,7 +184,7 @@ async def _bench(transport: Transport, options: Options) -> None:
     here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
-        library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0").split())
         print(told(options, library, rows), flush=True)
     here.sums["gloo"].close()
     comm.Free()
