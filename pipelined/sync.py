@@ -5,11 +5,12 @@ after the flush otherwise: started in a busy stretch it would only slow the comp
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from collectives import Group, all_reduce
 from pipelined.bucket_names import Stages
+from pipelined.errors import UsageError
 
 if TYPE_CHECKING:  # it needs torch, which pricing the same sums does without
     from pipelined.buckets import Bucket
@@ -83,3 +84,28 @@ async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucke
     await all_reduce(groups[bucket.stages], host, "sum", algorithm)
     if host is not bucket.gradient:
         bucket.gradient.copy_(host)
+
+
+async def ready_groups(groups: Iterable[Group], algorithm: str) -> None:
+    """Make ready what the transport must have for an algorithm, in one order on all ranks, who all call this.
+
+    Raises:
+        UsageError: it has no such thing for these ranks; all groups have been asked by then, so nobody waits for one.
+    """
+    lacking = []
+    for group in sorted(groups, key=lambda group: group.channel):
+        if group.size > 1 and not await _is_ready(group, algorithm):
+            lacking.append(group)
+    if lacking:
+        fact = f"this transport has no {algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
+        raise UsageError(f"{fact}; choose another --all-reduce, or leave it to auto")
+
+
+async def _is_ready(group: Group, algorithm: str) -> bool:
+    if algorithm == "shared":
+        return await group.shared() is not None
+    if algorithm != "native":
+        return True
+    if group.native is not None:
+        await group.native.ready()
+    return group.native is not None

@@ -23,8 +23,9 @@ from pipelined.optimizer import Recipe, restore, state_of, update
 from pipelined.order import Order, follow_order
 from pipelined.plan import Plan
 from pipelined.replica import Replica, build_replica
+from pipelined.runtime import together
 from pipelined.stage import Stage
-from pipelined.sync import GradientSync, sum_over_holders
+from pipelined.sync import GradientSync, ready_groups, sum_over_holders
 from pipelined.trace import Tracer
 from pipelined.train_worker import Feed, Seat, TrainWorker
 from pipelined.walk import Walk, plan_walk
@@ -177,11 +178,9 @@ class Trainer:
             await sum_over_holders(self._groups, self.numerics.all_reduce, bucket)
 
     async def _ready_groups(self) -> None:
-        """Where the transport's own sums are used, make its groups ready in one order on all ranks."""
-        if self.numerics.all_reduce == "native":
-            for group in sorted(self._groups.values(), key=lambda group: group.channel):
-                if group.size > 1 and group.native is not None:
-                    await group.native.ready()
+        """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
+        groups = ready_groups(self._groups.values(), self.numerics.all_reduce)
+        await together(self.seat.actor.transport, "sums", groups)
 
     def _bucket_groups(self) -> dict[Stages, Group]:
         transport, channels = self.seat.actor.transport, self.replica.channels

@@ -84,6 +84,15 @@ def test_under_torchrun_one_rank_tells_and_every_rank_ends_with_2(flags, request
     assert re.findall(r"exitcode  : (-?\d+)", done.stderr) == ["2"] * 4, done.stderr
 
 
+@pytest.mark.parametrize("algorithm", ["native", "shared"])
+def test_sums_that_the_transport_cannot_offer_are_refused_before_the_first_step(algorithm):
+    command = [sys.executable, "-m", "apps.gpt2", "--depth", 2, "--all-reduce", algorithm, "--transport", "local"]
+    done = launched(command, timeout=60)
+    assert done.returncode == 2, done.stderr
+    fact = f"error: this transport has no {algorithm} all-reduce for these ranks (ranks: (0, 1))"
+    assert done.stderr.startswith(fact) and len(done.stderr.splitlines()) == 1 and "step" not in done.stdout
+
+
 @contextmanager
 def port(taken):
     """A port on loopback: somebody listens there, or it has just become free."""
