@@ -79,8 +79,9 @@ async def decide(transport: Transport, subject: Subject, launch: Launch, ruled: 
     Raises:
         AgreedError: nothing fits the memory.
     """
-    sizes = worth_timing(sizes_that_fit(subject, transport.world_size, await _limit(transport, launch)), ruled)
-    answer = await _searched(transport, subject, launch, sizes, BRIEF, SEARCH_S)
+    limit = await _limit(transport, launch)
+    sizes = worth_timing(await _sizes(transport, subject, limit), ruled)
+    answer = await _searched(transport, subject, launch, limit, sizes, BRIEF, SEARCH_S)
     outcome = answer and await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
     return await _told(transport, outcome and weigh(answer, outcome))
 
@@ -89,10 +90,11 @@ async def decide_among_all(transport: Transport, subject: Subject, launch: Launc
     """Measure thoroughly, search everything, try the best, and take what took least; all ranks call this together.
 
     Raises:
-        AgreedError: nothing fits the memory.
+        AgreedError: nothing fits the memory, or no plan is of the kind asked for.
     """
-    sizes = sizes_that_fit(subject, transport.world_size, await _limit(transport, launch))
-    answer = await _searched(transport, subject, launch, sizes, THOROUGH, inf)
+    limit = await _limit(transport, launch)
+    sizes = await _sizes(transport, subject, limit)
+    answer = await _searched(transport, subject, launch, limit, sizes, THOROUGH, inf)
     answer = await tried(transport, subject, launch, answer, TRIES)
     best = answer and answer.chosen
     return await _told(transport, best and Decision(best.candidate, reason(answer), best.expected_s))
@@ -105,17 +107,29 @@ async def _limit(transport: Transport, launch: Launch) -> float:
     return await share(transport, "limit", memory_share(ranks_here(launch, transport.world_size)))
 
 
+async def _sizes(transport: Transport, subject: Subject, limit: float) -> list[int]:
+    """The microbatches worth timing; where there are none, all ranks say so together."""
+    return await together(transport, "sizes", asyncio.to_thread(sizes_that_fit, subject, transport.world_size, limit))
+
+
 async def _searched(
-    transport: Transport, subject: Subject, launch: Launch, sizes: list[int], effort: Effort, seconds: float
+    transport: Transport,
+    subject: Subject,
+    launch: Launch,
+    limit: float,
+    sizes: list[int],
+    effort: Effort,
+    seconds: float,
 ) -> Answer | None:
     """What was found, on rank 0.
 
     Args:
+        limit: bytes a rank may hold.
         seconds: after which the search contents itself with the best so far.
     """
     from pipelined.planner.measure import measure
 
-    ranks, limit = transport.world_size, await _limit(transport, launch)
+    ranks = transport.world_size
     found = await measure(transport, subject, sizes, launch, Machine(Links()), ranks, _quietly, effort)
 
     def searched() -> Answer | None:
