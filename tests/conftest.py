@@ -5,6 +5,7 @@ that has gone on.
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     repeatable = "CI" in os.environ or config.getoption("--with-mpi")
     settings.load_profile("repeatable" if repeatable else "exploring")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in its background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
