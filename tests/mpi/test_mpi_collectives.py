@@ -8,23 +8,12 @@ from mpi4py import MPI
 
 from collectives import Group, all_gather, all_reduce, all_to_all, barrier, broadcast, reduce_scatter, segment
 from collectives.all_reduce import algorithms, known
-from transports import new_event_loop, open_transport
+from tests.mpi.every_rank import on_every_rank
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
 
 pytestmark = pytest.mark.mpi
-
-
-def on_every_rank(work):
-    """Run `work(transport)` here, as all ranks do."""
-
-    async def main():
-        async with await open_transport("mpi://") as transport:
-            await asyncio.wait_for(work(transport), 60)
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main())
 
 
 def normal(length, rank, dtype="float32"):

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import transports._mpi_shared
 from collectives import Group, all_reduce
+from tests.mpi.every_rank import on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
 from transports._shared_windows import KEEPS_ORDER
 
@@ -18,17 +19,6 @@ pytestmark = [
     pytest.mark.mpi(min_size=2),
     pytest.mark.skipif(not KEEPS_ORDER, reason="this processor does not keep a rank's writes in order"),
 ]
-
-
-def on_every_rank(work):
-    """Run `work(transport)` here, as all ranks do."""
-
-    async def main():
-        async with await open_transport("mpi://") as transport:
-            await asyncio.wait_for(work(transport), 60)
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main())
 
 
 def test_nothing_is_sent_by_the_second_call_and_bits_are_those_of_the_order_of_ranks():
