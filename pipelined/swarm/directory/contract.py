@@ -1,0 +1,127 @@
+"""What a directory promises: a small, linearizable map of keys to values, with leases, watches and compare-and-set.
+
+Everything that must be agreed on in a swarm is agreed on here and nowhere else. Revisions are those of etcd: one
+number for the whole map that each change raises by one; a key's revision is that of its last change, 0 where it does
+not exist. Values are bytes; what they mean is the caller's business.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A key that exists.
+
+    Args:
+        revision: of its last change.
+        lease: the lease that it dies with; 0: none.
+    """
+
+    value: bytes
+    revision: int
+    lease: int = 0
+
+
+class Change(NamedTuple):
+    """One key was put (`entry`) or is gone (None)."""
+
+    key: str
+    entry: Entry | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything below a prefix at one revision."""
+
+    revision: int
+    entries: Mapping[str, Entry]
+
+
+class CutOff(Exception):
+    """The directory cannot be reached. Whoever hears this must commit nothing until it can be reached again."""
+
+
+class LeaseLost(Exception):
+    """The lease ran out or was revoked, and every key bound to it is gone; begin again under a new incarnation."""
+
+
+class Conflict(Exception):
+    """A transaction did not happen, for some key was not as expected; `found` is what those expected are now."""
+
+    def __init__(self, found: Mapping[str, Entry | None]):
+        super().__init__("not as expected: " + ", ".join(sorted(found)))
+        self.found = found
+
+
+class Lease(ABC):
+    """A promise to be heard from. Time is counted by the directory's own monotonic clock, never compared.
+
+    Attributes:
+        number: names it in entries.
+        seconds: how long after the last renewal it lives.
+    """
+
+    number: int
+    seconds: float
+
+    @abstractmethod
+    async def renew(self) -> None:
+        """Say that the holder lives. Raises LeaseLost; CutOff."""
+
+    @abstractmethod
+    async def revoke(self) -> None:
+        """Give it up: its keys are gone at once. Raises CutOff."""
+
+
+class Directory(ABC):
+    """A client. Calls go to the directory, and raise `CutOff` where it gives no answer in the time observed to do.
+
+    Between a kill and a restart of the directory calls wait and try again for as long as `patience` seconds.
+    """
+
+    @abstractmethod
+    async def read(self, prefix: str = "") -> View:
+        """All keys that begin with the prefix, as of now: a linearizable read."""
+
+    @abstractmethod
+    async def transact(
+        self,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: Lease | None = None,
+    ) -> int:
+        """Change all or nothing.
+
+        Args:
+            expect: the revision that each of these keys must have, 0 for one that must not exist.
+            put: new values; bound to `lease`, if given.
+            delete: keys that are to be gone; need not exist.
+        Returns: the revision of the change.
+        Raises: Conflict; LeaseLost: the lease given is gone. CutOff: it is unknown whether it happened (it happens at
+            most once); read to find out.
+        """
+
+    @abstractmethod
+    def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
+        """Every change below the prefix with a revision above `after`, in order, each revision's changes together.
+
+        Survives a restart of the directory. Raises CutOff as other calls do.
+        """
+
+    @abstractmethod
+    async def grant(self, seconds: float) -> Lease:
+        """A new lease."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the connection; leases run on."""
+
+    async def __aenter__(self) -> "Directory":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

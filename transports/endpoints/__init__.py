@@ -1,0 +1,5 @@
+"""An open network: parties come, go and fail, and are found by their addresses. One verb, `ask`."""
+
+from transports.endpoints._contract import Answer, Endpoint, Handler, Party, Question, Refusal, Unreachable
+
+__all__ = ["Answer", "Endpoint", "Handler", "Party", "Question", "Refusal", "Unreachable"]
