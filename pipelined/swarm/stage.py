@@ -69,4 +69,8 @@ class SwarmStage(Protocol):
         """Every tensor that the next step depends on, parameters and optimizer, by name; views, not copies."""
 
     def load(self, state: Mapping[str, Block]) -> None:
-        """Take all of `state` over, losslessly. Raises ValueError: names, dtypes or shapes differ; nothing is changed."""
+        """Take all of `state` over, losslessly.
+
+        Raises:
+            ValueError: names, dtypes or shapes differ; nothing is changed.
+        """

@@ -1,0 +1,183 @@
+"""The sum over a stage's peers: each owns a slice, adds what the others bring, and hands the same bytes to all.
+
+A round has a name and a fixed list of members; it ends with every member holding equal bits, or it is aborted and
+nothing is changed: the sums that went in are only read. Slices go in pieces, so that adding and sending overlap. With
+a codec the owner decodes the very bytes it hands out, so that replicas stay equal to the bit.
+
+Cost: each member sends and receives 2(M-1)/M of the sums' bytes (less with a codec), in two steps a piece.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipelined.actor import first_cause
+from pipelined.swarm.membership import Gone
+from pipelined.swarm.records import Peer
+from transports import Block, WireError, pack, unpack
+from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
+
+PIECE_BYTES = 4 << 20
+UNDER_WAY = 4  # pieces asked for at once from one owner
+TOPIC = "piece"
+RoundName = tuple[int, int]
+"""(term, attempt): the term is the revision at which its conductor began to lead."""
+
+
+@dataclass
+class _Piece:
+    """What one owner gathers for one piece."""
+
+    brought: dict[int, np.ndarray] = field(default_factory=dict)
+    total: "asyncio.Future[tuple[tuple[Block, ...], Any]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Round:
+    """One member's part in one sum.
+
+    Args:
+        name: the same for all members, never used twice; a later round's is greater.
+        members: in the order in which sums are added.
+        me: which of them this is.
+        sums: this member's, flat; not written to.
+        codec: of `transports.find_codec`, or none.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, codec: str | None
+    ):
+        self.name, self._members, self._me, self._codec = name, members, me, codec
+        self._endpoint, self._sums = endpoint, sums
+        self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
+        self._step = max(1, PIECE_BYTES // sums.itemsize)
+        self._pieces: dict[int, _Piece] = {}
+        self._aborted: Refusal | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    async def run(self) -> np.ndarray:
+        """Take part, and return the total.
+
+        Raises:
+            Refusal: the round was aborted, here or by another. Gone: a member was lost (it is named).
+        """
+        total = np.empty_like(self._sums)
+        try:
+            async with asyncio.timeout(None) as self._scope, asyncio.TaskGroup() as tasks:
+                for owner in range(len(self._members)):
+                    tasks.create_task(self._gather(owner, total))
+        except TimeoutError:
+            raise self._aborted from None
+        except BaseExceptionGroup as group:
+            error = first_cause(group)
+            self.abort(str(error))
+            raise error from None
+        return total
+
+    async def take(self, question: Question) -> Answer:
+        """A member brings its part of one of my pieces, and gets the total.
+
+        Raises:
+            Refusal: aborted, or it is no part of what is summed here.
+        """
+        note = question.note
+        position, start = note["from"], note["start"]
+        piece = self._piece(start)
+        part = self._decoded(question.blocks, note.get("codec"), self._span(start))
+        if position not in range(len(self._members)) or position in piece.brought or piece.total.done():
+            raise Refusal("strange piece", position=position)
+        self._bring(piece, position, part)
+        blocks, codec_note = await asyncio.shield(piece.total)
+        return Answer(blocks, {"codec": codec_note})
+
+    def abort(self, why: str) -> None:
+        """Give the round up: whoever waits here is refused."""
+        if self._aborted:
+            return
+        self._aborted = Refusal("round aborted", why=why)
+        if self._scope and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+        for piece in self._pieces.values():
+            if not piece.total.done():
+                piece.total.set_exception(self._aborted)
+                piece.total.exception()  # looked at here: nobody may be waiting
+
+    async def _gather(self, owner: int, total: np.ndarray) -> None:
+        """Bring one owner my part of its slice, piece by piece, and put its totals where they belong."""
+        starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
+        limit = asyncio.Semaphore(UNDER_WAY)
+
+        async def one(start: int) -> None:
+            async with limit:
+                span = self._span(start)
+                total[span] = await (self._own(start, span) if owner == self._me else self._ask(owner, start, span))
+
+        async with asyncio.TaskGroup() as tasks:
+            for start in starts:
+                tasks.create_task(one(start))
+
+    async def _own(self, start: int, span: slice) -> np.ndarray:
+        piece = self._piece(start)
+        self._bring(piece, self._me, self._sums[span])
+        blocks, note = await asyncio.shield(piece.total)
+        return self._decoded(blocks, note, span)
+
+    async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
+        member = self._members[owner]
+        blocks, note = self._encoded(self._sums[span])
+        told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
+        try:
+            answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
+        except Unreachable as error:
+            raise Gone(member.name) from error
+        return self._decoded(answer.blocks, answer.note["codec"], span)
+
+    def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
+        piece.brought[position] = part
+        if len(piece.brought) == len(self._members):
+            piece.total.set_result(self._encoded(self._added(piece)))
+            piece.brought = {}
+
+    def _added(self, piece: _Piece) -> np.ndarray:
+        """In the members' order: the same bits whoever came first."""
+        total = piece.brought[0].copy()
+        for position in range(1, len(self._members)):
+            total += piece.brought[position]
+        return total
+
+    def _piece(self, start: int) -> _Piece:
+        """What is gathered for the piece that begins here; it must be one of mine."""
+        first, last = self._bounds[self._me], self._bounds[self._me + 1]
+        if self._aborted:
+            raise self._aborted
+        if type(start) is not int or start not in range(first, last, self._step):
+            raise Refusal("strange piece", start=str(start))
+        return self._pieces.setdefault(start, _Piece())
+
+    def _span(self, start: int) -> slice:
+        owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
+        return slice(start, min(start + self._step, self._bounds[owner + 1]))
+
+    def _encoded(self, part: np.ndarray) -> tuple[tuple[Any, ...], Any]:
+        if self._codec is None:
+            return (part,), None
+        packed = pack(self._codec, [part], "gradient sums")
+        return tuple(packed.blocks), packed.note
+
+    def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
+        """What came, as numbers; it must be as many as the span has.
+
+        Raises:
+            Refusal: it is not.
+        """
+        try:
+            (block,) = unpack(blocks, note) if note is not None else map(Block.of, blocks)
+        except (WireError, ValueError) as error:
+            raise Refusal("strange piece", why=str(error)) from error
+        if block.dtype != self._sums.dtype.name or block.shape != (span.stop - span.start,):
+            raise Refusal("strange piece", dtype=block.dtype, shape=str(block.shape))
+        return block.numpy()

@@ -1,0 +1,148 @@
+"""Who is in the swarm and which step stands, as this process last heard from the directory.
+
+The one rule: nobody else is believed about either. `Roster` follows; `Standing` is this process's own place in it, kept
+by a lease. A process cut off from the directory knows that it is (`cut_off`), goes on computing, and decides nothing.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from pipelined.clock import Clock
+from pipelined.swarm.directory import Change, CutOff, Directory, Entry, View
+from pipelined.swarm.records import CONDUCTOR, HEAD, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Record, Trainer
+
+Named = TypeVar("Named", Peer, Trainer)
+RETRY_S = 0.2
+"""How long a process cut off from the directory waits before it asks again."""
+
+
+class Gone(Exception):
+    """The peer that was being asked is no longer a member, as it was then."""
+
+
+class Roster:
+    """The swarm as the directory has it.
+
+    Attributes:
+        head: the step that stands; None before there is one.
+        head_revision, conductor_revision: of those keys, to be expected in a transaction; 0 where they are not.
+        peers, trainers: by name.
+        cut_off: the directory does not answer.
+        strange: records that could not be read, by key: whoever wrote them is not what we are.
+    """
+
+    def __init__(self, directory: Directory, clock: Clock):
+        self.directory, self._clock = directory, clock
+        self.head: Head | None = None
+        self.conductor: Conductor | None = None
+        self.head_revision = self.conductor_revision = self.revision = 0
+        self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
+        self.cut_off, self.strange = False, dict[str, str]()
+        self._keys = set[str]()
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leaving = defaultdict[tuple[str, int], list[Callable[[], None]]](list)
+
+    async def follow(self) -> None:
+        """Keep up with the directory until cancelled."""
+        while True:
+            try:
+                self._take_view(await self.directory.read())
+                async for changes in self.directory.watch("", self.revision):
+                    self._take(changes)
+            except CutOff:
+                self.cut_off = True
+                self._tell()
+                await self._clock.sleep(RETRY_S)
+
+    def serving(self, stage: int) -> list[Peer]:
+        """The peers of a stage that take work, by name."""
+        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase == Phase.SERVING]
+
+    def holding(self, stage: int) -> list[Peer]:
+        """The peers of a stage that have its state: those that serve and those about to leave."""
+        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase != Phase.JOINING]
+
+    def is_here(self, who: Peer | Trainer) -> bool:
+        """Whether this member, in this incarnation, still is one."""
+        known = (self.peers if isinstance(who, Peer) else self.trainers).get(who.name)
+        return known is not None and known.incarnation == who.incarnation
+
+    async def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Wait until this holds; it is looked at after every change."""
+        while not holds():
+            await asyncio.shield(self._changed)
+
+    @asynccontextmanager
+    async def while_here(self, who: Peer) -> AsyncIterator[asyncio.Timeout]:
+        """Run the block for as long as this peer is a member; its time-out may be set further.
+
+        Raises:
+            Gone: it went first, or the block took longer than the time-out it had set.
+        """
+        loop, key = asyncio.get_running_loop(), (who.name, who.incarnation)
+        if not self.is_here(who):
+            raise Gone(who.name)
+        try:
+            async with asyncio.timeout(None) as scope:
+
+                def leave() -> None:
+                    if not scope.expired():
+                        scope.reschedule(loop.time())
+
+                self._leaving[key].append(leave)
+                try:
+                    yield scope
+                finally:
+                    self._leaving[key].remove(leave)
+                    if not self._leaving[key]:
+                        del self._leaving[key]
+        except TimeoutError as error:
+            raise Gone(who.name) from error
+
+    def _take_view(self, view: View) -> None:
+        gone = self._keys - view.entries.keys()
+        self._take([Change(key, None, view.revision) for key in gone])
+        self._take([Change(key, entry, view.revision) for key, entry in view.entries.items()])
+        self.revision = view.revision
+
+    def _take(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self.revision = max(self.revision, change.revision)
+            (self._keys.discard if change.entry is None else self._keys.add)(change.key)
+            self.strange.pop(change.key, None)
+            try:
+                self._note(change.key, change.entry)
+            except ValueError as error:
+                self.strange[change.key] = str(error)
+        self.cut_off = False
+        self._tell()
+
+    def _note(self, key: str, entry: Entry | None) -> None:
+        revision = entry.revision if entry else 0
+        if key == HEAD:
+            self.head, self.head_revision = _read(Head, entry), revision
+        elif key == CONDUCTOR:
+            self.conductor, self.conductor_revision = _read(Conductor, entry), revision
+        elif key.startswith(PEERS):
+            self._place(self.peers, key.removeprefix(PEERS), _read(Peer, entry))
+        elif key.startswith(TRAINERS):
+            self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
+
+    def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
+        before = known.pop(name, None)
+        if now is not None:
+            known[name] = now
+        if before is not None and (now is None or now.incarnation != before.incarnation):
+            for leave in list(self._leaving.get((name, before.incarnation), ())):
+                leave()
+
+    def _tell(self) -> None:
+        self._changed.set_result(None)
+        self._changed = asyncio.get_running_loop().create_future()
+
+
+def _read(kind: type[Record], entry: Entry | None) -> Record | None:
+    return kind.unpack(entry.value) if entry else None

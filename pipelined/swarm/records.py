@@ -1,0 +1,133 @@
+"""What a swarm keeps in its directory: who is there, who conducts, and which step stands. Nothing else is agreed on.
+
+    head              Head             the step that stands, and the peers that hold its state
+    conductor         Conductor        who leads the next step there; dies with its lease
+    peers/NAME        Peer             a peer; dies with its lease
+    trainers/NAME     Trainer          a trainer; dies with its lease
+
+The one rule: a record read is checked field by field, for anybody with the key may have written it. An incarnation is
+the number of the lease that a record is bound to, so a newer one is always greater.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self
+
+import msgpack
+
+HEAD, CONDUCTOR, PEERS, TRAINERS = "head", "conductor", "peers/", "trainers/"
+
+
+class Phase(StrEnum):
+    """What a peer is doing."""
+
+    JOINING = "joining"  # fetching its stage's state
+    SERVING = "serving"
+    LEAVING = "leaving"  # takes no new work; what it has counted still counts
+
+
+class Record:
+    """To bytes and back, checked."""
+
+    def pack(self) -> bytes:
+        return msgpack.packb(asdict(self))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            ValueError: it is none of this kind; the field is named.
+        """
+        told = _mapping(cls, data)
+        wanted = {entry.name: entry for entry in fields(cls)}
+        if told.keys() != wanted.keys():
+            raise ValueError(f"not a {cls.__name__} (fields: {sorted(told)}, expected: {sorted(wanted)})")
+        for name, value in told.items():
+            kind = wanted[name].metadata.get("kind") or wanted[name].type
+            if type(value) is not kind:
+                raise ValueError(f"{cls.__name__}.{name} is a {type(value).__name__}, expected a {kind.__name__}")
+        return cls(**told)
+
+
+def _mapping(cls: type, data: bytes) -> dict[str, Any]:
+    try:
+        told = msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise ValueError(f"not a {cls.__name__}: {error}") from error
+    if type(told) is not dict or any(type(name) is not str for name in told):
+        raise ValueError(f"not a {cls.__name__} (got: {type(told).__name__})")
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Peer(Record):
+    """A peer as all see it.
+
+    Args:
+        address: of its endpoint.
+        incarnation: the lease that this stands by.
+        stage: which it holds, or is fetching.
+        phase: see `Phase`.
+        model: digest of model, code and tokenizer.
+    """
+
+    name: str
+    address: str
+    incarnation: int
+    stage: int
+    phase: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer(Record):
+    """A trainer as all see it."""
+
+    name: str
+    address: str
+    incarnation: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conductor(Record):
+    """Who leads: the trainer of this name and address."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head(Record):
+    """The step that stands: what was decided last.
+
+    Args:
+        step: the next to be taken; 0 before the first.
+        round: names the sums that led here, and so who took part; "" before the first.
+        members: by stage, the names of those who took part.
+        scale: what their sums were multiplied by for the update.
+        loss: mean over the step's samples; 0 before the first.
+        norm: of the mean gradient, over all stages.
+        moves: peers that are to go to other stages from here on, by name.
+        stages: how many stages the model has.
+        model: digest of the whole model: who has another is refused.
+    """
+
+    stages: int
+    model: str
+    step: int = 0
+    round: str = ""
+    members: list[list[str]] = field(default_factory=list, metadata={"kind": list})
+    scale: float = 0.0
+    loss: float = 0.0
+    norm: float = 0.0
+    moves: dict[str, int] = field(default_factory=dict, metadata={"kind": dict})
+
+    def __post_init__(self) -> None:
+        if not all(type(stage) is list and all(type(name) is str for name in stage) for stage in self.members):
+            raise ValueError(f"Head.members is not a list of names by stage (got: {self.members!r:.80})")
+        if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
+            raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
+        if self.stages < 1 or self.step < 0:
+            raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
