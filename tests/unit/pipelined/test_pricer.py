@@ -4,9 +4,13 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelined.checker import check
+from pipelined.clock import Deadlock
 from pipelined.pricer import Costs, price, price_schedule
+from pipelined.program import Program
 from pipelined.recorder import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from pipelined.schedules.gpipe import layout as one_pipe
@@ -114,6 +118,23 @@ def test_a_split_backward_passes_the_gradient_on_before_its_weight_half():
 def test_a_schedule_costs_what_its_program_costs(name, costs):
     shape = Shape(4, 8)
     assert price_schedule(find(name), shape, costs) == price(record(find(name), shape, costs), costs)
+
+
+@given(data=st.data())
+def test_one_pass_over_a_program_finds_the_moments_that_its_coroutines_find(data):
+    """Costs are multiples of 1/8, so that neither way rounds."""
+    schedule = find(data.draw(st.sampled_from(known())))
+    shape = Shape(2 * data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)) * 8)
+    eighths = st.lists(st.integers(1, 40).map(lambda n: n / 8), min_size=shape.depth, max_size=shape.depth)
+    costs = Costs(*(data.draw(eighths, op) for op in "FBIW"), p2p=data.draw(st.integers(0, 9)) / 8)
+    assert price_schedule(schedule, shape, costs) == price(record(schedule, shape, costs), costs)
+
+
+def test_a_program_that_was_not_checked_and_deadlocks_is_no_timeline():
+    right = record(find("gpipe"), Shape(2, 1))
+    first, second = right.workers
+    with pytest.raises(Deadlock, match=r"worker 0 waits for \('gradient', 0, 0, 0\), which never comes"):
+        price(Program(right.layout, (first, second[:1])), Costs())
 
 
 def answers(asking, costs, p2p=0.0):
