@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives._pieces import Range
 from collectives._vector import Vector
 
 # dtypes that each op makes sense for: floating, complex, signed, unsigned, boolean
@@ -43,6 +44,13 @@ class Reduction:
     def combine(self, first: Any, second: Any, out: Any) -> None:
         """Reduce `first` and `second` element by element into `out`, which may be either of them."""
         self._combine(first, second, out=out)
+
+    def into(self, vector: Vector, span: Range, other: Vector, mine_first: bool = True) -> None:
+        """Reduce the first elements of another vector into those of `span`, which are kept before."""
+        for low, high in vector.kept(*span):
+            mine, theirs = vector.elements[low:high], other.elements[low - span[0] : high - span[0]]
+            first, second = (mine, theirs) if mine_first else (theirs, mine)
+            self.combine(first, second, mine)
 
     def finish(self, elements: Any, size: int) -> None:
         """Make of the reduced elements of `size` ranks the result: only a mean still has to be divided."""

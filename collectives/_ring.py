@@ -84,6 +84,7 @@ class Walk:
         for step in range(start, min(stop, turn)):
             await self._reduce(previous, step + 1, ready)
         for low, high in self._met(max(start, turn) + 1, stop + 1):
+            self.vector.keep(low, high)
             await self.group.receive(previous, self.vector.bytes(low, high))
             ready.release()
 
@@ -93,8 +94,7 @@ class Walk:
         scratch = group.scratch(vector, -(-len(vector) // group.size), self.stride)
         for low, high in self._met(step, step + 1):
             await group.receive(previous, scratch.bytes(0, high - low))
-            mine = vector.elements[low:high]
-            self.reduction.combine(mine, scratch.elements[: high - low], mine)
+            self.reduction.into(vector, (low, high), scratch)
             if whole:
-                self.reduction.finish(mine, group.size)
+                self.reduction.finish(vector.elements[low:high], group.size)
             ready.release()

@@ -18,6 +18,7 @@ async def send_pieces(group: Group, to: int, vector: Vector, span: Range) -> Non
 async def receive_pieces(group: Group, source: int, vector: Vector, span: Range) -> None:
     """Receive what `send_pieces` sends straight into the elements of `span`."""
     for low, high in group.pieces(vector, span):
+        vector.keep(low, high)
         await group.receive(source, vector.bytes(low, high))
 
 
@@ -26,5 +27,4 @@ async def reduce_pieces(group: Group, source: int, vector: Vector, span: Range, 
     scratch = group.scratch(vector, span[1] - span[0])
     for low, high in group.pieces(vector, span):
         await group.receive(source, scratch.bytes(0, high - low))
-        mine = vector.elements[low:high]
-        reduction.combine(mine, scratch.elements[: high - low], mine)
+        reduction.into(vector, (low, high), scratch)

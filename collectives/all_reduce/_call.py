@@ -57,10 +57,10 @@ async def all_reduce(
 
 async def _restoring(run: Algorithm, group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run it so that the array is either reduced, here and wherever else nobody fails, or as it was."""
-    kept = group.kept(vector)
+    kept = group.keeping(vector)
     try:
-        await run(group, vector, reduction)
+        await run(group, vector.watched(kept.keep), reduction)
         await group.meet()  # else who has all it needs would go on, while another still misses what a lost rank had
     except BaseException:
-        vector.data[:] = kept
+        kept.restore()
         raise

@@ -30,9 +30,7 @@ async def _swap(group: Group, vector: Vector, reduction: Reduction, scratch: Vec
     rank = _fold.rank_of(partner, group.size)
     for low, high in group.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
-        mine, theirs = vector.elements[low:high], scratch.elements[: high - low]
-        first, second = (mine, theirs) if member < partner else (theirs, mine)
-        reduction.combine(first, second, mine)
+        reduction.into(vector, (low, high), scratch, mine_first=member < partner)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:

@@ -105,6 +105,7 @@ async def _whole(places: Places, vector: Vector, reduction: Reduction) -> None:
     places.greet()
     await places.memory.meet()
     places.compare()
+    vector.keep(0, length)
     _combine([window.elements[at : at + length] for window in windows], vector.elements, reduction)
     reduction.finish(vector.elements, places.size)
 
@@ -144,6 +145,7 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
     mine = window.elements[into : into + high - low]
     _combine(operands, mine, reduction)
     reduction.finish(mine, places.size)
+    vector.keep(low, high)
     vector.bytes(low, high)[:] = window.bytes(into, into + high - low)
 
 
@@ -152,6 +154,7 @@ def _take(places: Places, vector: Vector, chunk: Range) -> None:
     at = places.reduced(places.memory.meetings - 1)
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
+        vector.keep(low, high)
         vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
 
 
