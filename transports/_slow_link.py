@@ -24,13 +24,13 @@ class Passage:
 
 
 class SlowLink:
-    """One direction between two ranks.
+    """One direction between two ends.
 
     Args:
-        ends: the ranks it leads from and to; with the seed they decide what is lost, and when.
+        ends: the ranks or names it leads from and to; with the seed they decide what is lost, and when.
     """
 
-    def __init__(self, shape: Shape, ends: tuple[int, int]):
+    def __init__(self, shape: Shape, ends: tuple[int | str, int | str]):
         self._shape = shape
         self._random = random.Random(f"{shape.seed}: {ends[0]} to {ends[1]}")
         self._left = self._arrived = float("-inf")

@@ -42,11 +42,14 @@ class Kind(IntEnum):
     WANT = 8  # what was offered as `channel` is asked for
     BODY = 9  # what was offered as `channel`, without a header
     CREDIT = 10  # `note` bytes of what was sent unasked have been taken
+    QUESTION = 11  # of one endpoint to another; its body follows in parts where `channel` names them
+    ANSWER = 12  # to a question, in the same way
+    REFUSAL = 13  # instead of an answer
+    CANCEL = 14  # nobody waits for the answer any more
+    PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
 
 
-_WITHOUT_HEADER = (Kind.BUFFER, Kind.WANT, Kind.BODY)
-
-
+WITHOUT_HEADER = (Kind.BUFFER, Kind.WANT, Kind.BODY, Kind.PART)
 _KINDS = {kind.value: kind for kind in Kind}  # for `Kind(1)` takes a quarter of a microsecond
 
 
@@ -182,7 +185,7 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
     """
     if len(data) != preamble.header_bytes:
         raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
-    if preamble.kind in _WITHOUT_HEADER:
+    if preamble.kind in WITHOUT_HEADER:
         return _bare(preamble)
     key, note, blocks = _fields(data)
     if type(key) is not list or type(blocks) is not list:

@@ -102,13 +102,16 @@ class Endpoint(ABC):
     async def ask(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Answer:
         """Ask the party at an address, connecting first where need be, and wait for its answer, without a time-out.
 
-        Questions to one party are delivered in the order asked, and answered in any.
+        Questions of one topic to one party are delivered in the order asked, and answered in any; a large one does not
+        hold up those of other topics. The arrays' memory is the caller's again when this returns or raises.
 
         Raises:
-            Refusal: as the other's handler raised it, or "unknown topic", "too large", "busy", by its endpoint.
+            Refusal: as the other's handler raised it, or "unknown topic", "too large", "busy", by its endpoint, or
+                "failed", with the error, where the handler did; "too large" also of an answer that finds no room here.
             Unreachable: see there; at once when the connection breaks.
             WireError: a note or array that the wire cannot carry.
         Cancelled: the other side learns it and cancels its handler, if it has begun; it may have been carried out.
+            So it does when the connection breaks, for nobody can hear the answer.
         """
 
     @abstractmethod
@@ -116,6 +119,7 @@ class Endpoint(ABC):
         """From now on let this handler answer questions of a topic, each in a task of its own, a child of the endpoint.
 
         Args:
+            handler: gives arrays that nobody changes any more, for they are sent from where they lie.
             most_bytes: arrays beyond this are refused ("too large") before memory is taken for them.
             most_waiting: questions that one asker may have under way here at once; more are refused ("busy").
         A handler that raises anything but `Refusal` or `TransportError` fails the endpoint: see `failed`.

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from transports import Block, WireError
 from transports._blocks import SIZES
 from transports._wire import (
-    _WITHOUT_HEADER,
     MAGIC,
     PREAMBLE_BYTES,
     VERSION,
+    WITHOUT_HEADER,
     Kind,
     Limits,
     encode,
@@ -54,7 +54,7 @@ def forged(fields, body_bytes=0, kind=Kind.MESSAGE):
 
 @given(st.sampled_from(Kind), KEYS, NOTES, st.lists(blocks(), max_size=5), st.integers(0, 65535))
 def test_what_goes_in_comes_out(kind, key, note, sent, channel):
-    if kind in _WITHOUT_HEADER:
+    if kind in WITHOUT_HEADER:
         return
     frame = b"".join(encode(kind, key, sent, note, channel))
     preamble, header, came = parse(frame)

@@ -8,7 +8,7 @@ from transports import Block, WireError
 from transports._credit import Credit, credit_limit
 from transports._incoming import Incoming
 from transports._inflow import STAGING_BYTES, Inflow
-from transports._wire import Header, Kind, encode, encode_bare
+from transports._wire import WITHOUT_HEADER, Header, Kind, encode, encode_bare
 
 NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)
 
@@ -17,10 +17,9 @@ def frames():
     """One frame of every kind, and some that are harder to read."""
     array, flags = Block.of(np.arange(9, dtype=np.float32).reshape(3, 3)), Block.of(np.array([True, False]))
     deep = {"a": [1, 2.5, None, {"b": [b"bytes", "text"]}], 3: [[[[]]]]}
-    bare = (Kind.BUFFER, Kind.WANT, Kind.BODY)
-    found = [encode(kind, ("x", 3), note=deep, channel=5) for kind in Kind if kind not in bare]
+    found = [encode(kind, ("x", 3), note=deep, channel=5) for kind in Kind if kind not in WITHOUT_HEADER]
     found += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
-    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.BODY)]
+    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.BODY, Kind.PART)]
     return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.WANT, 3, 0)]]]
 
 

@@ -1,0 +1,249 @@
+"""Faults of a virtual network: what each party sees of them, and when; and that a seed decides all of it."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from transports import Closed
+from transports.endpoints import Answer, Refusal, Unreachable
+from transports.endpoints.virtual import VirtualNetwork
+
+DELAY = 0.01
+ROUND_TRIP = 2 * DELAY
+
+
+class World:
+    """Two parties, `a` and `b`; `b` answers "echo" with the note, and "wait" never."""
+
+    def __init__(self, **options):
+        self.network = VirtualNetwork(**{"delay": DELAY, **options})
+        self.told, self.lost = [], []
+        self.a, self.b = self.network.endpoint("a"), self.open("b")
+        self.a.on_lost(self.lost.append)
+        self.clock = self.network.clock("a")
+
+    def open(self, name):
+        end = self.network.endpoint(name)
+        end.answer("echo", self.echo)
+        end.answer("wait", self.wait)
+        return end
+
+    async def echo(self, question):
+        self.told.append(question.note)
+        return Answer(note=question.note)
+
+    async def wait(self, question):
+        self.told.append("begun")
+        try:
+            await asyncio.Future()
+        finally:
+            self.told.append("ended")
+
+    def asking(self, topic="echo", note=None):
+        return asyncio.create_task(self.a.ask(self.b.address, topic, note=note))
+
+
+def run(scenario, **options):
+    async def main():
+        world = World(**options)
+        await scenario(world)
+        await world.a.close()
+        await world.b.close()
+
+    run_virtual(main())
+
+
+def test_an_answer_takes_a_round_trip():
+    async def scenario(world):
+        await world.asking()
+        assert world.clock.now() == pytest.approx(ROUND_TRIP)
+
+    run(scenario)
+
+
+def test_the_rate_counts_the_bytes_of_frames_and_arrays():
+    async def scenario(world):
+        world.b.answer("bulk", world.echo, most_bytes=1 << 20)
+        await world.a.ask(world.b.address, "bulk", bytes(1 << 20))
+        assert 1 + ROUND_TRIP < world.clock.now() < 1 + ROUND_TRIP + 1e-3
+        assert (world.a.bytes_sent, world.b.bytes_received) == (1 << 20, 1 << 20)
+
+    run(scenario, rate=float(1 << 20))
+
+
+def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
+    async def scenario(world):
+        asked = world.asking("wait")
+        await world.clock.sleep(1.0)
+        world.network.kill("b")
+        with pytest.raises(Unreachable) as seen:
+            await asked
+        assert seen.value.sent and world.told == ["begun", "ended"]
+        assert world.clock.now() == pytest.approx(1.0 + DELAY)
+        assert [party.address for party in world.lost] == [world.b.address]
+        with pytest.raises(Unreachable, match="nobody listens") as seen:
+            await world.asking()
+        assert not seen.value.sent
+
+    run(scenario)
+
+
+def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
+    async def scenario(world):
+        clock = world.network.clock("b")
+        world.a.answer("wait", world.wait)
+        asks = asyncio.create_task(world.b.ask(world.a.address, "wait"))
+        sleeps = asyncio.create_task(clock.sleep(60))
+        runs = world.network.run("b", asyncio.sleep(60))
+        await world.clock.sleep(1.0)
+        world.network.kill("b")
+        await asyncio.wait([asks, sleeps, runs])
+        assert isinstance(asks.exception(), Unreachable) and isinstance(sleeps.exception(), Closed)
+        assert runs.cancelled() and world.clock.now() == pytest.approx(1.0)
+        with pytest.raises(Closed):
+            await clock.sleep(1)
+        await world.network.clock("b").sleep(1)
+        assert world.told == ["begun", "ended"]  # who answered a dead party does not go on either
+
+    run(scenario)
+
+
+def test_a_party_opened_again_is_asked_as_another_incarnation():
+    async def scenario(world):
+        await world.asking()
+        with pytest.raises(ValueError, match="open already"):
+            world.network.endpoint("b")
+        former = world.b.incarnation
+        world.network.kill("b")
+        world.b = world.open("b")
+        with pytest.raises(Unreachable):
+            await world.asking(note="on the old connection")
+        assert (await world.asking(note="again")).note == "again"
+        assert world.b.incarnation > former and world.lost[0].incarnation == former
+
+    run(scenario)
+
+
+def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
+    async def scenario(world):
+        await world.asking()
+        sleeps = asyncio.create_task(world.network.clock("b").sleep(1.0))
+        world.network.freeze("b")
+        says = asyncio.create_task(world.b.ask(world.a.address, "echo"))
+        asked = world.asking(note="held")
+        await world.clock.sleep(10.0)
+        assert not (sleeps.done() or says.done() or asked.done()) and world.told == [None]
+        world.network.thaw("b")
+        assert (await asked).note == "held"
+        assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP + DELAY)
+        await sleeps
+        with pytest.raises(Refusal, match="unknown topic"):
+            await says
+        assert not world.lost
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ends", [("a", "b"), ("b",), ("a",)])
+def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(ends):
+    async def scenario(world):
+        (world.network.cut if len(ends) == 2 else world.network.cut_off)(*ends)
+        asks = [world.asking(note=number) for number in range(5)]
+        await world.clock.sleep(10.0)
+        assert not world.told and not world.lost
+        world.network.heal(*ends)
+        answers = await asyncio.gather(*asks)
+        assert [answer.note for answer in answers] == world.told == list(range(5))
+        assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP)
+
+    run(scenario)
+
+
+def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
+    async def scenario(world):
+        asked = world.asking("wait")
+        await world.clock.sleep(1.0)
+        world.network.cut("a", "b")
+        world.network.kill("b")
+        await world.clock.sleep(10.0)
+        assert not asked.done()
+        world.network.heal("a", "b")
+        with pytest.raises(Unreachable):
+            await asked
+
+    run(scenario)
+
+
+def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
+    async def scenario(world):
+        heard = []
+        world.b.on_lost(heard.append)
+        asked = world.asking("wait")
+        await world.clock.sleep(1.0)
+        world.network.reset("b", "a")
+        with pytest.raises(Unreachable, match="reset"):
+            await asked
+        assert len(world.lost) == len(heard) == 1 and world.told == ["begun", "ended"]
+        assert (await world.asking(note="on")).note == "on"
+
+    run(scenario)
+
+
+def story(seed):
+    """A lively hour between four parties, told as it happened."""
+    told = []
+
+    async def main():
+        network = VirtualNetwork(seed, delay=DELAY, jitter=DELAY / 2)
+        ends = {}
+
+        def open_one(name):
+            ends[name] = end = network.endpoint(name)
+
+            async def echo(question):
+                told.append((network.clock(name).now(), name, question.asker, question.note))
+                return Answer(note=question.note)
+
+            end.answer("echo", echo)
+            end.on_lost(lambda party: told.append((name, "lost", party)))
+
+        async def ask(name, other, note):
+            try:
+                told.append((await ends[name].ask(f"virtual://{other}", "echo", note=note)).note)
+            except Unreachable as error:
+                told.append((name, str(error), error.sent))
+
+        names = "abcd"
+        for name in names:
+            open_one(name)
+        clock = network.clock("a")
+        for step in range(40):
+            asks = [asyncio.create_task(ask(n, m, (step, n))) for n in names for m in names if n != m]
+            await clock.sleep(DELAY / 3)
+            fault = (None, network.kill, network.freeze, network.thaw, network.cut_off, network.heal)[step % 6]
+            if fault is not None:
+                fault("bcd"[step % 3])
+            if fault == network.kill:
+                open_one("bcd"[step % 3])
+            if step % 7 == 0:
+                network.reset("a", "d")
+            if step % 6 == 5:
+                for name in names:
+                    network.thaw(name)
+                    network.heal(name)
+                await asyncio.gather(*asks)
+        for name in names:
+            network.thaw(name)
+            network.heal(name)
+        await clock.sleep(1)
+        for end in ends.values():
+            await end.close()
+
+    run_virtual(main())
+    return told
+
+
+def test_a_seed_decides_everything_that_happens():
+    assert story(1) == story(1)
+    assert story(1) != story(2)

@@ -1,0 +1,141 @@
+"""A whole network in one process, on the running loop's clock: names instead of machines, and faults at will.
+
+On the virtual clock (`pipelined.clock.run_virtual`) everything that happens follows from the seed. The one rule: a
+fault does to a party what it does to a process or a link outside: a killed one is told nothing, a frozen one does
+nothing, and what a cut link holds back arrives when it is healed.
+"""
+
+import math
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any
+
+from transports._shape import Shape
+from transports._slow_link import SlowLink
+from transports.endpoints._desk import MOST_UNDER_WAY
+from transports.endpoints._process import Process
+from transports.endpoints._virtual_endpoint import SCHEME, VirtualEndpoint
+from transports.endpoints._way import Way
+
+
+class VirtualNetwork:
+    """Parties that are told apart by name; the address of `name` is `virtual://name`.
+
+    Args:
+        seed: of the jitter.
+        delay, jitter: seconds that every frame takes from one party to another, evenly spread around the delay.
+        rate: bytes a second that leave for one other party.
+        most_under_way: bytes of arrays that one connection may have in an endpoint's memory.
+    Raises:
+        ValueError: the jitter is beyond the delay.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        delay: float = 1e-3,
+        jitter: float = 0.0,
+        rate: float = math.inf,
+        most_under_way: int = MOST_UNDER_WAY,
+    ):
+        self._shape, self._most_under_way = Shape(delay, jitter, rate, seed=seed), most_under_way
+        self._incarnations = count(1)
+        self._processes: dict[str, Process] = {}
+        self._endpoints: dict[str, VirtualEndpoint] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
+        self._cuts: set[frozenset[str]] = set()
+
+    def endpoint(self, name: str) -> VirtualEndpoint:
+        """Open the end of this party; after a kill or a close it is another incarnation, with a greater number.
+
+        Raises:
+            ValueError: it is open already.
+        """
+        if self.listening(address_of(name)) is not None:
+            raise ValueError(f"{address_of(name)} is open already; close or kill it first")
+        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self._most_under_way)
+        self._endpoints[end.address] = end
+        return end
+
+    def clock(self, name: str) -> Process:
+        """The clock of this party's present life (`now`, `sleep`): its sleepers freeze and die with it."""
+        return self._process(name)
+
+    def run(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine as a task of this party's present life: a kill cancels it. The caller awaits the task."""
+        return self._process(name).run(coroutine)
+
+    def kill(self, name: str) -> None:
+        """kill -9: its tasks are cancelled, its asks end; others see their connections broken when that arrives."""
+        process = self._processes.pop(name, None)
+        end = self._endpoints.pop(address_of(name), None)
+        if process is not None:
+            process.kill()
+        if end is not None:
+            end.die()
+        self._go_on(name)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: nothing reaches it, nothing leaves it, and its clock wakes nobody."""
+        self._process(name).freeze()
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT: what was held back comes and goes, in order; the time is not given back."""
+        self._process(name).thaw()
+        self._go_on(name)
+
+    def cut(self, one: str, other: str) -> None:
+        """Let nothing pass between two parties, and tell nobody."""
+        self._cuts.add(frozenset((one, other)))
+
+    def cut_off(self, name: str) -> None:
+        """Let nothing pass between this party and anybody."""
+        self._cuts.add(frozenset((name,)))
+
+    def heal(self, *names: str) -> None:
+        """Undo `cut` (two names) or `cut_off` (one): what was sent arrives, in order, a delay from now."""
+        self._cuts.discard(frozenset(names))
+        self._go_on(*names, after=self._shape.delay)
+
+    def reset(self, one: str, other: str) -> None:
+        """Break the connections between two live parties: what is under way is lost, both sides see it soon."""
+        end = self.listening(address_of(one))
+        for half in [] if end is None else end.halves_to(address_of(other)):
+            half.reset()
+
+    def listening(self, address: str) -> VirtualEndpoint | None:
+        """Who is asked at this address now."""
+        end = self._endpoints.get(address)
+        return None if end is None or end.closed else end
+
+    def way(self, source: str, destination: str) -> Way:
+        """How frames go from one address to another."""
+        ends = source, destination
+        if ends not in self._ways:
+            names = tuple(end.removeprefix(SCHEME) for end in ends)
+            self._ways[ends] = Way(SlowLink(self._shape, ends), lambda: self._passes(*names))
+        return self._ways[ends]
+
+    def _process(self, name: str) -> Process:
+        if name not in self._processes:
+            self._processes[name] = Process(name)
+        return self._processes[name]
+
+    def _passes(self, source: str, destination: str) -> bool:
+        process = self._processes.get(destination)
+        if process is not None and process.frozen:
+            return False
+        parties = (source, destination), (source,), (destination,)
+        return not self._cuts or not any(frozenset(some) in self._cuts for some in parties)
+
+    def _go_on(self, *names: str, after: float = 0.0) -> None:
+        """Look again at the ways that one name begins or ends, or that two names share."""
+        ends = {address_of(name) for name in names}
+        for way_ends, way in self._ways.items():
+            if ends.issubset(way_ends):
+                way.go_on(after)
+
+
+def address_of(name: str) -> str:
+    """Where a party of this name is asked."""
+    return f"{SCHEME}{name}"
