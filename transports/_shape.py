@@ -6,6 +6,7 @@ what they do to a message is in `transports._slow_link`.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from urllib.parse import SplitResult, parse_qsl
@@ -14,6 +15,7 @@ SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 EXAMPLE = "write for example ?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7"
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([a-z]*)")
+_FRACTION = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,13 @@ def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
     """Read the shape out of a URL's query; returns it, None where nothing is said of one, and the other options.
 
     Raises:
-        ValueError: a value makes no sense; what is allowed is named.
+        ValueError: a value makes no sense (what is allowed is named), or an option is said twice.
     """
     said = parse_qsl(query, keep_blank_values=True)
+    for name, count in Counter(name for name, _ in said).items():
+        if count > 1:
+            values = ", ".join(text for told, text in said if told == name)
+            raise ValueError(f"?{name}= is said {count} times in one URL (values: {values}); say it once")
     given = {name: _READERS[name](name, text) for name, text in said if name in OPTIONS}
     return (Shape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
 
@@ -83,10 +89,9 @@ def _rate(name: str, text: str) -> float:
 
 
 def _loss(name: str, text: str) -> float:
-    found = _NUMBER.fullmatch(text)
-    if not found or found[2] or not float(found[1]) < 1:
+    if not _FRACTION.fullmatch(text) or not float(text) < 1:
         raise _refused(name, text, "a fraction from 0 up to, but not, 1")
-    return float(found[1])
+    return float(text)
 
 
 def _seed(name: str, text: str) -> int:

@@ -20,9 +20,11 @@ def find_codec(spec: str) -> Codec:
     Raises:
         ValueError: no such codec (the known ones are named), or an argument that it does not take.
     """
-    name, _, argument = spec.partition(":")
+    name, colon, argument = spec.partition(":")
     if name not in codec_names():
         raise ValueError(f"unknown codec {name[:40]!r}; known: {', '.join(codec_names())}")
+    if colon and not argument:
+        raise ValueError(f"nothing behind the colon of codec {spec!r}; write {name}, or say what it is to take")
     return import_module(f"{__package__}.{name}").build(argument)
 
 

@@ -28,6 +28,8 @@ def test_where_nothing_is_said_of_links_there_is_no_shape():
         ("rate=1gbit", "rate", 1.25e8),
         ("rate=8kbit", "rate", 1000.0),
         ("delay=1ms", "rate", math.inf),
+        ("loss=1e-3", "loss", 0.001),
+        ("loss=2.5e-2", "loss", 0.025),
     ],
 )
 def test_units(query, field, value):
@@ -47,6 +49,11 @@ def test_units(query, field, value):
         ("rate=0mbit", "more than 0"),
         ("loss=1", "a fraction from 0 up to, but not, 1"),
         ("loss=1%25", "a fraction"),
+        ("loss=1e0", "a fraction"),
+        ("loss=-1e-3", "a fraction"),
+        ("loss=nan", "a fraction"),
+        ("delay=1ms&delay=2ms", r"\?delay= is said 2 times in one URL \(values: 1ms, 2ms\); say it once"),
+        ("wait=1&delay=1ms&wait=1", r"\?wait= is said 2 times"),
         ("seed=-1", "a whole number from 0 up"),
         ("delay=1ms&jitter=2ms", r"jitter: 0.002 s, delay: 0.001 s"),
     ],

@@ -23,6 +23,8 @@ GOOD = pack("blockwise8", [np.ones((3, 5), np.float32)])
         (["_find", []], "unknown codec"),
         (["../zstd", []], "unknown codec"),
         (["zstd:99", []], "takes a number"),
+        (["zstd:", []], "nothing behind the colon of codec 'zstd:'; write zstd"),
+        (["fp16:", []], "nothing behind the colon"),
         (["blockwise8", ["x"]], "is not .dtype, shape, parts"),
         (["blockwise8", [["float32", [3, 5], -1]]], "is not .dtype, shape, parts"),
         (["blockwise8", [["float32", [3, 5], True]]], "is not .dtype, shape, parts"),
