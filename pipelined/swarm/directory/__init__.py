@@ -1,5 +1,36 @@
-"""The one place where it is decided who is a member and which step is committed."""
+"""The one place where it is decided who is a member and which step is committed; see docs/directory.md."""
 
-from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Entry, Lease, LeaseLost, View
+from pipelined.swarm.directory.contract import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    Entry,
+    FellBehind,
+    Full,
+    Lease,
+    LeaseLost,
+    View,
+)
+from pipelined.swarm.directory.embedded import EmbeddedDirectory
+from pipelined.swarm.directory.keeping import keep, kept
+from pipelined.swarm.directory.limits import Limits
+from pipelined.swarm.directory.server import serve_directory
 
-__all__ = ["Change", "Conflict", "CutOff", "Directory", "Entry", "Lease", "LeaseLost", "View"]
+__all__ = [
+    "Change",
+    "Conflict",
+    "CutOff",
+    "Directory",
+    "EmbeddedDirectory",
+    "Entry",
+    "FellBehind",
+    "Full",
+    "Lease",
+    "LeaseLost",
+    "Limits",
+    "View",
+    "keep",
+    "kept",
+    "serve_directory",
+]

@@ -5,6 +5,7 @@ number for the whole map that each change raises by one; a key's revision is tha
 not exist. Values are bytes; what they mean is the caller's business.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,14 @@ class Conflict(Exception):
         self.found = found
 
 
+class FellBehind(Exception):
+    """A watcher asked for changes that are no longer kept; read again, and watch from there."""
+
+
+class Full(Exception):
+    """The directory holds as much as it may, and did not do it; the message says of what, and how much."""
+
+
 class Lease(ABC):
     """A promise to be heard from. Time is counted by the directory's own monotonic clock, never compared.
 
@@ -73,7 +82,11 @@ class Lease(ABC):
 
     @abstractmethod
     async def revoke(self) -> None:
-        """Give it up: its keys are gone at once. Raises CutOff."""
+        """Give it up: its keys are gone at once; nothing happens if they are already. Raises CutOff."""
+
+    async def disturbed(self) -> None:
+        """Wait until it is wise to renew at once, as when the connection broke; for ever, where nothing tells."""
+        await asyncio.get_running_loop().create_future()
 
 
 class Directory(ABC):
@@ -100,21 +113,26 @@ class Directory(ABC):
             expect: the revision that each of these keys must have, 0 for one that must not exist.
             put: new values; bound to `lease`, if given.
             delete: keys that are to be gone; need not exist.
-        Returns: the revision of the change.
-        Raises: Conflict; LeaseLost: the lease given is gone. CutOff: it is unknown whether it happened (it happens at
-            most once); read to find out.
+        Returns: the revision of the change; where nothing was put or gone, the current one.
+        Raises:
+            Conflict: some key was not as expected.
+            LeaseLost: the lease given is gone.
+            CutOff: it is unknown whether it happened (it happens at most once); read to find out.
+            Full: there is no room for it.
+            ValueError: a key, value or number beyond `Limits`.
         """
 
     @abstractmethod
     def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
         """Every change below the prefix with a revision above `after`, in order, each revision's changes together.
 
-        Survives a restart of the directory. Raises CutOff as other calls do.
+        Survives a restart of the directory. Raises CutOff as other calls do, and FellBehind where some of these changes
+        are no longer known.
         """
 
     @abstractmethod
     async def grant(self, seconds: float) -> Lease:
-        """A new lease."""
+        """A new lease, to live so long after each renewal, or longer where the directory counts in whole seconds."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -1,0 +1,22 @@
+"""A bell that all who wait hear at once. The rule: who begins to wait after it rang waits for the next ring."""
+
+import asyncio
+
+
+class Bell:
+    """Nothing is remembered of a ring: look first, then wait, without an await between."""
+
+    def __init__(self) -> None:
+        self._ring: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Until the next ring."""
+        if self._ring is None:
+            self._ring = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._ring)
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        if self._ring is not None:
+            self._ring.set_result(None)
+            self._ring = None

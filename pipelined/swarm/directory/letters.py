@@ -1,0 +1,130 @@
+"""What clients and an embedded directory write to one another. Bytes and values; nothing read is believed unchecked.
+
+A question is one msgpack map: the directory's name, and what its topic needs. An answer is one, too: what was found, or
+`conflict`. What else may come of a question is a refusal whose reason stands for an exception on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from pipelined.swarm.directory.asked import Request, StaleRequest
+from pipelined.swarm.directory.contract import Change, Entry, FellBehind, Full, LeaseLost
+from pipelined.swarm.directory.limits import Limits, check_length_of_time, check_whole
+from transports.endpoints import Answer, Question, Refusal
+
+TOPIC = "directory."
+ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
+    TOPIC + each for each in ("enter", "read", "changes", "transact", "grant", "renew", "revoke")
+)
+ANOTHER, STOPPING = "another directory", "stopping"
+OVERHEAD = 64
+"""Bytes that a key takes in a question at most, beside itself and its value."""
+
+MEANINGS: dict[str, type[Exception]] = {
+    "lease lost": LeaseLost,
+    "fell behind": FellBehind,
+    "full": Full,
+    "stale request": StaleRequest,
+    "bad request": ValueError,
+}
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """The refusal that stands for an error."""
+    reason = next(reason for reason, kind in MEANINGS.items() if isinstance(error, kind))
+    return Refusal(reason, why=str(error))
+
+
+def error_of(refusal: Refusal) -> Exception:
+    """The error that a refusal stands for; itself, if for none."""
+    kind = MEANINGS.get(refusal.reason)
+    return kind(str(refusal.facts.get("why", refusal.reason))) if kind else refusal
+
+
+def most_bytes(limits: Limits) -> int:
+    """Of the largest question there is."""
+    return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
+
+
+def pack(letter: Mapping[str, Any]) -> bytes:
+    """A letter as it is sent."""
+    return msgpack.packb(letter)
+
+
+def unpack(letter: Question | Answer) -> dict[str, Any]:
+    """A letter as it was sent. Raises ValueError: it is none."""
+    if len(letter.blocks) != 1:
+        raise ValueError(f"a letter is one block (blocks: {len(letter.blocks)})")
+    try:
+        told = msgpack.unpackb(letter.blocks[0].data, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a letter: {type(error).__name__}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"a letter is a map (it is: {type(told).__name__})")
+    return told
+
+
+class Asking:
+    """What a question says, each part checked when it is read.
+
+    Raises:
+        ValueError: from every method: it does not say so.
+    """
+
+    def __init__(self, question: Question, limits: Limits):
+        self.asker = question.asker
+        self._told, self._limits = unpack(question), limits
+
+    def whole(self, name: str) -> int:
+        """A number from 0 up."""
+        check_whole(name, self._told.get(name))
+        return self._told[name]
+
+    def time(self, name: str) -> float:
+        """A length of time in seconds."""
+        check_length_of_time(name, self._told.get(name))
+        return self._told[name]
+
+    def prefix(self) -> str:
+        self._limits.check_prefix(self._told.get("prefix"))
+        return self._told["prefix"]
+
+    def seconds(self) -> float:
+        """How long a lease is to live."""
+        self._limits.check_seconds(self._told.get("seconds"))
+        return float(self._told["seconds"])
+
+    def request(self) -> Request:
+        return Request(self.whole("client"), self.whole("number"), self.whole("settled"))
+
+    def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
+        """What is expected, put and deleted, and the lease."""
+        expect, put, delete = (self._told.get(name) for name in ("expect", "put", "delete"))
+        if not isinstance(expect, dict) or not isinstance(put, dict) or not isinstance(delete, list):
+            raise ValueError("a transaction expects and puts maps, and deletes a list")
+        self._limits.check_transaction(expect, put, delete)
+        return expect, put, delete, self.whole("lease")
+
+
+def tell_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
+    """Keys and what they hold, as plain lists."""
+    return [[key, entry and list(entry)] for key, entry in entries.items()]
+
+
+def read_entries(told: Any) -> dict[str, Entry | None]:
+    """The same as they were told."""
+    return {key: entry and Entry(*entry) for key, entry in told}
+
+
+def tell_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
+    """Changes, a revision an item."""
+    return [
+        [changes[0].revision, tell_entries({change.key: change.entry for change in changes})] for changes in revisions
+    ]
+
+
+def read_changes(told: Any) -> list[list[Change]]:
+    """The same as they were told."""
+    return [[Change(key, entry, at) for key, entry in read_entries(each).items()] for at, each in told]

@@ -1,0 +1,177 @@
+"""The embedded directory itself: a machine, its journal, and an endpoint that is asked.
+
+The rule: nobody is told what may still be forgotten: every answer waits until all deeds before it are in the journal.
+Time is this process's own. A lease belongs to who granted or renewed it last; when the connection with it breaks, it
+has the grace that it asked for, some round trips as it observed them, to come back and renew.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pipelined.clock import Clock
+from pipelined.swarm.directory import letters, past
+from pipelined.swarm.directory.bell import Bell
+from pipelined.swarm.directory.contract import Change, Conflict
+from pipelined.swarm.directory.letters import Asking
+from pipelined.swarm.directory.limits import Limits
+from pipelined.swarm.directory.machine import Machine
+from pipelined.swarm.directory.within import within
+from transports.endpoints import Answer, Endpoint, Handler, Party, Question, Refusal
+
+LATE_S = 0.1
+"""A timer that is later than this says that the process did not run meanwhile."""
+PART_BYTES = 1 << 20
+"""Changes beyond these are told in the next answer."""
+
+Told = dict[str, Any]
+
+
+async def serve_directory(endpoint: Endpoint, clock: Clock, limits: Limits | None = None) -> None:
+    """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
+
+    Args:
+        limits: on what is held and taken.
+    """
+    server = _Server(endpoint, clock, limits or Limits())
+    server.open()
+    try:
+        await server.run()
+    finally:
+        server.stopped = True
+
+
+class _Server:
+    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits):
+        self._endpoint, self._clock, self._limits = endpoint, clock, limits
+        self._machine = Machine(endpoint.incarnation, limits)
+        self._holders: dict[int, tuple[Party, float]] = {}
+        self._changed, self._hurried = Bell(), Bell()
+        self.stopped = False
+
+    def open(self) -> None:
+        """Answer from now on."""
+        answers = {
+            letters.ENTER: self._enter,
+            letters.READ: self._read,
+            letters.CHANGES: self._changes,
+            letters.TRANSACT: self._transact,
+            letters.GRANT: self._grant,
+            letters.RENEW: self._renew,
+            letters.REVOKE: self._revoke,
+        }
+        for topic, decide in answers.items():
+            self._endpoint.answer(topic, self._answering(decide), letters.most_bytes(self._limits))
+        self._endpoint.on_lost(self._lost)
+
+    async def run(self) -> None:
+        """End leases when their time has come."""
+        while True:
+            self._catch_up()
+            self._announce()
+            due = self._machine.due()
+            if due is None:
+                await self._hurried.wait()
+                continue
+            with suppress(TimeoutError):
+                await within(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
+
+    def _answering(self, decide: Callable[[Asking], Awaitable[Told]]) -> Handler:
+        async def answer(question: Question) -> Answer:
+            outcome = await self._outcome(decide, question)
+            if isinstance(outcome, Refusal):
+                raise outcome
+            return Answer((letters.pack(outcome),))
+
+        return answer
+
+    async def _outcome(self, decide: Callable[[Asking], Awaitable[Told]], question: Question) -> Told | Refusal:
+        """What a question comes to; nothing is told yet."""
+        if self.stopped:
+            return Refusal(letters.STOPPING)
+        try:
+            asking = Asking(question, self._limits)
+            if decide != self._enter and asking.whole("name") != self._machine.name:
+                return Refusal(letters.ANOTHER)
+            self._catch_up()
+            return await decide(asking)
+        except Conflict as conflict:
+            return {"conflict": letters.tell_entries(conflict.found)}
+        except tuple(letters.MEANINGS.values()) as error:
+            return letters.refusal_of(error)
+        finally:
+            self._announce()
+
+    async def _enter(self, asking: Asking) -> Told:
+        return {"name": self._machine.name, "client": self._machine.enter(), "address": self._endpoint.address}
+
+    async def _read(self, asking: Asking) -> Told:
+        view = self._machine.read(asking.prefix())
+        return {"revision": view.revision, "entries": letters.tell_entries(view.entries)}
+
+    async def _changes(self, asking: Asking) -> Told:
+        """Wait for changes, at most as long as the asker says."""
+        prefix, after = asking.prefix(), asking.whole("after")
+        end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
+        while not self._machine.changes(prefix, after) and (left := end - self._clock.now()) > 0:
+            after = max(after, self._machine.revision)
+            with suppress(TimeoutError):
+                await within(self._clock, left, self._changed.wait())
+        told = _part(self._machine.changes(prefix, after))
+        return {"changes": letters.tell_changes(told), "through": told[-1][0].revision if told else after}
+
+    async def _transact(self, asking: Asking) -> Told:
+        return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
+
+    async def _grant(self, asking: Asking) -> Told:
+        lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
+        self._hold(lease, asking)
+        self._hurried.ring()
+        return {"lease": lease}
+
+    async def _renew(self, asking: Asking) -> Told:
+        lease = asking.whole("lease")
+        self._machine.renew(lease, self._clock.now())
+        self._hold(lease, asking)
+        return {}
+
+    async def _revoke(self, asking: Asking) -> Told:
+        self._machine.revoke(asking.whole("lease"))
+        return {}
+
+    def _hold(self, lease: int, asking: Asking) -> None:
+        """From now on the lease is its asker's."""
+        self._holders[lease] = asking.asker, asking.time("grace")
+
+    def _lost(self, party: Party) -> None:
+        """The connection with a party broke: its leases end soon, if it does not come back."""
+        for lease, (holder, grace) in self._holders.items():
+            if holder == party:
+                self._machine.hurry(lease, self._clock.now() + grace)
+        self._hurried.ring()
+
+    def _catch_up(self) -> None:
+        """End what has run out, unless this process did not run while it should have heard of renewals."""
+        now, due = self._clock.now(), self._machine.due()
+        if due is not None and now - due > LATE_S:
+            self._machine.spare(now)
+        self._machine.expire(now)
+
+    def _announce(self) -> None:
+        """Tell those who watch of what was done."""
+        for name, *told in self._machine.deeds:
+            if name == "end":
+                self._holders.pop(told[0], None)
+        if self._machine.deeds:
+            self._changed.ring()
+        self._machine.deeds.clear()
+
+
+def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
+    """As many of these as one answer takes, at least one."""
+    nbytes = 0
+    for told, changes in enumerate(revisions):
+        nbytes += past.size(changes)
+        if told and nbytes > PART_BYTES:
+            return revisions[:told]
+    return revisions
