@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipelined.actor import first_cause
-from pipelined.swarm.membership import Gone
+from pipelined.swarm.notes import RoundName
 from pipelined.swarm.records import Peer
 from transports import Block, WireError, pack, unpack
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
@@ -23,8 +23,6 @@ from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachabl
 PIECE_BYTES = 4 << 20
 UNDER_WAY = 4  # pieces asked for at once from one owner
 TOPIC = "piece"
-RoundName = tuple[int, int]
-"""(term, attempt): the term is the revision at which its conductor began to lead."""
 
 
 @dataclass
@@ -45,11 +43,11 @@ class Round:
         members: in the order in which sums are added.
         me: which of them this is.
         sums: this member's, flat; not written to.
-        codec: of `transports.find_codec`, or none.
+        codec: of `transports.find_codec`; "": none.
     """
 
     def __init__(
-        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, codec: str | None
+        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, codec: str
     ):
         self.name, self._members, self._me, self._codec = name, members, me, codec
         self._endpoint, self._sums = endpoint, sums
@@ -63,7 +61,7 @@ class Round:
         """Take part, and return the total.
 
         Raises:
-            Refusal: the round was aborted, here or by another. Gone: a member was lost (it is named).
+            Refusal: the round was aborted, here or by another, or a member was lost (it is named).
         """
         total = np.empty_like(self._sums)
         try:
@@ -76,6 +74,8 @@ class Round:
             error = first_cause(group)
             self.abort(str(error))
             raise error from None
+        finally:
+            self._scope = None
         return total
 
     async def take(self, question: Question) -> Answer:
@@ -133,7 +133,7 @@ class Round:
         try:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
         except Unreachable as error:
-            raise Gone(member.name) from error
+            raise Refusal("lost", member=member.name) from error
         return self._decoded(answer.blocks, answer.note["codec"], span)
 
     def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
@@ -163,7 +163,7 @@ class Round:
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
     def _encoded(self, part: np.ndarray) -> tuple[tuple[Any, ...], Any]:
-        if self._codec is None:
+        if not self._codec:
             return (part,), None
         packed = pack(self._codec, [part], "gradient sums")
         return tuple(packed.blocks), packed.note

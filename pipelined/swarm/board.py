@@ -1,11 +1,11 @@
-"""The work of one step: which microbatches still have to be counted at which stages, and who is at which.
+"""The work of one step: which microbatches are still to be counted at which stages, and which trainer's slot has which.
 
 The one rule: what is on the board is only what the conductor was told. Peers' own ledgers are the truth, and `settle`
 brings them in before anything is summed.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -40,17 +40,17 @@ class Board:
         """Microbatches that still miss a stage."""
         return sum(map(bool, self._missing))
 
-    def take(self, trainer: str) -> Assignment | None:
-        """The next microbatch for this trainer; None while there is none to give."""
+    def take(self, slot: str) -> Assignment | None:
+        """The next microbatch for this slot of a trainer; None while there is none to give."""
         if not self._free:
             return None
         index = self._free.popleft()
-        self._given[index] = trainer
+        self._given[index] = slot
         return Assignment(index, tuple(sorted(self._missing[index])))
 
-    def done(self, trainer: str, index: int, counted: Mapping[int, str]) -> None:
-        """A trainer is through with one: `counted` says by stage which peer has it. What it lacks is given again."""
-        if self._given.get(index) != trainer:
+    def done(self, slot: str, index: int, counted: Mapping[int, str]) -> None:
+        """A slot is through with one: `counted` says by stage which peer has it. What it lacks is given again."""
+        if self._given.get(index) != slot:
             return
         del self._given[index]
         for stage, peer in counted.items():
@@ -58,19 +58,21 @@ class Board:
             self._missing[index].discard(stage)
         self._offer([index])
 
-    def give_back(self, trainers: Iterable[str]) -> None:
-        """These trainers are gone: what they were at is given again."""
-        lost = set(trainers)
-        orphans = [index for index, trainer in self._given.items() if trainer in lost]
+    def give_back(self, gone: Callable[[str], bool]) -> None:
+        """What those slots were at is given again."""
+        orphans = [index for index, slot in self._given.items() if gone(slot)]
         for index in orphans:
             del self._given[index]
         self._offer(orphans)
 
-    def forget(self, peer: str) -> None:
-        """This peer's sum is gone, and what was counted in it has to be counted again."""
+    def forget(self, peer: str, heir: str = "") -> None:
+        """This peer is gone: what its sum held has to be counted again, unless another took the sum over."""
         for stage, counted in enumerate(self._counted):
             for index in [index for index, holder in counted.items() if holder == peer]:
-                self._want(stage, index)
+                if heir:
+                    counted[index] = heir
+                else:
+                    self._want(stage, index)
 
     def settle(self, missing: Sequence[Iterable[int]]) -> None:
         """What each stage's ledgers lack, as they say themselves: it overrules what trainers told."""

@@ -5,22 +5,34 @@ by a lease. A process cut off from the directory knows that it is (`cut_off`), g
 """
 
 import asyncio
-from collections import defaultdict
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from pipelined.clock import Clock
-from pipelined.swarm.directory import Change, CutOff, Directory, Entry, View
-from pipelined.swarm.records import CONDUCTOR, HEAD, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Record, Trainer
+from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
+from pipelined.swarm.records import (
+    CONDUCTOR,
+    HEAD,
+    PEERS,
+    PLACING,
+    TRAINERS,
+    Conductor,
+    Head,
+    Peer,
+    Phase,
+    Record,
+    Trainer,
+)
 
 Named = TypeVar("Named", Peer, Trainer)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
 
 
-class Gone(Exception):
-    """The peer that was being asked is no longer a member, as it was then."""
+class Ended(Exception):
+    """What was being done makes no sense any more: whom it was done with is gone, or the step is past."""
 
 
 class Roster:
@@ -28,8 +40,10 @@ class Roster:
 
     Attributes:
         head: the step that stands; None before there is one.
-        head_revision, conductor_revision: of those keys, to be expected in a transaction; 0 where they are not.
+        head_revision, conductor_revision, placing_revision: of those keys, to be expected in a transaction; 0 where
+            they are not.
         peers, trainers: by name.
+        announced: by name, the revision at which a peer last said what it is; 0 for one that is gone.
         cut_off: the directory does not answer.
         strange: records that could not be read, by key: whoever wrote them is not what we are.
     """
@@ -38,12 +52,14 @@ class Roster:
         self.directory, self._clock = directory, clock
         self.head: Head | None = None
         self.conductor: Conductor | None = None
-        self.head_revision = self.conductor_revision = self.revision = 0
+        self.head_revision = self.conductor_revision = self.placing_revision = 0
+        self.revision = 0
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.cut_off, self.strange = False, dict[str, str]()
+        self.announced = dict[str, int]()
         self._keys = set[str]()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._leaving = defaultdict[tuple[str, int], list[Callable[[], None]]](list)
+        self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
     async def follow(self) -> None:
         """Keep up with the directory until cancelled."""
@@ -52,6 +68,8 @@ class Roster:
                 self._take_view(await self.directory.read())
                 async for changes in self.directory.watch("", self.revision):
                     self._take(changes)
+            except FellBehind:
+                continue
             except CutOff:
                 self.cut_off = True
                 self._tell()
@@ -70,37 +88,37 @@ class Roster:
         known = (self.peers if isinstance(who, Peer) else self.trainers).get(who.name)
         return known is not None and known.incarnation == who.incarnation
 
+    def look_again(self) -> None:
+        """Wake everybody who waits for news: something else has changed."""
+        self._tell()
+
+    async def next_change(self, seconds: float = math.inf) -> None:
+        """Wait for news, so many seconds at most."""
+        await asyncio.wait([self._changed], timeout=None if math.isinf(seconds) else max(0.0, seconds))
+
     async def wait_for(self, holds: Callable[[], bool]) -> None:
         """Wait until this holds; it is looked at after every change."""
         while not holds():
             await asyncio.shield(self._changed)
 
     @asynccontextmanager
-    async def while_here(self, who: Peer) -> AsyncIterator[asyncio.Timeout]:
-        """Run the block for as long as this peer is a member; its time-out may be set further.
+    async def as_long_as(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
+        """Run the block for as long as this holds; it is looked at after every change. A time-out may be set as well.
 
         Raises:
-            Gone: it went first, or the block took longer than the time-out it had set.
+            Ended: it holds no longer, or the time is up.
         """
-        loop, key = asyncio.get_running_loop(), (who.name, who.incarnation)
-        if not self.is_here(who):
-            raise Gone(who.name)
+        if not holds():
+            raise Ended
         try:
             async with asyncio.timeout(None) as scope:
-
-                def leave() -> None:
-                    if not scope.expired():
-                        scope.reschedule(loop.time())
-
-                self._leaving[key].append(leave)
+                self._scopes[scope] = holds
                 try:
                     yield scope
                 finally:
-                    self._leaving[key].remove(leave)
-                    if not self._leaving[key]:
-                        del self._leaving[key]
+                    del self._scopes[scope]
         except TimeoutError as error:
-            raise Gone(who.name) from error
+            raise Ended from error
 
     def _take_view(self, view: View) -> None:
         gone = self._keys - view.entries.keys()
@@ -126,20 +144,24 @@ class Roster:
             self.head, self.head_revision = _read(Head, entry), revision
         elif key == CONDUCTOR:
             self.conductor, self.conductor_revision = _read(Conductor, entry), revision
+        elif key == PLACING:
+            self.placing_revision = revision
         elif key.startswith(PEERS):
+            self.announced[key.removeprefix(PEERS)] = revision
             self._place(self.peers, key.removeprefix(PEERS), _read(Peer, entry))
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
 
     def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
-        before = known.pop(name, None)
+        known.pop(name, None)
         if now is not None:
             known[name] = now
-        if before is not None and (now is None or now.incarnation != before.incarnation):
-            for leave in list(self._leaving.get((name, before.incarnation), ())):
-                leave()
 
     def _tell(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for scope, holds in self._scopes.items():
+            if not scope.expired() and not holds():
+                scope.reschedule(now)
         self._changed.set_result(None)
         self._changed = asyncio.get_running_loop().create_future()
 

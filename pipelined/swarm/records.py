@@ -2,6 +2,7 @@
 
     head              Head             the step that stands, and the peers that hold its state
     conductor         Conductor        who leads the next step there; dies with its lease
+    placing           (a name)         the last peer that chose its stage: each chooses knowing what the others chose
     peers/NAME        Peer             a peer; dies with its lease
     trainers/NAME     Trainer          a trainer; dies with its lease
 
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 import msgpack
 
-HEAD, CONDUCTOR, PEERS, TRAINERS = "head", "conductor", "peers/", "trainers/"
+HEAD, CONDUCTOR, PLACING, PEERS, TRAINERS = "head", "conductor", "placing", "peers/", "trainers/"
 
 
 class Phase(StrEnum):
@@ -70,6 +71,7 @@ class Peer(Record):
         stage: which it holds, or is fetching.
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
+        heir: who took its sum over before it left; "": nobody.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Peer(Record):
     stage: int
     phase: str
     model: str
+    heir: str = ""
 
 
 @dataclass(frozen=True, slots=True)

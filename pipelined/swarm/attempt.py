@@ -1,0 +1,114 @@
+"""One try at ending a step: ask every peer what it has, then let each stage sum. Nothing is decided in here.
+
+The one rule: who does not answer is left out, and who takes part is fixed before anything is summed; if one of them is
+lost meanwhile the try has failed, and no peer is the worse for it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelined.actor import first_cause
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.cover import Cover, cover
+from pipelined.swarm.membership import Ended
+from pipelined.swarm.notes import RoundName, tell_members
+from pipelined.swarm.records import Peer
+from transports.endpoints import Answer, Refusal
+
+
+class Failed(Exception):
+    """A member was lost or refused; its name and why."""
+
+
+class Diverged(Exception):
+    """Peers of one stage hold different totals: they are no replicas any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a peer said when asked: its losses by microbatch, and how much work waited at it on average."""
+
+    peer: Peer
+    losses: Mapping[int, float]
+    load: float
+
+
+class Attempt:
+    """One round of prepare and reduce.
+
+    Args:
+        members: by stage, who has its state.
+    """
+
+    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
+        self.name, self._step, self._batch = name, step, batch
+        self._members, self._asking = members, asking
+        self.told: list[dict[str, Told]] = []
+
+    async def prepare(self) -> list[Cover]:
+        """Let everyone count no more and say what is counted; by stage, what that makes up."""
+        self.told = [{} for _ in self._members]
+        async with asyncio.TaskGroup() as tasks:
+            for stage, peers in enumerate(self._members):
+                for peer in peers:
+                    tasks.create_task(self._ask_prepared(stage, peer))
+        return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
+
+    async def resume(self, covers: Sequence[Cover]) -> None:
+        """Let everyone count again, those to be dropped from nothing; who does not hear it hears of the next round."""
+        async with asyncio.TaskGroup() as tasks:
+            for each, covered in zip(self.told, covers, strict=True):
+                for told in each.values():
+                    keep = told.peer.name in covered.keep
+                    tasks.create_task(self._quietly(told.peer, "resume", keep=keep))
+
+    async def reduce(self, covers: Sequence[Cover]) -> list[float]:
+        """Sum at every stage at once; the squares of the totals' norms, by stage.
+
+        Raises:
+            Failed: a member was lost. Diverged: see there.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                stages = [
+                    [tasks.create_task(self._ask_reduced(told.peer, each, covered)) for told in each.values()]
+                    for each, covered in zip(self.told, covers, strict=True)
+                ]
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from None
+        answers = [[task.result() for task in tasks] for tasks in stages]
+        for stage, each in enumerate(answers):
+            if len(set(each)) > 1:
+                raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
+        return [each[0][0] for each in answers]
+
+    def members(self) -> list[list[str]]:
+        """By stage, the names of those who take part."""
+        return [sorted(each) for each in self.told]
+
+    async def _ask_prepared(self, stage: int, peer: Peer) -> None:
+        try:
+            answer = await self._ask(peer, "prepare")
+            indices, losses = (block.numpy().tolist() for block in answer.blocks)
+        except (Ended, Refusal, ValueError):
+            return
+        self.told[stage][peer.name] = Told(peer, dict(zip(indices, losses, strict=True)), answer.note["load"])
+
+    async def _ask_reduced(self, peer: Peer, each: Mapping[str, Told], covered: Cover) -> tuple[float, bytes]:
+        members = [each[name].peer for name in sorted(each)]
+        try:
+            answer = await self._ask(peer, "reduce", members=tell_members(members), keep=peer.name in covered.keep)
+        except (Ended, Refusal) as error:
+            raise Failed(f"{peer.name}: {error}") from error
+        return float(answer.note["square"]), answer.note["digest"]
+
+    async def _quietly(self, peer: Peer, topic: str, **note: Any) -> None:
+        try:
+            await self._ask(peer, topic, **note)
+        except (Ended, Refusal):
+            return
+
+    async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
+        return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)

@@ -1,0 +1,50 @@
+"""Tensors through a codec at a peer: what a trainer carries between two stages it carries as it is, still coded.
+
+Coding runs beside the device's computing, and beside the event loop where there are threads (not on a virtual clock).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from transports import Block, WireError, pack, unpack
+from transports.endpoints import Refusal
+
+T = TypeVar("T")
+Coded = tuple[tuple[Any, ...], Any]
+"""Blocks as they travel, and the note that says what they were; None where they travel as they are."""
+
+
+class Coding:
+    """One process's way of coding.
+
+    Args:
+        codec: of `transports.find_codec`; "": none.
+        threads: whether there are any.
+    """
+
+    def __init__(self, codec: str = "", threads: bool = True):
+        self.codec, self._threads = codec, threads
+
+    async def pack(self, arrays: Sequence[Any], what: str) -> Coded:
+        """Code arrays. Raises WireError: values that the codec cannot carry."""
+        if not self.codec:
+            return tuple(arrays), None
+        packed = await self._beside(lambda: pack(self.codec, arrays, what))
+        return tuple(packed.blocks), packed.note
+
+    async def unpack(self, blocks: Sequence[Block], note: Any, most: int) -> tuple[Block, ...]:
+        """What was coded, at most so many bytes of it.
+
+        Raises:
+            Refusal: it is no coded message, or more.
+        """
+        if note is None:
+            return tuple(blocks)
+        try:
+            return await self._beside(lambda: unpack(blocks, note, most))
+        except WireError as error:
+            raise Refusal("malformed", why=str(error)) from error
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work) if self._threads else work()

@@ -1,0 +1,236 @@
+"""Leading the swarm from step to step, by whichever trainer holds that key in the directory.
+
+A step is taken in two phases. First every peer of every stage says which microbatches its sum holds, until together
+these are exactly the batch at each stage; then each stage sums among its peers, and when every one of them holds the
+total, the directory's head is moved: that, and nothing else, is the commit. Who led before and does not know yet that
+it does no longer cannot move it, for the transaction expects the conductor's own key as it was. All stages take a step
+or none. A conductor that dies leaves nothing undone: peers keep their sums, and the next one asks what they have.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipelined.actor import first_cause
+from pipelined.clock import Clock
+from pipelined.errors import UsageError
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.attempt import Attempt, Failed
+from pipelined.swarm.board import Board
+from pipelined.swarm.cover import Cover
+from pipelined.swarm.directory import Conflict, CutOff
+from pipelined.swarm.membership import RETRY_S, Ended, Roster
+from pipelined.swarm.notes import field, told, whole
+from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.standing import Standing
+from transports.endpoints import Answer, Question, Refusal
+
+Moves = Callable[[Sequence[Mapping[str, float]]], Mapping[str, int]]
+"""By stage, each peer's load; who is to go to which stage."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
+
+
+class Deposed(Exception):
+    """Somebody else leads."""
+
+
+class OtherModel(UsageError):
+    """The swarm trains something else than this process would."""
+
+    def __init__(self, ours: str, theirs: str):
+        super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
+
+
+class Leadership:
+    """One trainer's part in leading: it does so whenever nobody else does.
+
+    Args:
+        name, address: of the trainer.
+        moves: decides who changes stage, once in `rules.rebalance_s`.
+    """
+
+    def __init__(
+        self, name: str, address: str, roster: Roster, asking: Asking, rules: Rules, clock: Clock, moves: Moves
+    ):
+        self._me, self._roster, self._asking = Conductor(name, address), roster, asking
+        self._rules, self._clock, self._moves = rules, clock, moves
+        self._board: Board | None = None
+        self._term = self._attempts = 0
+        self._balanced = clock.now()
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def left(self) -> int | None:
+        """Microbatches that the step under way still misses; None where another leads."""
+        return self._board.left if self._board else None
+
+    async def run(self, standing: Standing) -> None:
+        """Lead whenever nobody does, until cancelled."""
+        directory, roster = self._roster.directory, self._roster
+        while True:
+            await roster.wait_for(lambda: roster.conductor is None)
+            try:
+                self._term = await directory.transact(
+                    {CONDUCTOR: 0}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
+                )
+            except (Conflict, CutOff):
+                await self._clock.sleep(RETRY_S)
+                continue
+            await roster.wait_for(lambda: roster.revision >= self._term)
+            try:
+                await self._lead()
+            except Deposed:
+                continue
+            finally:
+                self._board = None
+                self._tell()
+
+    async def work(self, question: Question) -> Answer:
+        """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
+
+        Raises:
+            Refusal: "not leading"; "stranger": it is no member under this incarnation.
+        """
+        trainer = self._roster.trainers.get(str(field(question.note, "name")))
+        if trainer is None or trainer.incarnation != question.note.get("incarnation"):
+            raise Refusal("stranger")
+        slot = f"{trainer.name}/{whole(question.note, 'slot')}"
+        self._take_down(slot, question.note)
+        while True:
+            if self._board is None or self._roster.head is None:
+                raise Refusal("not leading")
+            given = self._board.take(slot)
+            if given is not None:
+                note = {"step": self._step, "index": given.index, "stages": list(given.stages)}
+                return Answer(note=note)
+            await asyncio.shield(self._changed)
+
+    def _take_down(self, slot: str, note: Mapping[str, Any]) -> None:
+        if self._board is None:
+            return
+        done = note.get("done")
+        if type(done) is dict and done.get("step") == self._step:
+            counted = {stage: peer for stage, peer in done["counted"] if 0 <= stage < self._rules.stages}
+            self._board.done(slot, done["index"], counted)
+        self._board.give_back(lambda held: held == slot)
+        self._tell()
+
+    async def _lead(self) -> None:
+        """Take step after step.
+
+        Raises:
+            Deposed: somebody else leads.
+        """
+        if self._roster.head is None:
+            await self._decide(Head(self._rules.stages, self._rules.digest), 0)
+        if self._roster.head.model != self._rules.digest:
+            raise OtherModel(self._rules.digest, self._roster.head.model)
+        while True:
+            head, revision = self._roster.head, self._roster.head_revision
+            self._step = head.step
+            self._board = Board(self._rules.batch, self._rules.stages)
+            self._tell()
+            try:
+                async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
+                    after = await self._led(head)
+            except Ended as error:
+                raise Deposed from error
+            await self._decide(after, revision)
+
+    async def _led(self, head: Head) -> Head:
+        """`_taken`, while the board is kept true to who is there."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch())
+                after = await self._taken(head)
+                watching.cancel()
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from None
+        return after
+
+    async def _watch(self) -> None:
+        """Put back on the board what those had who left."""
+        roster = self._roster
+        while True:
+            trainers, peers = list(roster.trainers.values()), list(roster.peers.values())
+            await roster.next_change()
+            gone = {each.name for each in trainers if not roster.is_here(each)}
+            self._board.give_back(lambda slot, gone=gone: slot.rpartition("/")[0] in gone)
+            for peer in peers:
+                if not roster.is_here(peer):
+                    self._board.forget(peer.name, peer.heir)
+            self._tell()
+
+    async def _taken(self, head: Head) -> Head:
+        """Try until every stage holds the total of exactly one batch; the head that says so."""
+        pause = FIRST_PAUSE_S
+        while True:
+            await self._until(lambda: self._board.complete)
+            members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
+            self._attempts += 1
+            attempt = Attempt((self._term, self._attempts), head.step, self._rules.batch, members, self._asking)
+            covers = await attempt.prepare()
+            try:
+                if any(covered.missing for covered in covers):
+                    raise Failed("microbatches are missing")
+                squares = await attempt.reduce(covers)
+            except Failed:
+                self._board.settle([covered.missing for covered in covers])
+                await attempt.resume(covers)
+                self._tell()
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE_S)
+                continue
+            return self._head_after(head, attempt, covers, squares)
+
+    def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
+        norm = math.sqrt(math.fsum(squares))
+        losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
+        return Head(
+            stages=head.stages,
+            model=head.model,
+            step=head.step + 1,
+            round=told(attempt.name),
+            members=attempt.members(),
+            scale=self._rules.scale(norm),
+            loss=math.fsum(losses) / self._rules.samples,
+            norm=norm / self._rules.samples,
+            moves=self._rebalanced(attempt),
+        )
+
+    def _rebalanced(self, attempt: Attempt) -> dict[str, int]:
+        every, now = self._rules.rebalance_s, self._clock.now()
+        if not every or now - self._balanced < every:
+            return {}
+        self._balanced = now
+        return dict(self._moves([{name: said.load for name, said in each.items()} for each in attempt.told]))
+
+    async def _decide(self, head: Head, revision: int) -> None:
+        """Move the head, and wait until this process sees it.
+
+        Raises:
+            Deposed: it was moved by another, or somebody else leads.
+        """
+        directory, roster = self._roster.directory, self._roster
+        while True:
+            try:
+                await directory.transact({HEAD: revision, CONDUCTOR: self._term}, {HEAD: head.pack()})
+                break
+            except Conflict as error:
+                found = error.found.get(HEAD)
+                if found is None or Head.unpack(found.value).round != head.round or not head.round:
+                    raise Deposed from error
+                break  # it had happened before the directory was cut off
+            except CutOff:
+                await self._clock.sleep(RETRY_S)
+        await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await asyncio.shield(self._changed)
+
+    def _tell(self) -> None:
+        self._changed.set_result(None)
+        self._changed = asyncio.get_running_loop().create_future()

@@ -1,0 +1,92 @@
+"""Giving a stage's state to those who join, while training goes on.
+
+The one rule: what a joiner gets is the state of one step, to the bit. A copy is made when the first one asks; the
+totals of the steps taken since are kept beside it, so that a joiner who took long takes those steps itself. Copies go
+when nobody joins any more; the last total is kept always, for a peer that missed one step.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipelined.device import Device
+from pipelined.swarm.notes import whole
+from pipelined.swarm.stage import SwarmStage
+from pipelined.swarm.transfer import Manifest, TransferError, cut, describe
+from transports import Block
+from transports.endpoints import Answer, Question, Refusal
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A state as it was at one step."""
+
+    step: int
+    state: Mapping[str, Block]
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was taken: what it was taken with."""
+
+    step: int
+    total: np.ndarray
+    scale: float
+
+
+class Donor:
+    """What one holding gives away.
+
+    Args:
+        stage: read on its device, between two pieces of work.
+    """
+
+    def __init__(self, stage: SwarmStage, device: Device):
+        self._stage, self._device = stage, device
+        self._copy: Copy | None = None
+        self._taken: deque[Taken] = deque()
+
+    async def manifest(self, step: int) -> Answer:
+        """Which state this is: digests of its chunks, with the notes `step` and `root`."""
+        if self._copy is None:
+            self._copy, *_ = await self._device.run("copy", lambda: _copy(step, self._stage.state()))
+        digests = self._copy.manifest.digests
+        return Answer((digests,), {"step": self._copy.step, "root": self._copy.manifest.root})
+
+    async def chunk(self, question: Question) -> Answer:
+        """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""
+        copy = self._copy
+        if copy is None or question.note.get("root") != copy.manifest.root:
+            raise Refusal("not kept")
+        try:
+            return Answer(cut(copy.state, copy.manifest, question.note.get("index")))
+        except TransferError as error:
+            raise Refusal("malformed", why=str(error)) from error
+
+    async def total(self, question: Question) -> Answer:
+        """What a step was taken with, and the note `scale`. Raises Refusal: that is not kept here (any more)."""
+        step = whole(question.note, "step")
+        for taken in self._taken:
+            if taken.step == step:
+                return Answer((taken.total,), {"scale": taken.scale})
+        raise Refusal("not kept", step=step)
+
+    def took(self, step: int, total: np.ndarray, scale: float) -> None:
+        """A step was taken with this total, which nobody writes to any more."""
+        self._taken.append(Taken(step, total, scale))
+        while len(self._taken) > 1 and (self._copy is None or self._taken[0].step < self._copy.step):
+            self._taken.popleft()
+
+    def nobody_joins(self) -> None:
+        """Let go of what is kept for joiners."""
+        self._copy = None
+
+
+def _copy(step: int, state: Mapping[str, Any]) -> Copy:
+    views = {name: Block.of(value) for name, value in state.items()}
+    kept = {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}
+    return Copy(step, kept, describe(kept))

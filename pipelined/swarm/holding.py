@@ -1,0 +1,330 @@
+"""One stage at one peer: computes what trainers ask, keeps what it has counted, and takes the step that was decided.
+
+The one rule: between two steps parameters do not change, and a gradient is counted once for each microbatch and step.
+What is counted is final once it was told to a conductor (`prepare` freezes it), and sums stay until a step that holds
+them stands. Knows microbatches, rounds and the device; it must not know the directory or other stages.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pipelined.device import Device
+from pipelined.swarm.averaging import Round
+from pipelined.swarm.coding import Coding
+from pipelined.swarm.donor import Donor
+from pipelined.swarm.load import Load
+from pipelined.swarm.notes import MOST, RoundName, check_layouts, digest_of, read_members, read_round, told, whole
+from pipelined.swarm.records import Head
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.stage import Microbatch, SwarmStage
+from transports import Block
+from transports.endpoints import Answer, Endpoint, Question, Refusal
+
+T = TypeVar("T")
+
+
+@dataclass
+class Ledger:
+    """What one step's sum at one peer holds: by index, the loss of each microbatch (0 before the last stage)."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    frozen: RoundName | None = None
+
+
+class Holding:
+    """A stage held.
+
+    Args:
+        name: of the peer.
+        index: which stage.
+        step: the next that its parameters are to take.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        stage: SwarmStage,
+        step: int,
+        rules: Rules,
+        device: Device,
+        endpoint: Endpoint,
+        coding: Coding,
+    ):
+        self.name, self.index, self.stage, self.step = name, index, stage, step
+        self.load = Load(device.clock)
+        self.donor = Donor(stage, device)
+        self._rules, self._device, self._endpoint, self._coding = rules, device, endpoint, coding
+        self._ledger, self._handing_over = Ledger(), False
+        self._round: Round | None = None
+        self._summed: tuple[RoundName, np.ndarray] | None = None
+        self._term = (0, 0)
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._given_up = False
+
+    @property
+    def counted(self) -> int:
+        """Microbatches of the present step in this peer's sum."""
+        return len(self._ledger.losses)
+
+    async def forward(self, question: Question) -> Answer:
+        """The outputs of one microbatch.
+
+        Raises:
+            Refusal: "stale", "behind" (both with this peer's step), or "malformed".
+        """
+        which = await self._which(question)
+        (inputs,) = await self._inputs(question, 1)
+        outputs = await self._compute("forward", which, lambda: self.stage.forward(which, inputs))
+        blocks, note = await self._coding.pack(outputs, f"outputs of microbatch {which.index}")
+        return Answer(blocks, {"codec": note})
+
+    async def backward(self, question: Question) -> Answer:
+        """The gradients of one microbatch's inputs; the parameters' are counted, unless they were before.
+
+        Returns: with the note `counted`, whether this peer's sum holds it now, and `loss`.
+        Raises:
+            Refusal: as `forward`.
+        """
+        which = await self._which(question)
+        inputs, given = await self._inputs(question, 2)
+        asked = question.note.get("count") is True
+
+        def work() -> tuple[Any, bool]:
+            ledger = self._ledger
+            count = asked and ledger.frozen is None and which.index not in ledger.losses
+            passed = self.stage.backward(which, inputs, given, count)
+            if count:
+                ledger.losses[which.index] = passed.loss or 0.0
+            return passed, which.index in ledger.losses
+
+        passed, counted = await self._compute("backward", which, work)
+        blocks, note = await self._coding.pack(passed.gradients, f"gradients of microbatch {which.index}")
+        return Answer(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
+
+    async def prepare(self, question: Question) -> Answer:
+        """Count nothing more, and say what is counted: indices and their losses.
+
+        Raises:
+            Refusal: "stale" (another conductor leads, or the step is past), "behind".
+        """
+        name = self._led(question)
+        await self._reached(whole(question.note, "step"))
+        await self._until(lambda: not self._handing_over)
+        self._abort("another round began")
+        self._ledger.frozen = name
+        await self._device.run("prepare", lambda: None)  # what is being counted now is in
+        indices = sorted(self._ledger.losses)
+        losses = [self._ledger.losses[index] for index in indices]
+        return Answer((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self.load.take()})
+
+    async def resume(self, question: Question) -> Answer:
+        """Count again, after having dropped everything where the conductor says so."""
+        name = self._led(question)
+        self._abort("the step goes on")
+        if self._ledger.frozen == name:
+            await self._keep(question.note.get("keep") is True)
+            self._ledger.frozen = None
+        return Answer()
+
+    async def reduce(self, question: Question) -> Answer:
+        """Sum over the members of a round. The total is kept until a step that holds it stands, or another round.
+
+        Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
+        Raises:
+            Refusal: "stale", "not prepared", "lost" (with the member's name), "round aborted".
+        """
+        name, members = self._led(question), read_members(question.note.get("members"))
+        me = [at for at, member in enumerate(members) if member.name == self.name]
+        if self._ledger.frozen != name or len(me) != 1:
+            raise Refusal("not prepared", round=str(name))
+        await self._keep(question.note.get("keep") is True)
+        self._abort("another round began")
+        self._round = Round(self._endpoint, name, members, me[0], self.stage.sums, self._rules.sums_codec)
+        self._tell()
+        total = await self._round.run()
+        square, *_ = await self._device.run("square", lambda: self.stage.square(total))
+        if self._ledger.frozen != name:
+            raise Refusal("round aborted", why="another began")
+        self._summed = name, total
+        return Answer(note={"square": square, "digest": digest_of(total)})
+
+    async def piece(self, question: Question) -> Answer:
+        """Another member's part of a piece that this one owns; waits until this one has begun the round."""
+        name = read_round(question.note.get("round"))
+        await self._until(lambda: self._round is not None and self._round.name >= name)
+        if self._round.name != name:
+            raise Refusal("stale", round=str(name))
+        return await self._round.take(question)
+
+    async def manifest(self, question: Question) -> Answer:
+        """Which state a joiner can have from here."""
+        return await self.donor.manifest(self.step)
+
+    async def hand_over(self, give: Callable[[Sequence[Any], Mapping[str, Any]], Awaitable[None]]) -> bool:
+        """Let another peer have what was counted here; whether there was anything.
+
+        Raises: as `give`; nothing is changed then.
+        """
+        await self._until(lambda: self._ledger.frozen is None)
+        self._handing_over = True
+        try:
+            await self._device.run("hand over", lambda: None)
+            losses = self._ledger.losses
+            if not losses:
+                return False
+            self._ledger.frozen = (MOST, 0)
+            arrays = self.stage.sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
+            await give(arrays, {"step": self.step})
+            await self._keep(False)
+            return True
+        finally:
+            self._ledger.frozen, self._handing_over = None, False
+            self._tell()
+
+    async def inherit(self, question: Question) -> Answer:
+        """Add the sum of a peer that leaves to this one.
+
+        Raises:
+            Refusal: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
+        """
+        await self._reached(whole(question.note, "step"))
+        sums, indices, losses = _inheritance(question, self.stage.sums, self._rules.batch)
+
+        def work() -> None:
+            ledger = self._ledger
+            if ledger.frozen is not None or self._handing_over:
+                raise Refusal("busy")
+            if not ledger.losses.keys().isdisjoint(indices):
+                raise Refusal("overlap")
+            self.stage.sums += sums
+            ledger.losses.update(zip(indices, losses, strict=True))
+
+        await self._device.run("inherit", work)
+        return Answer()
+
+    async def start_afresh(self) -> None:
+        """Forget what was counted: under another incarnation nobody counts on it."""
+        self._abort("its peer begins another life")
+        self._ledger = Ledger()
+        await self._keep(False)
+
+    async def follow(self, head: Head) -> bool:
+        """Take the step that stands now, if it is not taken yet; whether this holding is where the swarm is.
+
+        False means that it was not a member of what was decided: its state is of no use any more.
+        """
+        if head.step == self.step:
+            return True
+        here = head.step == self.step + 1 and self.name in head.members[self.index]
+        if not here or self._summed is None or told(self._summed[0]) != head.round:
+            return False
+        _, total = self._summed
+
+        def take() -> None:
+            self.stage.apply(self.step, total, head.scale)
+            self.donor.took(self.step, total, head.scale)
+            self.stage.clear()
+            self._ledger, self._summed, self.step = Ledger(), None, head.step
+
+        await self._device.run("step", take)
+        self._tell()
+        return True
+
+    def give_up(self, why: str) -> None:
+        """This holding is no more: whoever waits for it is refused."""
+        self._given_up = True
+        self._abort(why)
+        self._tell()
+
+    async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
+        def current() -> T:
+            if which.step != self.step:
+                raise Refusal("stale", step=self.step)
+            try:
+                return work()
+            except (ValueError, TypeError) as error:
+                raise Refusal("malformed", why=str(error)) from error
+
+        with self.load.one():
+            result, *_ = await self._device.run(op, current)
+        return result
+
+    async def _which(self, question: Question) -> Microbatch:
+        which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
+        if which.index >= self._rules.batch:
+            raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, batch: {self._rules.batch})")
+        await self._reached(which.step)
+        return which
+
+    async def _inputs(self, question: Question, groups: int) -> list[tuple[Block, ...]]:
+        """The question's arrays in their groups (inputs; gradients), decoded."""
+        codes, counts = question.note.get("codecs"), question.note.get("blocks")
+        if type(codes) is not list or type(counts) is not list or not len(codes) == len(counts) == groups:
+            raise Refusal("malformed", why="not as many groups of arrays as the topic has")
+        if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != len(question.blocks):
+            raise Refusal("malformed", why="the groups do not make up the arrays")
+        taken, start = [], 0
+        for code, count in zip(codes, counts, strict=True):
+            blocks = question.blocks[start : start + count]
+            taken.append(await self._coding.unpack(blocks, code, self.most_bytes))
+            start += count
+        check_layouts(taken[0], self.stage.expects())
+        return taken
+
+    @property
+    def most_bytes(self) -> int:
+        """What one group of arrays may come to, decoded."""
+        return max(1 << 20, 8 * sum(Block.empty(dtype, shape).nbytes for dtype, shape in self.stage.expects()))
+
+    async def _reached(self, step: int) -> None:
+        """Wait for the step before to stand; one ahead of that is not waited for."""
+        if step == self.step + 1:
+            await self._until(lambda: self.step >= step)
+        if step != self.step:
+            raise Refusal("stale" if step < self.step else "behind", step=self.step)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if self._given_up:
+                raise Refusal("left")
+            await asyncio.shield(self._changed)
+        if self._given_up:
+            raise Refusal("left")
+
+    async def _keep(self, keep: bool) -> None:
+        if not keep:
+            self._ledger.losses.clear()
+            await self._device.run("clear", self.stage.clear)
+
+    def _led(self, question: Question) -> RoundName:
+        """The round's name; one before the last heard of comes from who leads no more."""
+        name = read_round(question.note.get("round"))
+        if name < self._term:
+            raise Refusal("stale", round=str(name))
+        self._term = name
+        return name
+
+    def _abort(self, why: str) -> None:
+        self._summed = None
+        if self._round is not None:
+            self._round.abort(why)
+
+    def _tell(self) -> None:
+        self._changed.set_result(None)
+        self._changed = asyncio.get_running_loop().create_future()
+
+
+def _inheritance(question: Question, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
+    if [block.dtype for block in question.blocks] != [mine.dtype.name, "int64", "float64"]:
+        raise Refusal("malformed", why="not sums, indices and losses")
+    sums, indices, losses = (block.numpy() for block in question.blocks)
+    if sums.shape != mine.shape or indices.ndim != 1 or indices.shape != losses.shape:
+        raise Refusal("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
+    if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
+        raise Refusal("malformed", why="indices of no step")
+    return sums, indices.tolist(), losses.tolist()

@@ -1,0 +1,80 @@
+"""What questions of the swarm say of themselves, read with suspicion: whatever is not as it should be is refused.
+
+A round's name is (term, attempt): the term is the revision at which its conductor began to lead, so that names are in
+the order in which rounds were begun, whoever leads.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipelined.swarm.records import Peer, Phase
+from transports import Block
+from transports.endpoints import Refusal
+
+RoundName = tuple[int, int]
+MOST = 1 << 62
+
+
+def field(note: Any, name: str) -> Any:
+    """A field of a note, None where it has none. Raises Refusal: it is no note at all."""
+    if type(note) is not dict:
+        raise Refusal("malformed", why="no note")
+    return note.get(name)
+
+
+def whole(note: Any, name: str) -> int:
+    """A number from 0 up."""
+    value = field(note, name)
+    if type(value) is not int or not 0 <= value < MOST:
+        raise Refusal("malformed", why=f"{name} is not a number from 0 up (got: {value!r:.40})")
+    return value
+
+
+def read_round(value: Any) -> RoundName:
+    """The name of a round."""
+    if (
+        type(value) is not list
+        or len(value) != 2
+        or any(type(part) is not int or not 0 <= part < MOST for part in value)
+    ):
+        raise Refusal("malformed", why=f"not a round (got: {value!r:.40})")
+    return value[0], value[1]
+
+
+def told(name: RoundName) -> str:
+    """The name as records have it."""
+    return f"{name[0]}.{name[1]}"
+
+
+def tell_members(members: Sequence[Peer]) -> list[list[Any]]:
+    """Members of a round as they travel."""
+    return [[member.name, member.address, member.incarnation] for member in members]
+
+
+def read_members(value: Any) -> list[Peer]:
+    """Members of a round, in their order."""
+    if type(value) is not list or not value:
+        raise Refusal("malformed", why="no members")
+    members = []
+    for entry in value:
+        if type(entry) is not list or [type(part) for part in entry] != [str, str, int]:
+            raise Refusal("malformed", why=f"not a member (got: {entry!r:.80})")
+        members.append(Peer(*entry, stage=0, phase=Phase.SERVING, model=""))
+    return members
+
+
+def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Arrays must be of exactly these dtypes and shapes."""
+    got = [(block.dtype, tuple(block.shape)) for block in blocks]
+    if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
+        raise Refusal(
+            "malformed", why=f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})"
+        )
+
+
+def digest_of(array: np.ndarray) -> bytes:
+    """16 bytes that are equal where all bits are."""
+    return hashlib.blake2b(memoryview(array).cast("B"), digest_size=16).digest()

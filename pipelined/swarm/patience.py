@@ -1,0 +1,32 @@
+"""How long an answer is waited for: as long as answers were seen to take, and much longer. Never a constant.
+
+Until enough was seen there is no limit: leases end the wait for who is silent altogether.
+"""
+
+from collections import deque
+from statistics import median
+
+KEPT = 64
+ENOUGH = 5
+DEVIATIONS = 10.0
+MULTIPLE = 4.0
+
+
+class Patience:
+    """Answer times of one kind of question to one stage, whoever answered."""
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=KEPT)
+
+    def observe(self, seconds: float) -> None:
+        """An answer took so long."""
+        self._seen.append(seconds)
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds after which an answer is late: the median and ten median deviations, four medians at least."""
+        if len(self._seen) < ENOUGH:
+            return None
+        middle = median(self._seen)
+        deviation = median(abs(seconds - middle) for seconds in self._seen)
+        return max(MULTIPLE * middle, middle + DEVIATIONS * deviation)

@@ -1,0 +1,135 @@
+"""The two kinds of processes of a swarm, whole: what each of them starts, and how it ends."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from pipelined.actor import first_cause
+from pipelined.clock import Clock
+from pipelined.device import Device
+from pipelined.swarm import records
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.coding import Coding
+from pipelined.swarm.conductor import Leadership, Moves
+from pipelined.swarm.directory import CutOff, Directory, LeaseLost
+from pipelined.swarm.membership import RETRY_S, Roster
+from pipelined.swarm.peer import Build, StagePeer
+from pipelined.swarm.rebalance import moves
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.standing import standing
+from pipelined.swarm.trainer import Data, Trainer
+from pipelined.swarm.wiring import Wiring
+from transports.endpoints import Endpoint
+
+
+class PeerProcess:
+    """A peer with all that it needs.
+
+    Args:
+        name: nobody else's in this swarm.
+        build: builds a stage as it is before the first step.
+        stage: which to hold; None: where it helps most.
+        threads: whether the loop has threads to code tensors in.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Build,
+        rules: Rules,
+        endpoint: Endpoint,
+        directory: Directory,
+        clock: Clock,
+        device: Device,
+        stage: int | None = None,
+        threads: bool = True,
+    ):
+        self.roster = Roster(directory, clock)
+        coding = Coding(rules.codec, threads)
+        self.peer = StagePeer(name, build, rules, endpoint, self.roster, clock, device, coding, stage)
+        self._endpoint = endpoint
+
+    async def run(self) -> None:
+        """Serve until `peer.leave()` or cancelled.
+
+        Raises: the first error of any of its parts.
+        """
+        await _beside(self.peer.run(), self.roster.follow(), _failure(self._endpoint))
+
+
+class TrainerProcess:
+    """A trainer with all that it needs; it leads the swarm while nobody else does.
+
+    Args:
+        data: finds a microbatch by its name.
+        slots: microbatches under way at once.
+        steps: after so many the run is over; None: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Data,
+        rules: Rules,
+        endpoint: Endpoint,
+        directory: Directory,
+        clock: Clock,
+        slots: int = 4,
+        steps: int | None = None,
+        balance: Moves | None = None,
+    ):
+        self.name, self._rules, self._steps = name, rules, steps
+        self._endpoint, self._directory, self._clock = endpoint, directory, clock
+        self.roster = Roster(directory, clock)
+        asking = Asking(endpoint, self.roster)
+        self.leadership = Leadership(name, endpoint.address, self.roster, asking, rules, clock, balance or _balance)
+        wiring = Wiring(rules.stages, seed=name)
+        self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots)
+
+    async def run(self) -> None:
+        """Train until the last step stands, or cancelled.
+
+        Raises: the first error of any of its parts.
+        """
+        self._endpoint.answer("work", self.leadership.work)
+        await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
+
+    async def _over(self) -> None:
+        last, roster = self._steps, self.roster
+        await roster.wait_for(lambda: last is not None and roster.head is not None and roster.head.step >= last)
+
+    async def _live(self) -> None:
+        key, seconds = records.TRAINERS + self.name, self._rules.lease_s
+        while True:
+            try:
+                async with standing(self._directory, key, seconds, self._clock) as place:
+                    address, digest = self._endpoint.address, self._rules.digest
+                    await place.put(records.Trainer(self.name, address, place.incarnation, digest))
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self.leadership.run(place))
+                        tasks.create_task(self.trainer.run(place.incarnation))
+            except (LeaseLost, CutOff):
+                await self._clock.sleep(RETRY_S)
+
+
+def _balance(loads: Sequence[Mapping[str, float]]) -> Mapping[str, int]:
+    return {move.peer: move.target for move in moves(loads)}
+
+
+async def _failure(endpoint: Endpoint) -> None:
+    await asyncio.shield(endpoint.failed)
+
+
+async def _beside(main: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
+    """Run what the others are there for, and them beside it; they end with it.
+
+    Raises: the first error of any.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(other) for other in others]
+            await main
+            for task in beside:
+                task.cancel()
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from None

@@ -1,0 +1,48 @@
+"""What all processes of one swarm must have alike. Whoever has it otherwise is refused, with both digests."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+
+import msgpack
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a swarm trains.
+
+    Args:
+        model: digest of model, data, code and tokenizer.
+        stages: of the model.
+        batch: microbatches of a step.
+        samples: what the sums of gradients and losses are divided by, to be means (tokens of a step, say).
+        clip: largest norm of the mean gradient; 0 does not clip.
+        lease_s: seconds after which a silent member is none.
+        rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
+        codec: for what travels between stages, of `transports.find_codec`; "": none.
+        sums_codec: the same for the sums of gradients.
+    """
+
+    model: str
+    stages: int
+    batch: int
+    samples: float
+    clip: float = 0.0
+    lease_s: float = 3.0
+    rebalance_s: float = 60.0
+    codec: str = ""
+    sums_codec: str = ""
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits for all of it."""
+        return hashlib.blake2b(msgpack.packb(sorted(asdict(self).items())), digest_size=8).hexdigest()
+
+    def scale(self, norm: float) -> float:
+        """What sums are multiplied by for the update.
+
+        Args:
+            norm: of the summed gradient, over all stages.
+        """
+        mean = norm / self.samples
+        shrink = self.clip / mean if self.clip and mean > self.clip else 1.0
+        return shrink / self.samples

@@ -1,0 +1,93 @@
+"""A process's own place in the directory: a record bound to a lease that is renewed for as long as the block runs.
+
+The one rule: a lease that is lost ends the block, for everything done under it may have been given to others by then.
+Being cut off from the directory does not: the lease may outlive that.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pipelined.actor import first_cause
+from pipelined.clock import Clock
+from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost
+from pipelined.swarm.records import Record
+
+RENEWALS = 3
+"""How often a lease is renewed in its time."""
+
+
+class Standing:
+    """One key that is ours.
+
+    Args:
+        lease: that the key dies with; its number is the incarnation.
+    """
+
+    def __init__(self, directory: Directory, key: str, lease: Lease):
+        self.lease, self.revision = lease, 0
+        self._directory, self._key = directory, key
+
+    @property
+    def incarnation(self) -> int:
+        return self.lease.number
+
+    async def put(self, record: Record, claim: str = "", seen: int = 0) -> bool:
+        """Say what we are now.
+
+        Args:
+            claim: a key that is put too, so that of all who saw it at the same revision one alone succeeds.
+            seen: that revision.
+        Returns: whether it was done; False where another was faster with the claim.
+        Raises: LeaseLost: also where somebody else took our key. CutOff.
+        """
+        claims = {claim: seen} if claim else {}
+        while True:
+            try:
+                expect, put = (
+                    {self._key: self.revision, **claims},
+                    {self._key: record.pack()} | dict.fromkeys(claims, b""),
+                )
+                self.revision = await self._directory.transact(expect, put, lease=self.lease)
+                return True
+            except Conflict as error:
+                found = error.found[self._key]
+                revision = found.revision if found else 0
+                if revision == self.revision:
+                    return False
+                if self.revision or not found:
+                    raise LeaseLost from error
+                self.revision = revision  # our former self's, which nobody renews any more
+
+
+@asynccontextmanager
+async def standing(directory: Directory, key: str, seconds: float, clock: Clock) -> AsyncIterator[Standing]:
+    """Hold a lease for as long as the block runs; nothing is written under the key before `Standing.put`.
+
+    Raises:
+        LeaseLost: it was lost; the block is cancelled first.
+    """
+    lease = await directory.grant(seconds)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(_keep(lease, clock))
+            yield Standing(directory, key, lease)
+            keeping.cancel()
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from None
+
+
+async def _keep(lease: Lease, clock: Clock) -> None:
+    while True:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [
+                tasks.create_task(clock.sleep(lease.seconds / RENEWALS)),
+                tasks.create_task(lease.disturbed()),
+            ]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        try:
+            await lease.renew()
+        except CutOff:
+            continue

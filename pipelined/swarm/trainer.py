@@ -1,0 +1,177 @@
+"""A trainer: takes microbatches through the stages, by whichever peers are best, and holds no parameters.
+
+Each of its slots is a coroutine: get a microbatch, find its data from its name, forward through all stages but the
+last, backward through all of them, say what was counted where. It keeps every stage's inputs, so any live peer can do
+a backward; a peer that fails or is late is banned, and another is asked. What travels between two stages passes
+through here as it is, coded or not.
+
+Source: SWARM, section 3.2 and Appendix C.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from pipelined.clock import Clock
+from pipelined.swarm.answer_times import Pass
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.coding import Coded
+from pipelined.swarm.membership import RETRY_S, Ended, Roster
+from pipelined.swarm.patience import Patience
+from pipelined.swarm.records import Peer
+from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.wiring import Wiring
+from transports.endpoints import Answer, Endpoint, Party, Refusal, Unreachable
+
+Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
+"""The inputs of the first stage and the labels of the last, from the name alone."""
+
+
+class Trainer:
+    """One trainer's slots.
+
+    Args:
+        name: of this trainer.
+        stages: of the model.
+        wiring: chooses peers; its seed should be this trainer's own.
+        slots: microbatches under way at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stages: int,
+        data: Data,
+        endpoint: Endpoint,
+        roster: Roster,
+        clock: Clock,
+        wiring: Wiring,
+        slots: int,
+    ):
+        self.name, self._stages, self._data = name, stages, data
+        self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
+        self._asking = Asking(endpoint, roster)
+        self._patience = {(stage, which): Patience() for stage in range(stages) for which in get_args(Pass)}
+        self.done = 0
+
+    async def run(self, incarnation: int) -> None:
+        """Train under this incarnation until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks.create_task(self._follow())
+            for slot in range(self._slots):
+                self._tasks.create_task(self._work(incarnation, slot))
+
+    async def _follow(self) -> None:
+        """Tell the wiring who serves."""
+        known = dict[str, tuple[int, Party]]()
+        while True:
+            stages = range(self._stages)
+            now = {peer.address: (stage, self._party(peer)) for stage in stages for peer in self._roster.serving(stage)}
+            for _, party in (known[address] for address in known.keys() - now.keys()):
+                self._wiring.remove(party)
+            for stage, party in (now[address] for address in now if now[address] != known.get(address)):
+                self._wiring.add(stage, party)
+            known = now
+            await self._roster.next_change()
+
+    def _party(self, peer: Peer) -> Party:
+        """A peer as the wiring knows it: one that announced itself again is another."""
+        return Party(peer.address, self._roster.announced[peer.name])
+
+    async def _work(self, incarnation: int, slot: int) -> None:
+        done: dict[str, Any] | None = None
+        while True:
+            await self._roster.wait_for(lambda: self._roster.conductor is not None)
+            leader = self._roster.conductor
+            note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
+            done = None
+            try:
+                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                    given = (await self._endpoint.ask(leader.address, "work", note=note)).note
+                done = await self._while_it_stands(Microbatch(given["step"], given["index"]), given["stages"])
+            except Ended:
+                continue
+            except (Unreachable, Refusal):
+                await self._clock.sleep(RETRY_S)
+
+    async def _while_it_stands(self, which: Microbatch, count: Sequence[int]) -> dict[str, Any] | None:
+        """Take one microbatch through; what to say of it, or None where its step is past."""
+        head = lambda: self._roster.head is None or self._roster.head.step <= which.step  # noqa: E731
+        try:
+            async with self._roster.as_long_as(head):
+                counted = await self._through(which, set(count))
+        except (Ended, Stale):
+            return None
+        self.done += 1
+        return {"step": which.step, "index": which.index, "counted": counted}
+
+    async def _through(self, which: Microbatch, count: set[int]) -> list[tuple[int, str]]:
+        """Forward, then backward; who counted it, by stage."""
+        inputs, labels = self._data(which)
+        kept: list[Coded] = [(tuple(inputs), None)]
+        for stage in range(self._stages - 1):
+            _, answer = await self._ask(stage, "forward", which, [kept[stage]])
+            kept.append((answer.blocks, answer.note["codec"]))
+        given, counted = (tuple(labels), None), []
+        for stage in reversed(range(self._stages)):
+            peer, answer = await self._ask(stage, "backward", which, [kept.pop(), given], count=stage in count)
+            given = (answer.blocks, answer.note["codec"])
+            if answer.note["counted"]:
+                counted.append((stage, peer.name))
+        return counted
+
+    async def _ask(
+        self, stage: int, topic: Pass, which: Microbatch, groups: Sequence[Coded], **note: Any
+    ) -> tuple[Peer, Answer]:
+        """Ask one peer of a stage after another until one answers.
+
+        Raises:
+            Stale: the step is past.
+        """
+        arrays = [block for blocks, _ in groups for block in blocks]
+        told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
+        while True:
+            peer = await self._pick(stage, topic)
+            party, began = self._party(peer), self._clock.now()
+            patience = self._patience[stage, topic]
+            try:
+                answer = await self._asking.ask(
+                    peer, topic, *arrays, limit=patience.limit, step=which.step, index=which.index, **told
+                )
+            except Ended:
+                self._ban(peer, party)
+                continue
+            except Refusal as refusal:
+                if refusal.reason == "stale" and refusal.facts.get("step", 0) > which.step:
+                    raise Stale from refusal
+                self._ban(peer, party)
+                continue
+            took = self._clock.now() - began
+            self._wiring.observe(party, topic, took)
+            patience.observe(took)
+            return peer, answer
+
+    def _ban(self, peer: Peer, party: Party) -> None:
+        """Ask this peer no more until it announces itself again, and ask it to."""
+        self._wiring.ban(party, self._clock.now())
+        self._tasks.create_task(self._ask_to_announce(peer))
+
+    async def _ask_to_announce(self, peer: Peer) -> None:
+        try:
+            await self._asking.ask(peer, "announce")
+        except (Ended, Refusal):
+            return
+
+    async def _pick(self, stage: int, topic: Pass) -> Peer:
+        """The peer whose turn it is; waits while the stage has none."""
+        while True:
+            now = self._clock.now()
+            party = self._wiring.pick(stage, topic, now)
+            for peer in self._roster.serving(stage) if party else ():
+                if self._party(peer) == party:
+                    return peer
+            await self._roster.next_change(self._wiring.returns(stage, now) - now)
+
+
+class Stale(Exception):
+    """The microbatch's step is past."""

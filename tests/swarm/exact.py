@@ -1,0 +1,98 @@
+"""A model whose gradients are whole numbers, so that sums are exact in any order and one wrong bit is a wrong answer.
+
+A stage adds its parameters to what flows through it, modulo a small number; its gradients depend on its input, on the
+gradient that comes back, on the parameters and on the microbatch, so that one counted twice, left out, or computed with
+parameters of another step changes the result. `Reference` is the plain loop that a whole swarm must equal to the bit.
+"""
+
+import numpy as np
+
+from pipelined.swarm.stage import Microbatch, Passed
+from transports import Block
+
+WIDTH = 4
+BASE = 97
+
+
+class ExactStage:
+    """Parameters are whole numbers in [0, BASE); the optimizer has a momentum of whole numbers."""
+
+    model = "exact"
+
+    def __init__(self, index, stages):
+        self.last = index == stages - 1
+        self.weights = np.arange(WIDTH, dtype=np.float64) + 7 * index
+        self.momentum = np.zeros(WIDTH)
+        self.sums = np.zeros(WIDTH)
+
+    def expects(self):
+        return [("float64", (WIDTH,))]
+
+    def forward(self, microbatch, inputs):
+        return [(inputs[0].numpy() + self.weights) % BASE]
+
+    def backward(self, microbatch, inputs, given, count):
+        x, g = inputs[0].numpy(), given[0].numpy()
+        out = (x + self.weights) % BASE
+        gradient = (out * (g + 1) + microbatch.index) % BASE
+        if count:
+            self.sums += gradient
+        return Passed([(g + out) % BASE], float(gradient[0]) if self.last else None)
+
+    def clear(self):
+        self.sums[:] = 0
+
+    def square(self, total):
+        return float(np.square(total).sum())
+
+    def apply(self, step, total, scale):
+        self.momentum[:] = (self.momentum + total) % BASE
+        self.weights[:] = (self.weights + self.momentum) % BASE
+
+    def state(self):
+        return {"weights": self.weights, "momentum": self.momentum}
+
+    def load(self, state):
+        for name, mine in self.state().items():
+            mine[:] = state[name].numpy()
+
+
+def data(microbatch):
+    x = (np.arange(WIDTH, dtype=np.float64) * (microbatch.index + 1) + microbatch.step) % BASE
+    return [x], [x[::-1].copy()]
+
+
+class Reference:
+    """One process that trains alone: the weights of each stage at each step, and each step's loss."""
+
+    def __init__(self, stages, batch):
+        self._model, self._batch = [ExactStage(index, stages) for index in range(stages)], batch
+        self._weights, self.losses = [self._copied()], []
+
+    def weights(self, step, index):
+        while len(self._weights) <= step:
+            self._take_step(len(self.losses))
+        return self._weights[step][index]
+
+    def _take_step(self, step):
+        losses = [self._through(Microbatch(step, index)) for index in range(self._batch)]
+        self.losses.append(sum(losses) / self._batch)
+        for stage in self._model:
+            stage.apply(step, stage.sums, 1.0)
+            stage.clear()
+        self._weights.append(self._copied())
+
+    def _through(self, which):
+        (x,), (given,) = data(which)
+        kept = [Block.of(x)]
+        for stage in self._model[:-1]:
+            kept.append(Block.of(stage.forward(which, [kept[-1]])[0]))
+        losses = []
+        for stage in reversed(self._model):
+            passed = stage.backward(which, [kept.pop()], [Block.of(given)], True)
+            given = passed.gradients[0]
+            losses.append(passed.loss or 0.0)
+        return sum(losses)
+
+    def _copied(self):
+        return [stage.weights.copy() for stage in self._model]
