@@ -1,0 +1,112 @@
+"""What all peers of one swarm must agree on, and the digest by which they find out that they do not.
+
+The one rule: whatever can change a number that a stage computes is in the digest, the code included.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from pipelined.errors import UsageError
+from pipelined.model import Model
+from pipelined.optimizer import Recipe
+from pipelined.updates import find_update
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of one model, cut into stages: the same for every peer of every stage.
+
+    Args:
+        model: as a row of layers.
+        cut: which of its layers each stage holds.
+        recipe: rates, clip and decay.
+        rows: sequences in a microbatch, B.
+        sequence: tokens a sequence, T.
+        seed: of initial values and dropout.
+        update: the optimizer's name, of `pipelined.updates`.
+        dtype: of parameters, sums and what stages send one another.
+        autocast: bfloat16 for matrix products inside the forward.
+        text: digest of the tokenizer, and of the text where a seed is to find the same sequences everywhere.
+
+    Raises:
+        UsageError: the stages are not all of the model's layers in their order, two of them would share a parameter,
+            or there is no such optimizer.
+    """
+
+    model: Model
+    cut: tuple[range, ...]
+    recipe: Recipe
+    rows: int
+    sequence: int
+    seed: int
+    update: str = "adamw"
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        find_update(self.update)
+        if [layer for stage in self.cut for layer in stage] != list(range(self.model.layers)) or not all(self.cut):
+            fact = f"stages that are not the model's layers in order (layers: {self.model.layers}, cut: {self.cut})"
+            raise UsageError(f"{fact}; let every stage begin where the one before it ends")
+        self._refuse_ties()
+
+    def shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """Every parameter of each stage. Cost: no memory, whatever the model's size."""
+        parts = [self.model.build(layers, self.dtype, "meta", None) for layers in self.cut]
+        return [{name: tuple(p.shape) for name, p in part.named_parameters()} for part in parts]
+
+    def digest(self, code: Iterable[ModuleType]) -> str:
+        """The blake2b of all of this, as hexadecimal digits.
+
+        Args:
+            code: modules that compute with it, besides the model's own.
+        """
+        plain = {
+            "model": dict(self.model.identity()),
+            "cut": [[stage.start, stage.stop] for stage in self.cut],
+            "shapes": self.shapes(),
+            "recipe": asdict(self.recipe),
+            "batch": [self.rows, self.sequence],
+            "numbers": [self.seed, self.update, str(self.dtype), self.autocast],
+            "text": self.text,
+            "code": digest_of_code([sys.modules[type(self.model).__module__], *code]),
+        }
+        return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+    def _refuse_ties(self) -> None:
+        """Sums are taken stage by stage, so a parameter of two stages would come apart."""
+        holder: dict[str, int] = {}
+        for stage, names in enumerate(self.shapes()):
+            for name in names:
+                if holder.setdefault(name, stage) != stage:
+                    fact = f"stages {holder[name]} and {stage} would share {name}"
+                    raise UsageError(f"{fact}, but a swarm ties nothing between stages; untie it, or take one stage")
+
+
+def digest_of_code(modules: Iterable[ModuleType]) -> str:
+    """The blake2b of the sources of some modules and of all that they take names from, each in its own package."""
+    found = dict[str, bytes]()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module.__name__ not in found:
+            found[module.__name__] = Path(module.__file__ or "").read_bytes()
+            waiting += _used_by(module)
+    listing = sorted((name, hashlib.blake2b(source).hexdigest()) for name, source in found.items())
+    return hashlib.blake2b(json.dumps(listing).encode(), digest_size=32).hexdigest()
+
+
+def _used_by(module: ModuleType) -> list[ModuleType]:
+    """The modules of the same package out of which a module has names."""
+    package = module.__name__.partition(".")[0]
+    names = {getattr(value, "__module__", None) for value in vars(module).values()}
+    mine = sorted(name for name in names if isinstance(name, str) and name.partition(".")[0] == package)
+    return [sys.modules[name] for name in mine if name in sys.modules and sys.modules[name].__file__]

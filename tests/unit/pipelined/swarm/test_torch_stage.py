@@ -1,0 +1,231 @@
+"""Stages of a swarm against the whole model in float64, replicas bit for bit, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from pipelined.errors import UsageError
+from pipelined.noise import Noise
+from pipelined.optimizer import Recipe
+from pipelined.swarm import torch_stage
+from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.torch_stage import TorchStage
+from pipelined.swarm.training import Training
+from pipelined.swarm.transfer import layout_of
+from transports import Block
+
+ROWS, SEQUENCE, SYMBOLS = 2, 6, 13
+MODEL = GPT2(ModelConfig(layers=4, d_model=8, heads=2, vocab=SYMBOLS, positions=SEQUENCE, dropout=0.2, tied=False))
+CUT = (range(0, 2), range(2, 4), range(4, 6))
+RECIPE = Recipe(lr=1e-2, steps=9, warmup=2)
+EXACT = Training(MODEL, CUT, RECIPE, ROWS, SEQUENCE, seed=3, dtype=torch.float64)
+
+
+def data(microbatch: Microbatch) -> tuple[np.ndarray, np.ndarray]:
+    tokens = np.random.default_rng(tuple(microbatch)).integers(0, SYMBOLS, (ROWS, SEQUENCE + 1))
+    return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+
+
+def run(stages: list[TorchStage], microbatch: Microbatch) -> float:
+    """One microbatch forth and back, as a trainer does it."""
+    tokens, labels = data(microbatch)
+    inputs = [[tokens]]
+    for stage in stages[:-1]:
+        inputs.append(stage.forward(microbatch, inputs[-1]))
+    passed = stages[-1].backward(microbatch, inputs[-1], [labels], True)
+    loss = passed.loss
+    for stage, entered in zip(stages[-2::-1], inputs[-2::-1], strict=True):
+        passed = stage.backward(microbatch, entered, passed.gradients, True)
+    assert not passed.gradients
+    return loss
+
+
+def build(training: Training = EXACT) -> list[TorchStage]:
+    return [TorchStage(training, index) for index in range(len(training.cut))]
+
+
+def test_stages_together_give_the_gradients_and_loss_of_the_whole_model():
+    stages, microbatches = build(), [Microbatch(4, index) for index in range(3)]
+    loss = sum(run(stages, microbatch) for microbatch in microbatches)
+    whole = MODEL.build(range(6), torch.float64, "cpu", seed=3)
+    expected = torch.zeros((), dtype=torch.float64)
+    for microbatch in microbatches:
+        tokens, labels = map(torch.from_numpy, data(microbatch))
+        expected = expected + ROWS * MODEL.loss(whole(tokens, Noise(3, *microbatch)), labels)
+    expected.backward()
+    gradients = {name: p.grad for name, p in whole.named_parameters()}
+    names = [name for shapes in EXACT.shapes() for name in shapes]
+    flat = torch.cat([gradients[name].flatten() for name in names]).numpy()
+    got = np.concatenate([stage.sums for stage in stages])
+    assert loss == pytest.approx(expected.item(), rel=1e-13)
+    np.testing.assert_allclose(got, flat, rtol=0.0, atol=1e-12 * np.abs(flat).max())
+
+
+def test_a_pass_done_again_gives_the_same_bits_and_another_microbatch_others():
+    stage, (tokens, _) = build()[0], data(Microbatch(0, 0))
+    once, again, other = (stage.forward(Microbatch(0, index), [tokens])[0] for index in (0, 0, 1))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+
+
+def test_what_does_not_count_changes_no_sum_and_gives_the_same_gradient():
+    stage, which = build(replace(EXACT, dtype=torch.float32))[1], Microbatch(1, 0)
+    x, end = (torch.randn(ROWS, SEQUENCE, 8, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    uncounted = stage.backward(which, [x], [end], False)
+    assert not stage.sums.any()
+    counted = stage.backward(which, [x], [end], True)
+    assert stage.sums.any()
+    assert torch.equal(uncounted.gradients[0], counted.gradients[0])
+    stage.clear()
+    assert not stage.sums.any()
+
+
+def step_of(pair: list[list[TorchStage]], step: int) -> None:
+    """Two replicas of every stage take a step, each with its own microbatches."""
+    for number, stages in enumerate(pair):
+        run(stages, Microbatch(step, number))
+    totals = [ours.sums + theirs.sums for ours, theirs in zip(*pair, strict=True)]
+    for stages in pair:
+        for stage, total in zip(stages, totals, strict=True):
+            stage.apply(step, total, 1.0 / (2 * ROWS))
+            stage.clear()
+
+
+def same(one: TorchStage, other: TorchStage) -> bool:
+    mine, theirs = one.state(), other.state()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("update", ["adamw", "lamb"])
+def test_replicas_stay_equal_to_the_bit_and_learn(update: str):
+    pair = [build(replace(EXACT, update=update, dtype=torch.float32)) for _ in range(2)]
+    fresh = build(replace(EXACT, update=update, dtype=torch.float32))
+    for step in range(3):
+        step_of(pair, step)
+    assert all(same(*replicas) for replicas in zip(*pair, strict=True))
+    assert not any(same(*stages) for stages in zip(pair[0], fresh, strict=True))
+
+
+@pytest.mark.parametrize("update", ["adamw", "lamb"])
+def test_a_joiner_that_loads_a_state_goes_on_bit_for_bit(update: str):
+    training = replace(EXACT, update=update, dtype=torch.float32)
+    pair = [build(training), build(training)]
+    step_of(pair, 0)
+    step_of(pair, 1)
+    joined = build(training)
+    for old, new in zip(pair[1], joined, strict=True):
+        new.load({name: Block.of(tensor.numpy().copy()) for name, tensor in old.state().items()})
+        assert same(old, new)
+    pair[1] = joined
+    step_of(pair, 2)
+    assert all(same(*replicas) for replicas in zip(*pair, strict=True))
+
+
+def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
+    stages, whole = build(), MODEL.build(range(6), torch.float64, "cpu", seed=3)
+    run(stages, Microbatch(0, 0))
+    norm = sum(stage.square(stage.sums) for stage in stages) ** 0.5 / ROWS
+    for stage in stages:
+        stage.apply(0, stage.sums.copy(), RECIPE.shrink(norm) / ROWS)
+    tokens, labels = map(torch.from_numpy, data(Microbatch(0, 0)))
+    MODEL.loss(whole(tokens, Noise(3, 0, 0)), labels).backward()
+    parameters = dict(whole.named_parameters())
+    assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(parameters.values(), RECIPE.clip)), rel=1e-12)
+    optimizer = RECIPE.build(parameters)
+    for group in optimizer.param_groups:
+        group["lr"] = RECIPE.rate(0)
+    optimizer.step()
+    for stage in stages:
+        for name in EXACT.shapes()[stage.index]:
+            torch.testing.assert_close(stage.state()[f"{name}/value"], parameters[name].detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_state_is_views_and_names_every_tensor():
+    stage = build()[1]
+    state = stage.state()
+    assert (
+        state["transformer.h.1.ln_1.weight/value"].data_ptr()
+        == stage.state()["transformer.h.1.ln_1.weight/value"].data_ptr()
+    )
+    assert len(state) == 3 * len(EXACT.shapes()[1]) + 1
+    assert layout_of(state)["updates/count"] == ("int64", ())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"updates/count": None}, "updates/count: missing given"),
+        ({"strange/value": np.zeros(3)}, r"strange/value: \('float64', \(3,\)\) given, none here"),
+        ({"updates/count": np.zeros((), np.int32)}, r"\('int32', \(\)\) given, \('int64', \(\)\) here"),
+    ],
+)
+def test_a_state_of_another_stage_is_refused_and_changes_nothing(change: dict, message: str):
+    stage, other = build()[1], build(replace(EXACT, seed=4))[1]
+    state = {name: Block.of(value) for name, value in {**other.state(), **change}.items() if value is not None}
+    with pytest.raises(ValueError, match=message):
+        stage.load(state)
+    assert same(stage, build()[1])
+
+
+def test_strange_inputs_and_gradients_are_refused_before_anything_counts():
+    first, middle, last = build()
+    which, (tokens, labels) = Microbatch(0, 0), data(Microbatch(0, 0))
+    x = np.zeros((ROWS, SEQUENCE, 8))
+    with pytest.raises(ValueError, match=r"strange inputs at stage 0 \(ids: 0 to 13, symbols: 13\)"):
+        first.forward(which, [np.where(tokens == tokens.max(), 13, 0)])
+    with pytest.raises(ValueError, match=r"strange inputs at stage 0 \(got: float64"):
+        first.forward(which, [x])
+    with pytest.raises(ValueError, match=r"strange given at stage 1 \(got: nothing"):
+        middle.backward(which, [x], [], True)
+    with pytest.raises(ValueError, match=r"strange given at stage 2 \(ids: -1 to"):
+        last.backward(which, [x], [np.where(labels == labels.min(), -1, labels)], True)
+    assert not any(stage.sums.any() for stage in (first, middle, last))
+
+
+def test_a_total_of_another_stage_is_refused():
+    stage = build()[1]
+    with pytest.raises(ValueError, match=r"a total of another stage \(got: float64 \(3,\)"):
+        stage.apply(0, np.zeros(3), 1.0)
+    assert same(stage, build()[1])
+
+
+def test_all_stages_have_one_digest_and_every_difference_another():
+    digests = {stage.model for stage in build()}
+    assert len(digests) == 1
+    others = [
+        replace(EXACT, seed=4), replace(EXACT, rows=4), replace(EXACT, update="lamb"), replace(EXACT, text="other"),
+        replace(EXACT, recipe=replace(RECIPE, clip=2.0)), replace(EXACT, dtype=torch.float32),
+        replace(EXACT, cut=(range(0, 3), range(3, 6))), replace(EXACT, autocast=True),
+    ]  # fmt: skip
+    digests |= {training.digest([torch_stage]) for training in others}
+    assert len(digests) == 1 + len(others)
+    assert EXACT.digest([torch_stage]) != EXACT.digest([])
+
+
+def test_stages_that_would_share_a_parameter_are_refused():
+    tied = GPT2(replace(MODEL.config, tied=True))
+    with pytest.raises(UsageError, match=r"stages 0 and 2 would share transformer\.wte\.weight"):
+        replace(EXACT, model=tied)
+    replace(EXACT, model=tied, cut=(range(0, 6),))
+
+
+@pytest.mark.parametrize("cut", [(range(0, 3),), (range(0, 3), range(2, 6)), (range(0, 6), range(6, 6))])
+def test_a_cut_that_is_none_is_refused(cut: tuple[range, ...]):
+    with pytest.raises(UsageError, match="layers: 6, cut:"):
+        replace(EXACT, cut=cut)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("update", ["adamw", "lamb"])
+def test_a_gpu_makes_the_update_of_a_cpu_to_the_bit(update: str):
+    training = replace(EXACT, update=update, dtype=torch.float32)
+    host, gpu = TorchStage(training, 1), TorchStage(training, 1, "cuda:0")
+    for step in range(4):
+        total = np.random.default_rng(step).standard_normal(host.sums.size).astype(np.float32)
+        for stage in (host, gpu):
+            stage.apply(step, total, 0.37)
+        assert same(host, gpu)
