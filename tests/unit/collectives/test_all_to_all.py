@@ -1,3 +1,5 @@
+"""Everybody gets what everybody has for them, and lists that do not fit are refused."""
+
 import asyncio
 
 import numpy as np

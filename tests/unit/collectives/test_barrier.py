@@ -1,3 +1,5 @@
+"""Nobody leaves a barrier before everybody came, in a logarithm of rounds."""
+
 import asyncio
 
 import pytest

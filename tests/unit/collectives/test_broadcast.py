@@ -1,3 +1,5 @@
+"""Every rank ends with the root's array, by a tree of logarithmic depth."""
+
 import asyncio
 
 import numpy as np

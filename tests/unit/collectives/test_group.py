@@ -1,3 +1,5 @@
+"""A group numbers its ranks, exchanges both ways at once, keeps its scratch bounded, and breaks as a whole."""
+
 import asyncio
 
 import numpy as np

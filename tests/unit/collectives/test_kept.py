@@ -1,3 +1,5 @@
+"""What is written to a kept vector comes back, whatever the ranges, and nothing else was touched."""
+
 import numpy as np
 import pytest
 from hypothesis import given

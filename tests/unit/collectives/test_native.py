@@ -1,3 +1,5 @@
+"""The transport's own all-reduce is used where there is one, and its lack is named."""
+
 import asyncio
 
 import numpy as np

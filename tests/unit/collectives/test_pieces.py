@@ -1,3 +1,5 @@
+"""Segments and pieces cover what they cut, evenly and within their bounds."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,3 +1,5 @@
+"""Prices lie between what was measured, and `auto` runs what they say is cheapest."""
+
 import asyncio
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What an op means for each dtype, where its results go, and that nothing but views is allocated."""
+
 import numpy as np
 import pytest
 import torch

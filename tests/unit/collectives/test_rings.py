@@ -1,3 +1,5 @@
+"""Rings that are whole and share no link, and what a segment on its way takes of memory."""
+
 import asyncio
 import tracemalloc
 from math import gcd

@@ -1,3 +1,5 @@
+"""Two coroutines run as one: the first error ends the other, and cancelling ends both."""
+
 import asyncio
 
 import pytest

@@ -1,3 +1,5 @@
+"""Arrays and tensors are viewed as flat memory, never copied; what cannot be is refused."""
+
 import numpy as np
 import pytest
 import torch
