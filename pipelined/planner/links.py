@@ -2,7 +2,8 @@
 
 The rule: all ranks are alive, the receiver has done nothing for a while, as in a pipeline's gap, and the sender
 computes as soon as it has sent, as its next instruction would. No two clocks are compared: a hop is half of a way there
-and back, less what the far end waited. What is sent and summed was written before: what never was reads too fast.
+and back, less what the far end waited. What is sent and summed was written before, as what never was reads too fast;
+and what is summed not just before, as a bucket's gradients are not, but its last.
 """
 
 import asyncio
@@ -117,8 +118,8 @@ async def measure_sums(
     if actor.rank in ranks:
         group = Group(actor.transport, ranks, CHANNEL)
         for place, size in enumerate(effort.sums):
-            for _ in range(effort.repeats):
-                mine[place].append(await _sum(group, clock, size, algorithm))
+            arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
+            mine[place] = [await _sum(group, clock, array, algorithm) for array in arrays]
     everyone = [told for told in await gather(actor.transport, f"sums {ranks}", mine) if told[0]]
     if actor.rank:
         return None
@@ -131,8 +132,7 @@ async def measure_sums(
     return _as_links(fit(samples), gamma)
 
 
-async def _sum(group: Group, clock: Clock, size: int, algorithm: str) -> float:
-    array = np.ones(size // 4, np.float32)
+async def _sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) -> float:
     await barrier(group)
     start = clock.now()
     await all_reduce(group, array, "sum", algorithm)

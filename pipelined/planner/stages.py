@@ -1,13 +1,16 @@
 """Timing stages: forward, backward, both halves of it and the update of a few stages, for each microbatch size.
 
 The rule: it is the trainer's own stage on the trainer's own device, on as many ranks at once as have a core, for
-neighbours share a machine's memory. Knows no plan: what a stage of any plan costs is fitted to these.
+neighbours share a machine's memory; the slowest of them counts, as a step waits for it. Whatever a pipeline finds no
+longer in its caches is not in them here. Knows no plan: what a stage of any plan costs is fitted to these.
 """
 
 import asyncio
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +30,8 @@ from pipelined.trainer import Numerics
 
 Taken = dict[str, list[float]]
 """Seconds of each round, by op."""
+SWEPT = 64 << 20
+"""Bytes that are touched before an update: more than caches keep, as a step's activations are."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ async def measure_stages(
 
 
 async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
-    """Time one stage at one size on all measuring ranks at once; all their seconds on rank 0, nothing elsewhere."""
+    """Time one stage at one size on all measuring ranks at once; the slowest one's seconds on rank 0, else nothing."""
     transport = bench.actor.transport
     first = await probe.round(size) if probe else {}
     effort = bench.effort
@@ -95,15 +100,12 @@ async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) 
     for number in range(effort.warm + rounds if probe else 0):
         for op, seconds in (await probe.round(size)).items():
             taken[op] += seconds if number >= effort.warm else []
-    merged: Taken = defaultdict(list)
-    for one in await gather(transport, f"taken {name}", dict(taken)):
-        for op, seconds in one.items():
-            merged[op] += seconds
-    return merged
+    everyone = [told for told in await gather(transport, f"taken {name}", dict(taken)) if told]
+    return {op: max((told[op] for told in everyone), key=statistics.median) for op in everyone[0]} if everyone else {}
 
 
 class _Probe:
-    """A stage, and one microbatch through it."""
+    """A stage, and two microbatches through it."""
 
     def __init__(self, bench: Bench, layers: range):
         self._bench, self._layers, numerics = bench, layers, bench.numerics
@@ -114,24 +116,30 @@ class _Probe:
         self._stage = Stage(bench.model, module, index, depth, bench.place, numerics.autocast)
         self._parameters = dict(module.named_parameters())
         self._optimizer = Recipe(lr=1e-4, steps=100).build(self._parameters)
+        self._swept = torch.ones(SWEPT // 4, device=bench.place)
 
     async def round(self, size: int) -> Taken:
-        """Forward and backward, forward and both halves, and an update."""
-        x, gradient, targets = self._arrivals(size)
-        stage, noise, which = self._stage, Noise(0, 0, 0), (0, 0)
-        back = (which, gradient, 1.0, noise, targets)
-        taken: Taken = defaultdict(list)
+        """Forwards of two microbatches, the backward of one and both halves of the other's, and an update.
+
+        The second forward comes between the first and its backward, as in a pipeline.
+        """
+        stage, noise, taken = self._stage, Noise(0, 0, 0), defaultdict[str, list[float]](list)
+        x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
+        forward = [partial(stage.forward, (0, m), x[m], noise, targets[m]) for m in range(2)]
+        back = [((0, m), gradient[m], 1.0, noise, targets[m]) for m in range(2)]
         for op, work in (
-            ("F", lambda: stage.forward(which, x, noise, targets)),
-            ("B", lambda: stage.backward(*back)),
-            ("F", lambda: stage.forward(which, x, noise, targets)),
-            ("I", lambda: stage.backward_input(*back)),
-            ("W", lambda: stage.backward_weight(which)),
+            ("F", forward[0]),
+            ("F", forward[1]),
+            ("B", lambda: stage.backward(*back[0])),
+            ("I", lambda: stage.backward_input(*back[1])),
+            ("W", lambda: stage.backward_weight((0, 1))),
+            ("", lambda: self._swept.add_(1.0)),
             ("U", self._update),
         ):
             _, start, end = await self._bench.device.run(op, work)
             taken[op].append(end - start)
             await asyncio.sleep(0)
+        del taken[""]
         return taken
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
