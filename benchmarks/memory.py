@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import tyro
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from benchmarks._bound import bound_bytes
+from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes
 from benchmarks._resident import resident
 from pipelined.actor import Actor
@@ -189,7 +189,7 @@ def warm_up(options: Options) -> None:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this; without one, in one process alone."""
-    options = tyro.cli(Options, prog="python -m benchmarks.memory")
+    options = flags(Options, "memory")
     launch = detect(os.environ)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or 1)))
     warm_up(options)

@@ -12,9 +12,8 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 
-import tyro
-
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from pipelined.actor import Actor
 from pipelined.plan import Plan
@@ -100,7 +99,7 @@ def _told(options: Options, plan: Plan, taken: list[float]) -> str:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.pipeline")
+    options = flags(Options, "pipeline")
     return run_ranks(lambda transport: bench(transport, options), alone=8)
 
 

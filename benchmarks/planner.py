@@ -1,26 +1,26 @@
 """How well the planner predicts: `mpirun -n 2 python -m benchmarks.planner`, and with more ranks emulated.
 
 Everything is measured in the run itself: first stages and links, as `python -m pipelined plan` does, then a few steps
-of many arrangements, the best predicted among them. With one or two ranks GPT-2 trains for real; with more, devices
-only let time pass, and what is held to the prediction is the pipeline, its messages and its sums.
+of many arrangements, the best predicted among them, in two passes, so that a slow minute does not fall on all steps of
+one. With one or two ranks GPT-2 trains for real; with more, devices only let time pass, and what is held to the
+prediction is the pipeline, its messages and its sums.
 """
 
 import asyncio
-import json
 import os
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-import tyro
 
 from apps._config import Config
 from apps._subject import Subject, subject_of
 from benchmarks._emulated import PunctualClock
+from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
+from benchmarks._predictions import as_json, as_table, row_of
 from collectives import Group, Links, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
@@ -53,8 +53,8 @@ class Options:
 
     configurations: int = 24
     """Arrangements that are run: a third the best predicted, the others evenly from the rest."""
-    steps: int = 7
-    """Steps timed of each."""
+    steps: int = 8
+    """Steps timed of each: half of them in a pass over all arrangements, half on the way back."""
     batch: int = 16
     """Sequences a step."""
     layers: int = 4
@@ -72,31 +72,6 @@ class Options:
             return Emulated(batch=self.batch)
         config = Config(layers=self.layers, d_model=self.d_model, seq=self.seq, batch=self.batch)
         return subject_of(config)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One arrangement: predicted and measured.
-
-    Args:
-        step_s: median of the measured steps.
-        memory: (predicted, counted) bytes of each rank; empty where nothing was counted.
-    """
-
-    label: str
-    depth: int
-    width: int
-    microbatch: int
-    microbatches: int
-    recompute: bool
-    predicted_s: float
-    step_s: float
-    memory: tuple[tuple[float, int], ...]
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, less 1."""
-        return self.predicted_s / self.step_s - 1
 
 
 async def bench(transport: Transport, options: Options, launch: Launch) -> int:
@@ -162,89 +137,37 @@ def pick(question: Question, count: int) -> list[Outcome]:
 async def _measured(
     transport: Transport, subject: Any, chosen: Sequence[Candidate], options: Options
 ) -> list[tuple[list[float], list[int]]]:
-    """(seconds of each step, bytes of each rank) of each, on rank 0."""
-    device, rows, first = TorchDevice("cpu", RealClock(), transport.computing), [], 0
+    """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back."""
+    rows = [(list[float](), list[int]()) for _ in chosen]
+    device = TorchDevice("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            world = Group(transport, tuple(range(transport.world_size)), 0)
-            for candidate in chosen:
-                await barrier(world)
-                counted = None
-                if isinstance(subject, Subject):
-                    taken, counted = await train(actor, subject, candidate, device, first, options.steps)
-                else:
-                    taken = await emulate(actor, subject, candidate, first, options.steps)
-                everyone = await gather(transport, f"counted {first}", counted)
-                rows.append((taken, [nbytes for nbytes in everyone if nbytes is not None]))
-                first += options.steps + 3
+            for turn, place in enumerate([*range(len(chosen)), *reversed(range(len(chosen)))]):
+                taken, counted = await _steps(actor, subject, chosen[place], device, turn, options.steps // 2)
+                rows[place][0].extend(taken)
+                rows[place][1][:] = counted
     finally:
         device.close()
     return rows
 
 
-def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> Row:
-    """One arrangement's line; an emulated step ends with its sums."""
-    plan, done = outcome.candidate.plan, outcome.simulated
-    emulated = not any(rank.activations for rank in done.memory)
-    predicted = done.makespan + done.exposed_sync if emulated else outcome.step_s
-    memory = tuple((rank.total, nbytes) for rank, nbytes in zip(done.memory, counted, strict=False))
-    sizes = (plan.depth, plan.width, plan.microbatch, plan.microbatches, outcome.candidate.recompute)
-    return Row(outcome.candidate.label, *sizes, predicted, statistics.median(taken), memory)
-
-
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """What is promised: the median error, the chosen plan beside the best measured, and memory."""
-    ratios = [predicted / counted for row in rows for predicted, counted in row.memory]
-    return {
-        "configurations": len(rows),
-        "median_error": statistics.median(abs(row.error) for row in rows),
-        "largest_error": max(abs(row.error) for row in rows),
-        "chosen_over_best": rows[0].step_s / min(row.step_s for row in rows),
-        "memory_ratios": [min(ratios), max(ratios)] if ratios else None,
-    }
-
-
-def as_json(options: Options, ranks: int, rows: Sequence[Row]) -> str:
-    """Everything, in seconds and bytes."""
-    told = [{**asdict(row), "error": row.error} for row in rows]
-    cores = len(os.sched_getaffinity(0))
-    return json.dumps({**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": told})
-
-
-def as_table(rows: Sequence[Row]) -> str:
-    """A line an arrangement, the chosen first, and what came out; then memory by schedule, as the paper's Figure 9."""
-    lines = [
-        f"{'schedule':<26}{'D':>3}{'W':>3}{'B':>4}{'N':>4}{'again':>6}{'predicted':>11}{'measured':>10}{'error':>8}"
-    ]
-    for row in rows:
-        sizes = f"{row.depth:>3}{row.width:>3}{row.microbatch:>4}{row.microbatches:>4}"
-        times = f"{row.predicted_s * 1e3:>8.1f} ms{row.step_s * 1e3:>7.1f} ms{row.error:>+8.1%}"
-        lines.append(f"{row.label:<26}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
-    told = summary(rows)
-    error = f"median error {told['median_error']:.1%}, largest {told['largest_error']:.1%} ({len(rows)} arrangements)"
-    lines += ["", f"{error}; the chosen takes {told['chosen_over_best']:.3f} x the best measured"]
-    return "\n".join([*lines, *memory_lines(rows)])
-
-
-def memory_lines(rows: Sequence[Row]) -> list[str]:
-    """Memory of each rank, a bar a rank: counted, and predicted over counted."""
-    counted = [row for row in rows if row.memory]
-    if not counted:
-        return []
-    most, lines = max(nbytes for row in counted for _, nbytes in row.memory), ["", "memory a rank, MiB"]
-    for row in sorted(counted, key=lambda row: max(row.memory)):
-        for rank, (predicted, nbytes) in enumerate(row.memory):
-            name = (
-                f"{row.label} D={row.depth} B={row.microbatch}{' again' if row.recompute else ''}" if not rank else ""
-            )
-            bar = "█" * max(1, round(24 * nbytes / most))
-            lines.append(f"{name:<36} rank {rank} {nbytes / 2**20:>7.1f} {predicted / nbytes:>6.3f} x {bar}")
-    return lines
+async def _steps(
+    actor: Actor, subject: Any, candidate: Candidate, device: TorchDevice, turn: int, steps: int
+) -> tuple[list[float], list[int]]:
+    """(seconds of each of so many steps, bytes of each rank where it trains) of one arrangement in one pass."""
+    transport, counted, first = actor.transport, None, turn * (steps + 3)
+    await barrier(Group(transport, tuple(range(transport.world_size)), 0))
+    if isinstance(subject, Subject):
+        taken, counted = await train(actor, subject, candidate, device, first, steps)
+    else:
+        taken = await emulate(actor, subject, candidate, first, steps)
+    everyone = await gather(transport, f"counted {turn}", counted)
+    return taken, [nbytes for nbytes in everyone if nbytes is not None]
 
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.planner")
+    options = flags(Options, "planner")
     torch.set_num_threads(1)
     launch = detect(os.environ)
     return run(launch, launch.world_size or 1, lambda transport: bench(transport, options, launch))

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
-import tyro
 
+from benchmarks._flags import flags
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.launch import detect
@@ -198,7 +198,7 @@ async def bench(transport: Transport, options: Options) -> int:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.point_to_point")
+    options = flags(Options, "point_to_point")
     torch.set_num_threads(1)
     launch = detect(os.environ)
     if launch.url != "mpi://" or (launch.world_size or 1) < 2:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 
-import tyro
-
 from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._flags import flags
 from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
 from collectives import Links
@@ -223,7 +222,7 @@ async def bench(transport: Transport, options: Options) -> int:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.schedules")
+    options = flags(Options, "schedules")
     return run_ranks(lambda transport: bench(transport, options), alone=8)
 
 

@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
-import tyro
-
 from apps._presets import layer_shapes
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
+from benchmarks._flags import flags
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
@@ -238,7 +237,7 @@ async def bench(transport: Transport, options: Options) -> int:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.sync_overlap")
+    options = flags(Options, "sync_overlap")
     return run_ranks(lambda transport: bench(transport, options), exactly=options.plan.world_size)
 
 

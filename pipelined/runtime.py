@@ -7,8 +7,9 @@ on request; 1: a failure, named; 2: something the user can put right; 130: inter
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import TypeVar
 
 from pipelined import obituary
@@ -40,7 +41,9 @@ class AgreedError(UsageError):
     """A mistake of the user's that every rank learns of at the same point of its program."""
 
 
-def run(launch: Launch, world_size: int, program: Program, stages_of: StagesOf = lambda rank: []) -> int:
+def run(
+    launch: Launch, world_size: int, program: Program, stages_of: StagesOf = lambda rank: [], command: str = ""
+) -> int:
     """Run one coroutine a rank to its end and return this process's exit code.
 
     Args:
@@ -48,23 +51,47 @@ def run(launch: Launch, world_size: int, program: Program, stages_of: StagesOf =
         world_size: ranks of the job.
         program: called with each rank's open transport; returns an exit code.
         stages_of: the stages a rank holds, to be named when it is lost.
+        command: stands before what the user is told to put right.
     """
     keep_freed()
     try:
         with Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline).run()), launch)
+            return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline, command).run()), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
     except UsageError as error:
-        return refuse(error, launch)
+        return refuse(error, launch, command)
 
 
-def refuse(error: Exception, launch: Launch) -> int:
+def refuse(error: Exception, launch: Launch, command: str = "") -> int:
     """Tell the user what to put right, on one rank alone; the exit code is 2 everywhere."""
     if launch.speaks:
-        tell(f"error: {error}")
+        tell(complaint(error, command))
     part_in_order(launch)
     return USAGE
+
+
+def complaint(error: object, command: str = "") -> str:
+    """What the user is told to put right, behind the command that was asked for it."""
+    return f"{command}: error: {error}" if command else f"error: {error}"
+
+
+def parsed(launch: Launch, parse: Callable[[], T]) -> T:
+    """Read the flags that all ranks have alike: rank 0 alone prints help or what is wrong, and all end together.
+
+    Raises:
+        SystemExit: whatever `parse` ends with.
+    """
+    with ExitStack() as quiet:
+        if launch.rank > 0:
+            quiet.enter_context(redirect_stderr(StringIO()))
+            quiet.enter_context(redirect_stdout(StringIO()))
+        try:
+            return parse()
+        except SystemExit as end:
+            if end.code:
+                part_in_order(launch)
+            raise
 
 
 @dataclass(frozen=True)
@@ -76,6 +103,7 @@ class _Job:
     program: Program
     stages_of: StagesOf
     deadline: Deadline
+    command: str
 
     async def run(self) -> int:
         """This process's ranks, to the exit code of the worst of them."""
@@ -114,7 +142,7 @@ class _Job:
             return code
         except AgreedError as error:
             if transport.rank == 0:
-                tell(f"error: {error}")
+                tell(complaint(error, self.command))
             await transport.close()
             return USAGE
         except UsageError as error:
@@ -138,7 +166,7 @@ class _Job:
         """End with the others; where the user can put it right, rank 0 says so, whoever found it."""
         self.deadline.start(code)
         if code == USAGE and transport.rank == 0:
-            tell(f"error: {reason}")
+            tell(complaint(reason, self.command))
         return await leave(transport, code, reason, lead=code != FAILED and transport.rank == 0)
 
     def _story(self, transport: Transport, error: BaseException) -> str:

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks._planned import Emulated
-from benchmarks.planner import Row, as_table, pick, summary
+from benchmarks._predictions import Row, as_table, summary
+from benchmarks.planner import pick
 from collectives import Links
 from pipelined.planner import Question
 from pipelined.planner.costs import OPS

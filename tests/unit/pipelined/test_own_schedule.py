@@ -110,4 +110,4 @@ def test_one_that_is_wrong_gets_one_message_and_exit_code_2(own, capsys, fault):
         check(record(find(path), Shape(2, 1)))
     assert main(["schedule", path, "--depth", "2", "--microbatches", "1"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith("python -m pipelined schedule: ")
+    assert captured.out == "" and captured.err.startswith("python -m pipelined schedule: error: ")

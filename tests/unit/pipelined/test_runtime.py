@@ -75,7 +75,9 @@ def test_a_mistake_that_one_rank_finds_is_told_by_rank_0_and_ends_all_with_2(cap
     async def refuse_it(transport):
         raise UsageError("too many cooks (cooks: 3); send two home")
 
-    assert outcome(capsys, on_rank_1(refuse_it)) == (2, "error: too many cooks (cooks: 3); send two home\n")
+    told = "error: too many cooks (cooks: 3); send two home\n"
+    assert outcome(capsys, on_rank_1(refuse_it)) == (2, told)
+    assert outcome(capsys, on_rank_1(refuse_it), command="python -m cook") == (2, f"python -m cook: {told}")
 
 
 def test_a_mistake_that_all_ranks_find_is_told_once(capsys):

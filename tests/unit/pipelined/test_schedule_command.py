@@ -110,7 +110,7 @@ def test_bad_input_gets_one_message_and_exit_code_2(capsys, arguments, message):
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and message in captured.err
-    assert captured.err.startswith("python -m pipelined schedule: ") and captured.err.count("\n") == 1
+    assert captured.err.startswith("python -m pipelined schedule: error: ") and captured.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What was predicted of arrangements beside what they took: rows, what they come to, and a table of them.
+
+The rule: it only reads; nothing is run or predicted here.
+"""
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelined.planner.search import Outcome
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arrangement: predicted and measured.
+
+    Args:
+        step_s: median of the measured steps.
+        memory: (predicted, counted) bytes of each rank; empty where nothing was counted.
+    """
+
+    label: str
+    depth: int
+    width: int
+    microbatch: int
+    microbatches: int
+    recompute: bool
+    predicted_s: float
+    step_s: float
+    memory: tuple[tuple[float, int], ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_s / self.step_s - 1
+
+
+def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> Row:
+    """One arrangement's line; an emulated step ends with its sums."""
+    plan, done = outcome.candidate.plan, outcome.simulated
+    emulated = not any(rank.activations for rank in done.memory)
+    predicted = done.makespan + done.exposed_sync if emulated else outcome.step_s
+    memory = tuple((rank.total, nbytes) for rank, nbytes in zip(done.memory, counted, strict=False))
+    sizes = (plan.depth, plan.width, plan.microbatch, plan.microbatches, outcome.candidate.recompute)
+    return Row(outcome.candidate.label, *sizes, predicted, statistics.median(taken), memory)
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """What is promised: the median error, the chosen plan beside the best measured, and memory."""
+    ratios = [predicted / counted for row in rows for predicted, counted in row.memory]
+    return {
+        "configurations": len(rows),
+        "median_error": statistics.median(abs(row.error) for row in rows),
+        "largest_error": max(abs(row.error) for row in rows),
+        "chosen_over_best": rows[0].step_s / min(row.step_s for row in rows),
+        "memory_ratios": [min(ratios), max(ratios)] if ratios else None,
+    }
+
+
+def as_json(options: Any, ranks: int, rows: Sequence[Row]) -> str:
+    """Everything, in seconds and bytes."""
+    told = [{**asdict(row), "error": row.error} for row in rows]
+    cores = len(os.sched_getaffinity(0))
+    return json.dumps({**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": told})
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """A line an arrangement, the chosen first, and what came out; then memory by schedule, as the paper's Figure 9."""
+    lines = [
+        f"{'schedule':<26}{'D':>3}{'W':>3}{'B':>4}{'N':>4}{'again':>6}{'predicted':>11}{'measured':>10}{'error':>8}"
+    ]
+    for row in rows:
+        sizes = f"{row.depth:>3}{row.width:>3}{row.microbatch:>4}{row.microbatches:>4}"
+        times = f"{row.predicted_s * 1e3:>8.1f} ms{row.step_s * 1e3:>7.1f} ms{row.error:>+8.1%}"
+        lines.append(f"{row.label:<26}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
+    told = summary(rows)
+    error = f"median error {told['median_error']:.1%}, largest {told['largest_error']:.1%} ({len(rows)} arrangements)"
+    lines += ["", f"{error}; the chosen takes {told['chosen_over_best']:.3f} x the best measured"]
+    return "\n".join([*lines, *memory_lines(rows)])
+
+
+def memory_lines(rows: Sequence[Row]) -> list[str]:
+    """Memory of each rank, a bar a rank: counted, and predicted over counted."""
+    counted = [row for row in rows if row.memory]
+    if not counted:
+        return []
+    most, lines = max(nbytes for row in counted for _, nbytes in row.memory), ["", "memory a rank, MiB"]
+    for row in sorted(counted, key=lambda row: max(row.memory)):
+        for rank, (predicted, nbytes) in enumerate(row.memory):
+            name = (
+                f"{row.label} D={row.depth} B={row.microbatch}{' again' if row.recompute else ''}" if not rank else ""
+            )
+            bar = "█" * max(1, round(24 * nbytes / most))
+            lines.append(f"{name:<36} rank {rank} {nbytes / 2**20:>7.1f} {predicted / nbytes:>6.3f} x {bar}")
+    return lines
