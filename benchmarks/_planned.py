@@ -15,12 +15,14 @@ from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actor import Actor
+from pipelined.compression import NONE
 from pipelined.device import Device
 from pipelined.optimizer import Recipe
 from pipelined.partition import partition
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import OPS
+from pipelined.planner.coding import Coding
+from pipelined.planner.costs import OPS, PLAIN
 from pipelined.planner.trial import RandomTokens
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.trace import NullTracer
@@ -49,6 +51,8 @@ class Emulated:
     weights: int = 1 << 20
     sequence: int = 1
     all_reduce: str = "auto"
+    compress: str = NONE
+    coding: Coding = PLAIN
 
     @property
     def identity(self) -> dict[str, Any]:

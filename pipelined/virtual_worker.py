@@ -24,11 +24,11 @@ class Bench(Protocol):
         ...
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        """Seconds a message takes over a link that is free, 0 on one worker; infinite where nobody can tell before."""
+        """Seconds a message takes over a link that is free; infinite where nobody can tell before."""
         ...
 
     def send(self, token: Token, source: int, target: int) -> float:
-        """Put a message for another worker on its way; returns when it arrives."""
+        """Put on its way what one worker leaves for another, or for itself; returns when it arrives."""
         ...
 
 
@@ -143,7 +143,7 @@ class VirtualWorker(Worker):
         end = self._clock.now()
         self.done.append(Timed(instruction, start, end))
         for token, target in gives:
-            self._post.leave(token, end if target == self.index else self._bench.send(token, self.index, target))
+            self._post.leave(token, self._bench.send(token, self.index, target))
         self._on_done(instruction)
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:

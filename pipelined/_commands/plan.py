@@ -1,6 +1,7 @@
 """Find the fastest arrangement of a training program: measure this machine, search by simulation, say why.
 
 Flags that are not listed are the program's: `python -m pipelined plan --out plan.json --preset gpt2 --batch 64`.
+Where backwards are split, the first stage's is all weight half: nobody waits for its input's gradient.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pipelined._commands._machine_flags import add_machine
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
+COMMAND = "python -m pipelined plan"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs",
         help="do not measure: flops=1e10 (floating-point operations a rank makes a second), overhead=0 (seconds an "
-        "instruction)",
+        "instruction), coding=0 (seconds a byte of a message spends in the codec)",
     )
     add_machine(parser, "links between ranks where they are not measured")
     parser.add_argument("--stale", action="store_true", help="look at schedules without a flush, too: not exact")
-    parser.add_argument("--tries", type=int, default=3, metavar="K", help="run so many of the best for some steps")
+    parser.add_argument(
+        "--tries",
+        type=int,
+        metavar="K",
+        help="run so many of the best for some steps (3 where it measures on as many ranks as it plans for, else 0)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -56,24 +63,22 @@ def run(arguments: argparse.Namespace) -> None:
         with _speaking(launch.rank == 0):
             code = _run(arguments, launch)
     except (UsageError, BadInput) as error:
-        code = refuse(error, launch)
+        code = refuse(error, launch, COMMAND)
     if code:
         raise SystemExit(code)
 
 
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
-    from pipelined._commands._planning import limit_of, stated_costs, stated_machine
+    from pipelined._commands._planning import limit_of, stated_costs, stated_machine, tries_of
     from pipelined.planner import Question, search
 
     subject = _subject(arguments)
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
-    if arguments.tries < 0:
-        raise BadInput(f"--tries must be at least 0 (it is {arguments.tries}); 0 tries none")
     if ranks < 1:
         raise BadInput(f"--ranks must be at least 1 (it is {ranks})")
-    machine = stated_machine(arguments)
+    machine, tries = stated_machine(arguments), tries_of(arguments, launch, ranks)
     if arguments.costs is None:
-        return _measured(arguments, launch, subject, ranks, machine)
+        return _measured(arguments, launch, subject, ranks, machine, tries)
     limit = limit_of(arguments, launch, ranks)
     costs = stated_costs(arguments, subject)
     if launch.rank == 0:
@@ -83,7 +88,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     return 0
 
 
-def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: int, machine: Any) -> int:
+def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: int, machine: Any, tries: int) -> int:
     """Measure on all ranks; rank 0 searches and tells."""
     import asyncio
 
@@ -91,11 +96,11 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
     from pipelined.planner import Question, search
     from pipelined.planner.decision import tried
     from pipelined.planner.limits import sizes_that_fit
-    from pipelined.planner.measure import measure, memory_share
+    from pipelined.planner.measure import gpu_bytes, measure
     from pipelined.runtime import run as run_ranks
     from pipelined.runtime import together
 
-    limit = limit_of(arguments, launch, ranks, memory_share)
+    limit = limit_of(arguments, launch, ranks, gpu_bytes())
     sizes = sizes_that_fit(subject, ranks, limit, arguments.stale)
 
     async def program(transport: Any) -> int:
@@ -108,13 +113,13 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
                 return search(Question(subject, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
             best = await together(transport, "plan", asyncio.to_thread(answer))
-            if arguments.tries and ranks == transport.world_size:
-                best = await tried(transport, subject, launch, best, arguments.tries, tell)
+            if tries:
+                best = await tried(transport, subject, launch, best, tries, tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0
 
-    return run_ranks(launch, launch.world_size or 1, program)
+    return run_ranks(launch, launch.world_size or 1, program, command=COMMAND)
 
 
 def _tell(arguments: argparse.Namespace, answer: Any, found: dict[str, Any]) -> None:

@@ -26,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, default=1, metavar="T", help="steps of a stretch, where there is no flush between them"
     )
-    parser.add_argument("--costs", default="", help="seconds a stage: forward=1,backward=2,p2p=0 and so on")
+    parser.add_argument(
+        "--costs",
+        default="",
+        help="seconds a stage: forward=1,backward=2,p2p=0, of split backwards backward-input=1,backward-weight=1 (in a "
+        "model that trains the first stage's input half is nothing, and its weight half all of its backward)",
+    )
     parser.add_argument(
         "--mailbox", type=int, metavar="C", help="prove it for sends that block beyond C unasked messages"
     )

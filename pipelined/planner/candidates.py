@@ -65,7 +65,8 @@ def candidates(
         kind = "schedule" if stale else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
         remedy = "choose a batch with more divisors, another number of ranks, or ask for less"
-        raise UsageError(f"{fact}; {remedy}{', or add --stale' if every else ''}")
+        others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""
+        raise UsageError(f"{fact}; {remedy}{others}")
     for plan in found:
         yield from (Candidate(plan, again) for again in recompute)
 

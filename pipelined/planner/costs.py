@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pipelined.partition import partition
 from pipelined.plan import Plan
+from pipelined.planner.coding import Coding
 from pipelined.planner.subject import Subject
 from pipelined.simulation.workload import StageCosts, Workload
 
@@ -22,13 +23,21 @@ FIRST_INPUT = "first I"
 LEAST = 1e-9
 """Seconds; computing takes some time, whatever a fit says."""
 
+PLAIN = Coding()
+"""Messages that travel as they are."""
+
 Kind = tuple[str, float]
 Seconds = Mapping[Kind | None, float]
 """Seconds by kind of layer, and under None what every instruction takes besides."""
 
 
 class Costs(Protocol):
-    """Seconds of a stage's operations."""
+    """Seconds of a stage's operations, and what becomes of its messages."""
+
+    @property
+    def coding(self) -> Coding:
+        """What the codec makes of messages, where there is one."""
+        ...
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         """Of one instruction with so many sequences: F, B, I, W, A, or the update U, whose rows do not matter."""
@@ -51,12 +60,14 @@ class Stated:
         sequence: tokens a sequence.
         flops: floating-point operations a second; a backward takes twice a forward's, each half as much as that.
         overhead: seconds more for each instruction.
+        coding: what the codec makes of messages.
     """
 
     layer_costs: list[float]
     sequence: int
     flops: float
     overhead: float = 0.0
+    coding: Coding = PLAIN
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         if op == "U":
@@ -67,7 +78,7 @@ class Stated:
         return (0.0 if op == "A" else self.overhead) + work * (2 if op == "B" else 1) / self.flops
 
     def plain(self) -> dict[str, Any]:
-        return {"stated": {"flops": self.flops, "overhead": self.overhead}}
+        return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.plain()}}
 
 
 @dataclass(frozen=True)
@@ -78,11 +89,13 @@ class Measured:
         layer_costs: of the model, for the kinds of its layers.
         found: for each op and each microbatch size measured, the seconds; an update has the one size 0.
         runtime: seconds that the runtime takes for each instruction beside its computing.
+        coding: what the codec makes of messages.
     """
 
     layer_costs: list[float]
     found: Mapping[tuple[str, int], Seconds]
     runtime: float = 0.0
+    coding: Coding = PLAIN
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         """Between two sizes that were measured along a line; beyond them in proportion to the nearest.
@@ -130,4 +143,6 @@ def priced(subject: Subject, plan: Plan, costs: Costs) -> Workload:
 
 def _timed(stage: StageCosts, layers: range, rows: int, parts: int, costs: Costs) -> StageCosts:
     seconds = {field: max(LEAST, costs.seconds(op, layers, rows)) * parts for op, field in OPS.items() if op != "U"}
-    return replace(stage, **seconds, update=costs.seconds("U", layers, rows))
+    sent, coding = stage.message_bytes, costs.coding
+    carried = {"message_bytes": coding.bytes(sent), "coding": coding.seconds(sent / parts) * parts}
+    return replace(stage, **seconds, **carried, update=costs.seconds("U", layers, rows))

@@ -102,9 +102,10 @@ async def decide_among_all(transport: Transport, subject: Subject, launch: Launc
 
 async def _limit(transport: Transport, launch: Launch) -> float:
     """Bytes a rank may hold, as rank 0 has it."""
-    from pipelined.planner.measure import memory_share
+    from pipelined.planner.measure import gpu_bytes
 
-    return await share(transport, "limit", memory_share(ranks_here(launch, transport.world_size)))
+    here = ranks_here(launch, transport.world_size)
+    return await share(transport, "limit", share_of_memory(here, gpu_bytes()))
 
 
 async def _sizes(transport: Transport, subject: Subject, limit: float) -> list[int]:

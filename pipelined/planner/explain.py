@@ -160,6 +160,10 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
         yield f"  {name}: {_told('alpha', *alpha, 1e-6, 'us')}, {_told('beta', *beta, 1e-9, 'ns/byte')}"
     if "runtime" in found:
         yield f"  an instruction beside its computing: {found['runtime'] * 1e6:.0f} us"
+    if "coding" in found and found["coding"]["ratio"] != 1.0:
+        coding = found["coding"]
+        spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
+        yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     for row in found.get("costs", []):
         if row["op"] in tuple("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
             terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())

@@ -1,7 +1,7 @@
 """What a plan may take on a machine of so much memory, and which microbatches are then worth timing. No torch."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
@@ -9,8 +9,14 @@ from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.subject import Subject
 
 
-def share_of_memory(ranks: int) -> float:
-    """Bytes of this machine's memory for each of so many ranks on it."""
+def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
+    """Bytes for each of so many ranks on this machine: of its GPUs' memory where there are any, else of its own.
+
+    Args:
+        gpus: bytes of each.
+    """
+    if gpus:
+        return gpus[0] / max(1, -(-ranks // len(gpus)))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, ranks)
 
 

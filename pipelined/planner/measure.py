@@ -18,9 +18,9 @@ from pipelined.clock import RealClock
 from pipelined.device import Device, TorchDevice
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
+from pipelined.planner.coding import measure_coding
 from pipelined.planner.costs import Measured
 from pipelined.planner.effort import THOROUGH, Effort
-from pipelined.planner.limits import share_of_memory
 from pipelined.planner.links import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.planner.stages import Bench, measure_stages
 from pipelined.planner.subject import Subject
@@ -74,13 +74,14 @@ async def measure(
             )
             timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
+            coding = await measure_coding(actor, RealClock(), subject.compress, tell, effort)
             links = await _links(actor, hosts, subject.all_reduce, device, tell, effort)
     finally:
         device.close()
-    if timed is None:
+    if timed is None or coding is None:
         return None
     costs, fits, order = timed
-    costs = replace(costs, runtime=max(0.0, runtime))
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
     names = [
         "instruction",
         *(f"{place}{number}" if place == "inner" else place for number, (place, _) in enumerate(order)),
@@ -100,16 +101,14 @@ async def measure(
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
             "runtime": costs.runtime,
+            "coding": coding.plain(),
         },
     )
 
 
-def memory_share(ranks: int) -> float:
-    """Bytes for each of so many ranks on this node: of its GPUs' memory where there are any, else of its own."""
-    if not torch.cuda.is_available():
-        return share_of_memory(ranks)
-    devices = torch.cuda.device_count()
-    return torch.cuda.get_device_properties(0).total_memory / max(1, -(-ranks // devices))
+def gpu_bytes() -> list[int]:
+    """The memory of each of this machine's GPUs."""
+    return [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
 
 
 async def _links(

@@ -34,6 +34,11 @@ class Subject(Protocol):
         ...
 
     @property
+    def compress(self) -> str:
+        """The codec of messages between stages: a name that `transports.find_codec` knows, or none."""
+        ...
+
+    @property
     def sequence(self) -> int:
         """Tokens a sequence."""
         ...

@@ -61,6 +61,10 @@ class Job:
         """What goes from a stage to the next, and comes back, for one of the schedule's microbatches."""
         return self.workload.stages[stage].message_bytes / self.plan.layout.parts
 
+    def coding(self, stage: int) -> float:
+        """Seconds that such a message spends in a codec."""
+        return self.workload.stages[stage].coding / self.plan.layout.parts
+
     def sums(self) -> dict[Hashable, tuple[tuple[int, ...], float]]:
         """Who sums what, and how long that takes ranks that do nothing else.
 

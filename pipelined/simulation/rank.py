@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.clock import VirtualClock
+from pipelined.deadlock import MESSAGES
 from pipelined.due import Due
 from pipelined.program import Instruction, Token
 from pipelined.simulation.cores import VirtualCores
@@ -56,22 +57,25 @@ class GroupBench(Bench):
     def travel(self, token: Token, source: int, target: int) -> float:
         if not self._certain:
             return math.inf
-        return self._hardware.links.travel(self._first + source, self._first + target, self._nbytes(token))
+        nbytes, coding = self._carried(token)
+        return coding + self._hardware.links.travel(self._first + source, self._first + target, nbytes)
 
     def send(self, token: Token, source: int, target: int) -> float:
+        nbytes, coding = self._carried(token)
         ends = self._first + source, self._first + target
-        return self._hardware.links.send(*ends, self._nbytes(token), self._clock.now())
+        return self._hardware.links.send(*ends, nbytes, self._clock.now() + coding)
 
     def _lost(self, worker: int, start: float) -> float:
         share = self._job.machine.interference
         return share and share * self._hardware.sums.overlap(self._first + worker, start, self._clock.now())
 
-    def _nbytes(self, token: Token) -> float:
-        """A gradient goes to the stage whose activation came from there."""
+    def _carried(self, token: Token) -> tuple[float, float]:
+        """(bytes, seconds of coding); a gradient goes to the stage whose activation came from there."""
         kind, _, stage, _ = token
-        if kind == "activation":
-            return self._job.message_bytes(stage - 1)
-        return self._job.message_bytes(stage) if kind == "gradient" else 0.0
+        if kind not in MESSAGES:
+            return 0.0, 0.0
+        boundary = stage - 1 if kind == "activation" else stage
+        return self._job.message_bytes(boundary), self._job.coding(boundary)
 
 
 class Rank:

@@ -24,6 +24,7 @@ class StageCosts:
             if not given.
         update: seconds of the optimizer's update of the stage, once a step.
         message_bytes: what it sends on to the next stage, and what comes back from there as a gradient.
+        coding: seconds that each of these spends in a codec, on both sides together; the device computes meanwhile.
         activation_bytes: what it keeps from its forward to its backward, input and output with it.
         pending_bytes: what it keeps of a split backward between its halves; as from the forward on if not given.
         boundary_bytes: what it keeps instead where activations are recomputed: input and output.
@@ -38,16 +39,17 @@ class StageCosts:
     again: float | None = None
     update: float = 0.0
     message_bytes: int = 0
+    coding: float = 0.0
     activation_bytes: int = 0
     pending_bytes: int | None = None
     boundary_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update"):
+        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update", "coding"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
-            if seconds == 0 and name != "update":
+            if seconds == 0 and name not in ("update", "coding"):
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
         if self.backward_weight is None and (self.backward_input or 0) >= self.backward:
             fact = f"the input half takes all of the backward (half: {self.backward_input}, whole: {self.backward})"

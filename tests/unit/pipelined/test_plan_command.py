@@ -47,7 +47,7 @@ def test_a_schedule_without_a_flush_is_planned_only_where_it_is_asked_for(capsys
     assert "pipedream_2bw, not exact" in out and "its gradients are those of older weights" in out
     with pytest.raises(SystemExit):
         main(asked)
-    assert "or add --stale" in capsys.readouterr().err
+    assert "or let `python -m pipelined plan --stale` look" in capsys.readouterr().err
 
 
 def test_less_memory_makes_another_plan(capsys):
@@ -70,7 +70,11 @@ def test_less_memory_makes_another_plan(capsys):
         (["--memory-limit", "much"], "--memory-limit much is no size"),
         (["--memory-limit", "0"], "leaves nothing"),
         (["--memory-limit", "1M"], "no plan fits the memory"),
+        (["--costs", "flops=1e9,coding=-1"], "coding=-1 is no duration"),
+        (["--compress", "nonsense"], "--compress: unknown codec 'nonsense'"),
         (["--ranks", "0"], "--ranks must be at least 1"),
+        (["--tries", "-1"], "--tries must be at least 0 (it is -1)"),
+        (["--tries", "2"], "--tries 2 cannot run plans where --costs says what they cost; leave it out"),
         (["--global-batch", "7", "--width", "4"], "no schedule with a flush uses all ranks"),
         (["--schedule", "nonsense"], "unknown schedule"),
         (["--depth", "5"], "no schedule with a flush uses all ranks"),

@@ -20,6 +20,7 @@ class Toy:
     sequence: int = 10
     fixed: dict[str, Any] = field(default_factory=dict)
     all_reduce: str = "ring"
+    compress: str = "none"
 
     @property
     def identity(self):
