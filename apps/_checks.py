@@ -9,7 +9,7 @@ from pathlib import Path
 
 from apps._huggingface_read import check_export
 from apps._job import Job
-from collectives.all_reduce import algorithms
+from collectives.all_reduce import choices
 from pipelined import checkpoint
 from pipelined.checker import check
 from pipelined.checkpoint import Checkpoint
@@ -19,6 +19,9 @@ from pipelined.order import check_steps, read_orders
 from pipelined.recorder import record
 from pipelined.schedules import find
 from transports import find_codec
+
+MEASURED = "measured"
+"""Instead of an all-reduce: the one that is fastest here and now."""
 
 
 def check_job(job: Job) -> None:
@@ -30,8 +33,7 @@ def check_job(job: Job) -> None:
     """
     config = job.config
     check(record(find(job.plan.schedule), job.plan.proof_shape))
-    if config.all_reduce not in algorithms():
-        raise UsageError(f"unknown all-reduce {config.all_reduce!r}; known: {', '.join(algorithms())}")
+    check_sums(config.all_reduce)
     check_codec(config.compress)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
@@ -44,6 +46,16 @@ def check_job(job: Job) -> None:
         check_directory(job, config.checkpoint)
     if config.resume is not None:
         check_resume(job)
+
+
+def check_sums(words: str) -> None:
+    """Refuse an all-reduce that is none."""
+    if words == MEASURED:
+        return
+    try:
+        choices(words)
+    except ValueError as error:
+        raise UsageError(f"--all-reduce: {error}; or {MEASURED}") from error
 
 
 def check_codec(name: str) -> None:

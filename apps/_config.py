@@ -79,7 +79,8 @@ class Config:
     recompute: bool = False
     """Keep inputs alone and run each forward again before its backward."""
     all_reduce: str = "auto"
-    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or shared."""
+    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or shared; one for
+    each size, such as recursive_doubling:16384,ring; or measured, to try all of them first."""
     compress: str = "none"
     """Codec for what stages send one another: none, bf16, blockwise8, fp16 or zstd; `blockwise8:256`, `zstd:9`."""
     transport: str = "auto"

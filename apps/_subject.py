@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from apps._checks import check_codec
 from apps._config import Config
 from apps._follow import given, identity
 from apps._job import BATCH, model_of, sequence_of
 from apps._presets import ModelConfig, layer_costs
 from apps._workload import workload
+from collectives.all_reduce import algorithms
 from pipelined.plan import Plan
 from pipelined.simulation.workload import Workload
 
@@ -44,11 +44,8 @@ class Subject:
 
     @property
     def all_reduce(self) -> str:
-        return self.config.all_reduce
-
-    @property
-    def compress(self) -> str:
-        return self.config.compress
+        """As the planner prices it, which knows no choice by size: such a run is planned as one by auto."""
+        return self.config.all_reduce if self.config.all_reduce in algorithms() else "auto"
 
     @cached_property
     def layer_costs(self) -> list[float]:
@@ -75,8 +72,7 @@ def subject_of(config: Config, batch: int | None = None) -> Subject:
     Args:
         batch: sequences a step, instead of the configuration's.
     Raises:
-        UsageError: the model or the sequence is impossible, or there is no such codec.
+        UsageError: the model or the sequence is impossible.
     """
-    check_codec(config.compress)
     model = model_of(config)
     return Subject(config, model, sequence_of(config, model), batch or config.batch or BATCH)

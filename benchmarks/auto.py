@@ -12,10 +12,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import tyro
 
-from benchmarks._flags import flags
 from collectives import Group, all_reduce, barrier, measure
-from collectives._prices import runnable
+from collectives._prices import rounds_at, runnable
 from pipelined.errors import UsageError
 from pipelined.launch import detect
 from pipelined.runtime import refuse, run
@@ -24,8 +24,6 @@ from transports import Transport
 SIZES = tuple(1 << power for power in range(10, 27, 2))
 NEAR = 1.10
 """Within so much of the best, a choice counts as good."""
-FEW = 1 << 24
-"""From so many bytes on, only a third of the rounds."""
 
 Row = dict[str, Any]
 
@@ -37,7 +35,7 @@ class Options:
     ranks: tuple[int, ...] = (2, 3, 4, 8)
     """Groups of so many of the first ranks, one after another; those larger than the world are left out."""
     rounds: int = 7
-    """Rounds timed."""
+    """Rounds timed, at the least: short arrays are timed more often."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -67,7 +65,7 @@ async def grid(transport: Transport, count: int, channel: int, rounds: int) -> l
     names = await runnable(group)
     prices = await measure(group)
     for nbytes in SIZES:
-        taken = np.zeros((max(3, rounds // 3) if nbytes >= FEW else rounds, len(names)))
+        taken = np.zeros((rounds_at(nbytes, rounds), len(names)))
         for turn in taken:
             for place, name in enumerate(names):
                 array = np.full(nbytes // 4, 1.0, np.float32)
@@ -96,7 +94,7 @@ def told(rows: list[Row]) -> str:
 
 def main() -> int:
     """Read the flags and run on the ranks of MPI that there are."""
-    options = flags(Options, "auto")
+    options = tyro.cli(Options, prog="python -m benchmarks.auto")
     launch, least = detect(os.environ), min(options.ranks)
     if launch.url != "mpi://" or (launch.world_size or 1) < least:
         fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"

@@ -1,12 +1,16 @@
 """What every all-reduce takes on a group, as measured there: alpha and beta fitted anew between every two lengths.
 
-One line for all lengths would be the model of `Links`, which caches, eager messages and shared memory break. The one
-rule: all ranks hold equal prices, bit by bit, so that all choose alike.
+One line for all lengths would be the model of `Links`, which caches, eager messages and shared memory break. Short
+calls are timed more often than long ones, and what comes out nearly equal is timed again, lest noise decide.
+
+The one rule: all ranks hold equal prices, bit by bit, so that all choose alike.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -15,9 +19,15 @@ from collectives._group import Group
 from collectives.all_reduce import algorithms, all_reduce
 from collectives.barrier import barrier
 
-LENGTHS = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
+LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes at which algorithms are timed."""
-ROUNDS = 5
+ROUNDS, MOST_ROUNDS = 5, 40
+BYTES = 16 << 20
+"""What an algorithm may reduce at one length before `ROUNDS` are enough."""
+CLOSE = 1.3
+"""Who is within so much of the best at a length is timed there again, twice as often."""
+
+Times = Mapping[tuple[int, str], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class Prices:
     """Seconds by algorithm and bytes.
 
     Args:
-        points: for each algorithm, (bytes, seconds) in order of bytes, two or more.
+        points: for each algorithm, (bytes, seconds) in order of bytes; one of one point costs that everywhere.
     """
 
     points: Mapping[str, Sequence[tuple[int, float]]]
@@ -33,6 +43,8 @@ class Prices:
     def price(self, name: str, nbytes: int) -> float:
         """Seconds by the alpha and beta of the two points around; beyond the last, by those of the last two."""
         points = self.points[name]
+        if len(points) == 1:
+            return points[0][1]
         (low, start), (high, stop) = next(
             (pair for pair in pairwise(points) if nbytes <= pair[1][0]), (points[-2], points[-1])
         )
@@ -52,19 +64,20 @@ async def measure(
     All ranks of the group call this together, with nothing else under way.
 
     Args:
-        lengths: bytes, two or more, in order; multiples of 4.
-        rounds: in each, all algorithms take their turns at all lengths; the median of a round's slowest rank counts.
+        lengths: bytes, one or more, in order; multiples of 4.
+        rounds: at the least; in each, all algorithms take their turns at all lengths. The median of the slowest ranks'
+            times counts.
     """
     names = await runnable(group)
-    taken = np.zeros((rounds, len(names), len(lengths)))
-    for turn in range(rounds):
-        for column, nbytes in enumerate(lengths):
-            for row, name in enumerate(names):
-                taken[turn, row, column] = await _timed(group, name, nbytes, clock)
-    await all_reduce(group, taken, "max", "ring")
-    middle = np.median(taken, axis=0)
-    told = {name: tuple(zip(lengths, map(float, middle[row]), strict=True)) for row, name in enumerate(names)}
-    return Prices(told)
+    first = await _times(group, dict.fromkeys(lengths, names), rounds, clock)
+    again = await _times(group, _close(first), 2 * rounds, clock)
+    prices = {key: median([*times, *again.get(key, ())]) for key, times in first.items()}
+    return Prices({name: tuple((nbytes, prices[nbytes, name]) for nbytes in lengths) for name in names})
+
+
+def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
+    """How often an array of so many bytes is to be timed: the shorter it is, the more the system's noise weighs."""
+    return max(rounds, min(rounds * MOST_ROUNDS // ROUNDS, BYTES // nbytes))
 
 
 async def runnable(group: Group) -> list[str]:
@@ -76,6 +89,37 @@ async def runnable(group: Group) -> list[str]:
     lacking |= set() if shared else {"shared"}
     lacking |= set() if len(set(group.nodes)) > 1 else {"hierarchical"}
     return [name for name in algorithms() if name not in lacking]
+
+
+def _close(times: Times) -> dict[int, list[str]]:
+    """By length, the algorithms among which noise may have decided; none where one was best by far."""
+    medians: dict[int, dict[str, float]] = defaultdict(dict)
+    for (nbytes, name), seconds in times.items():
+        medians[nbytes][name] = median(seconds)
+    close = {
+        nbytes: [name for name, seconds in found.items() if seconds <= CLOSE * min(found.values())]
+        for nbytes, found in medians.items()
+    }
+    return {nbytes: names for nbytes, names in close.items() if len(names) > 1}
+
+
+async def _times(
+    group: Group, contests: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
+) -> dict[tuple[int, str], list[float]]:
+    """Seconds of the slowest rank in each turn, by length and algorithm; equal on all ranks."""
+    turns = [
+        (nbytes, name)
+        for turn in range(rounds_at(min(contests, default=BYTES), rounds))
+        for nbytes, names in contests.items()
+        if turn < rounds_at(nbytes, rounds)
+        for name in names
+    ]
+    seconds = np.array([await _timed(group, name, nbytes, clock) for nbytes, name in turns])
+    await all_reduce(group, seconds, "max", "ring")
+    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for turn, slowest in zip(turns, seconds.tolist(), strict=True):
+        found[turn].append(slowest)
+    return found
 
 
 async def _timed(group: Group, name: str, nbytes: int, clock: Callable[[], float]) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from collectives import Group, all_reduce
+from collectives.all_reduce import names_in
 from pipelined.bucket_names import Stages
 from pipelined.errors import UsageError
 
@@ -102,10 +103,9 @@ async def ready_groups(groups: Iterable[Group], algorithm: str) -> None:
 
 
 async def _is_ready(group: Group, algorithm: str) -> bool:
-    if algorithm == "shared":
-        return await group.shared() is not None
-    if algorithm != "native":
-        return True
-    if group.native is not None:
+    names = names_in(algorithm)
+    if "native" in names and group.native is not None:
         await group.native.ready()
-    return group.native is not None
+    lacks_native = "native" in names and group.native is None
+    lacks_memory = "shared" in names and await group.shared() is None
+    return not lacks_native and not lacks_memory

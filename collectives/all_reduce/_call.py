@@ -11,6 +11,7 @@ from collectives._group import Group
 from collectives._reduction import Reduction
 from collectives._vector import Vector
 from collectives.all_reduce import _wide
+from collectives.all_reduce._by_size import algorithm_for, choices
 from collectives.all_reduce._known import known
 
 Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
@@ -26,7 +27,7 @@ async def all_reduce(
     Args:
         array: a contiguous numpy array or CPU torch tensor.
         op: "sum", "mean" (a sum divided once, at the end) or "max" (a NaN anywhere wins).
-        algorithm: the name of a file in this package; equal on all ranks.
+        algorithm: the name of a file in this package, or one for each size (see `_by_size`); equal on all ranks.
         accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (a float32 array is
             summed so anyway); None sums in the array's own dtype. Equal on all ranks.
     Raises:
@@ -41,8 +42,10 @@ async def all_reduce(
     Cost: see each algorithm; accumulated in float32, half-width floats travel as such (see `_wide`).
         With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
-    run = known(algorithm).all_reduce
+    choices(algorithm)  # what makes no sense is refused before anything else
     vector = Vector.of(array)
+    algorithm = algorithm_for(algorithm, vector.nbytes)
+    run = known(algorithm).all_reduce
     reduction = Reduction(op, vector)
     if _wide.check(accumulate, vector):
         run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Prices, all_reduce, measure
+from collectives._prices import _close, rounds_at
 from collectives.all_reduce import known
 from transports.local import world
 
@@ -44,3 +45,40 @@ def test_all_ranks_measure_the_same_prices_of_what_they_can_run():
     assert all(prices == found[0] for prices in found)
     assert set(found[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert all(seconds > 0 for line in found[0].points.values() for _, seconds in line)
+
+
+def test_an_algorithm_of_one_point_costs_that_everywhere():
+    prices = Prices({"ring": ((100, 2.0),), "rabenseifner": ((100, 1.0),)})
+    assert [prices.price("ring", nbytes) for nbytes in (0, 100, 10**6)] == [2.0] * 3
+    assert prices.cheapest(10**6) == "rabenseifner"
+
+
+def test_short_arrays_are_timed_more_often_and_none_less_than_asked():
+    counts = [rounds_at(nbytes, 5) for nbytes in (1 << 10, 1 << 18, 1 << 20, 1 << 22, 1 << 30)]
+    assert counts == [40, 40, 16, 5, 5]
+
+
+def test_what_is_nearly_as_fast_as_the_best_is_timed_again():
+    times = {(8, "ring"): [1.0, 9.0, 1.0], (8, "auto"): [1.2] * 3, (8, "native"): [1.4] * 3, (64, "ring"): [5.0]}
+    assert _close(times) == {8: ["ring", "auto"]}
+
+
+def test_one_slow_call_in_many_does_not_decide():
+    """Each rank's clock ticks once a look, but where the machine paused: then a call seems to take long."""
+
+    class Clock:
+        def __init__(self):
+            self.now, self.looks = 0.0, 0
+
+        def __call__(self):
+            self.looks += 1
+            self.now += 1000.0 if self.looks % 6 == 0 else 1.0
+            return self.now
+
+    async def main():
+        groups = [Group(end, range(2), 0) for end in world(2, lends=False)]
+        return await asyncio.gather(*(measure(group, (1 << 8,), 7, Clock()) for group in groups))
+
+    one, other = asyncio.run(main())
+    assert one == other and set(one.points) == {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
+    assert all(line == ((1 << 8, 1.0),) for line in one.points.values())

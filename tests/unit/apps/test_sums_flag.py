@@ -1,0 +1,68 @@
+"""`--all-reduce measured`: decided once, by rank 0, and said again by every checkpoint."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from apps._checks import check_sums
+from apps._config import Config
+from apps._job import resolve
+from apps._sums import decide_sums
+from collectives.all_reduce import choices
+from pipelined import checkpoint
+from pipelined.errors import UsageError
+from pipelined.plan import Plan
+from transports.local import world
+
+ASKED = Config(depth=2, all_reduce="measured", layers=1, d_model=8, heads=1, vocab=8)
+WORDS = "recursive_doubling:2000,ring"
+
+
+def decided(job):
+    async def every():
+        return await asyncio.gather(*(decide_sums(one, job) for one in world(job.plan.world_size)))
+
+    first, *others = asyncio.run(every())
+    assert all(other == first for other in others)
+    return first
+
+
+def resumed(path, before):
+    """The job that goes on from a checkpoint, without tensors, of this one."""
+    shard = checkpoint.write_shard(path, 1, 0, 1, {})
+    checkpoint.commit(path, checkpoint.Meta(1, before.model.identity(), before.plain()), [shard], 1)
+    return resolve(replace(ASKED, checkpoint=path, resume="auto"), 2)
+
+
+@pytest.mark.parametrize("words", ["auto", "ring", WORDS])
+def test_what_was_given_is_run_untouched(words):
+    job = resolve(replace(ASKED, all_reduce=words), 2)
+    assert decided(job) is job
+
+
+def test_what_is_measured_is_in_the_resolved_configuration_and_told(capsys):
+    words = decided(resolve(ASKED, 2)).plain()["all_reduce"]
+    assert words != "measured" and choices(words)
+    assert capsys.readouterr().out == f"all-reduce: {words} (as measured)\n"
+
+
+def test_a_resumed_run_sums_as_the_one_before(tmp_path):
+    before = resolve(replace(ASKED, all_reduce=WORDS), 2)
+    assert decided(resumed(tmp_path, before)).config.all_reduce == WORDS
+
+
+def test_a_resumed_run_that_is_arranged_otherwise_measures_anew(tmp_path, capsys):
+    before = resolve(replace(ASKED, all_reduce=WORDS), 2)
+    decided(resumed(tmp_path, replace(before, plan=Plan("gpipe", 2, 1, 4, 8))))
+    assert "(as measured)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["measured", "auto", WORDS])
+def test_the_flag_takes_names_sizes_and_measured(words):
+    check_sums(words)
+
+
+def test_what_is_none_is_refused_with_what_is():
+    with pytest.raises(UsageError, match=r"--all-reduce: unknown all-reduce algorithm 'fast'; known: auto.*measured"):
+        check_sums("fast")

@@ -1,0 +1,64 @@
+import asyncio
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives import Group, all_reduce
+from collectives.all_reduce import algorithms, known
+from collectives.all_reduce._by_size import algorithm_for, choices, in_words, names_in
+from transports.local import world
+
+
+def test_one_name_is_for_all_sizes():
+    assert choices("ring") == ((inf, "ring"),) and algorithm_for("ring", 1 << 40) == "ring"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "name"), [(0, "shared"), (100, "shared"), (101, "rabenseifner"), (2000, "rabenseifner"), (2001, "ring")]
+)
+def test_a_size_is_within_its_own_bytes(nbytes, name):
+    assert algorithm_for("shared:100,rabenseifner:2000,ring", nbytes) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("rings", "unknown all-reduce algorithm 'rings'; known: auto, "),
+        ("ring:10,rings", "unknown all-reduce algorithm 'rings'"),
+        ("", "unknown all-reduce algorithm ''"),
+        ("ring:10", "unknown all-reduce algorithm 'ring:10'"),
+        ("ring,auto", r"no bytes up to which ring is taken \(got: 'ring'\); write for example"),
+        ("ring:-1,auto", "no bytes up to which ring is taken"),
+        (",ring", "no bytes up to which an algorithm is taken"),
+        ("ring:10,shared:10,auto", r"do not rise in .* \(bytes: 10, then 10\)"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused_with_what_does(words, says):
+    with pytest.raises(ValueError, match=says):
+        choices(words)
+
+
+@given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from(algorithms()), min_size=1, max_size=8))
+def test_what_is_said_of_each_size_is_read_again(best):
+    words = in_words(best)
+    assert {nbytes: algorithm_for(words, nbytes) for nbytes in best} == best
+    assert names_in(words) == set(best.values())
+
+
+def test_each_array_is_reduced_by_the_algorithm_of_its_size():
+    ends, short, long = world(5), [np.ones(40) for _ in range(5)], [np.ones(400) for _ in range(5)]
+
+    async def main():
+        groups = [Group(end, range(5), 0) for end in ends]
+        for pairs in (zip(groups, short, strict=True), zip(groups, long, strict=True)):
+            await asyncio.gather(*(all_reduce(*pair, "sum", "ring:320,rabenseifner") for pair in pairs))
+
+    asyncio.run(main())
+    for rank, end in enumerate(ends):
+        sent = known("ring").bytes_to(5, rank, 320, 8), known("rabenseifner").bytes_to(5, rank, 3200, 8)
+        assert end.traffic.bytes_to == {
+            peer: sum(part.get(peer, 0) for part in sent) for peer in sorted({*sent[0], *sent[1]})
+        }
