@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from apps._checks import check_codec
 from apps._config import Config
 from apps._follow import given, identity
 from apps._job import BATCH, model_of, sequence_of
@@ -47,6 +48,10 @@ class Subject:
         """As the planner prices it, which knows no choice by size: such a run is planned as one by auto."""
         return self.config.all_reduce if self.config.all_reduce in algorithms() else "auto"
 
+    @property
+    def compress(self) -> str:
+        return self.config.compress
+
     @cached_property
     def layer_costs(self) -> list[float]:
         return layer_costs(self.model, self.sequence)
@@ -72,7 +77,8 @@ def subject_of(config: Config, batch: int | None = None) -> Subject:
     Args:
         batch: sequences a step, instead of the configuration's.
     Raises:
-        UsageError: the model or the sequence is impossible.
+        UsageError: the model or the sequence is impossible, or there is no such codec.
     """
+    check_codec(config.compress)
     model = model_of(config)
     return Subject(config, model, sequence_of(config, model), batch or config.batch or BATCH)

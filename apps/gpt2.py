@@ -7,22 +7,20 @@ only when all that can be known without it is known to be right.
 import asyncio
 import os
 import sys
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
-from io import StringIO
 
-from apps._config import Config, parse
+from apps._config import parse
 from apps._decide import Seats, decide_job
 from apps._follow import is_open
 from apps._job import Job, resolve
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
-from pipelined.ending import end_process, hush, part_in_order
+from pipelined.ending import end_process, hush
 from pipelined.errors import UsageError
 from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
-from pipelined.runtime import refuse, run, together
+from pipelined.runtime import parsed, refuse, run, together
 from transports import Transport
 
 
@@ -31,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     launch = ALONE
     try:
         launch = detect(os.environ)
-        config = _parse(sys.argv[1:] if arguments is None else arguments, launch)
+        config = parsed(launch, lambda: parse(sys.argv[1:] if arguments is None else arguments))
         launch = detect(os.environ, config.transport)
         job = resolve(config, launch.world_size)
         if config.print_config or config.dry_run:
@@ -55,20 +53,6 @@ def subject(flags: list[str], batch: int | None = None) -> Subject:
         batch: sequences a step, instead of `--batch`.
     """
     return subject_of(parse(flags), batch)
-
-
-def _parse(arguments: list[str], launch: Launch) -> Config:
-    """Parse the command line; help and usage errors are printed by rank 0 alone."""
-    with ExitStack() as quiet:
-        if launch.rank > 0:
-            quiet.enter_context(redirect_stderr(StringIO()))
-            quiet.enter_context(redirect_stdout(StringIO()))
-        try:
-            return parse(arguments)
-        except SystemExit as end:
-            if end.code:
-                part_in_order(launch)
-            raise
 
 
 def _show(job: Job, launch: Launch) -> int:

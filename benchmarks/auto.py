@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import tyro
 
+from benchmarks._flags import flags
 from collectives import Group, all_reduce, barrier, measure
 from collectives._prices import rounds_at, runnable
 from pipelined.errors import UsageError
@@ -94,7 +94,7 @@ def told(rows: list[Row]) -> str:
 
 def main() -> int:
     """Read the flags and run on the ranks of MPI that there are."""
-    options = tyro.cli(Options, prog="python -m benchmarks.auto")
+    options = flags(Options, "auto")
     launch, least = detect(os.environ), min(options.ranks)
     if launch.url != "mpi://" or (launch.world_size or 1) < least:
         fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
