@@ -12,6 +12,7 @@ from pipelined.swarm.directory.contract import (
     LeaseLost,
     View,
 )
+from pipelined.swarm.directory.disks import JournalError, MemoryDisk
 from pipelined.swarm.directory.embedded import EmbeddedDirectory
 from pipelined.swarm.directory.keeping import keep, kept
 from pipelined.swarm.directory.limits import Limits
@@ -26,9 +27,11 @@ __all__ = [
     "Entry",
     "FellBehind",
     "Full",
+    "JournalError",
     "Lease",
     "LeaseLost",
     "Limits",
+    "MemoryDisk",
     "View",
     "keep",
     "kept",

@@ -125,7 +125,7 @@ class Machine:
     def snapshot(self) -> list[Deed]:
         """All of it, as deeds that make an empty machine such a one."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
-        clients = [[number, client.settled, client.results] for number, client in self._asked.clients.items()]
+        clients = [[number, client.settled, dict(client.results)] for number, client in self._asked.clients.items()]
         past = [[_plain(change) for change in changes] for changes in self._past]
         whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
         return [whole, ("remember", self._past.since, past)]

@@ -5,14 +5,18 @@ Time is this process's own. A lease belongs to who granted or renewed it last; w
 has the grace that it asked for, some round trips as it observed them, to come back and renew.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from pipelined.clock import Clock
 from pipelined.swarm.directory import letters, past
 from pipelined.swarm.directory.bell import Bell
 from pipelined.swarm.directory.contract import Change, Conflict
+from pipelined.swarm.directory.disks import Disk, disk_of
+from pipelined.swarm.directory.journal import Journal
 from pipelined.swarm.directory.letters import Asking
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.machine import Machine
@@ -27,30 +31,51 @@ PART_BYTES = 1 << 20
 Told = dict[str, Any]
 
 
-async def serve_directory(endpoint: Endpoint, clock: Clock, limits: Limits | None = None) -> None:
+async def serve_directory(
+    endpoint: Endpoint, clock: Clock, journal: str | Path | Disk | None = None, limits: Limits | None = None
+) -> NoReturn:
     """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
 
     Args:
+        journal: a file from which it goes on after a restart; None: a restart would begin another directory, which
+            its clients refuse.
         limits: on what is held and taken.
+    Raises:
+        UsageError: the file is no journal, or cannot be used.
+        JournalError: it cannot be written any more; nobody was told of what is not in it.
     """
-    server = _Server(endpoint, clock, limits or Limits())
-    server.open()
+    limits = limits or Limits()
+    machine, log = Machine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
     try:
-        await server.run()
+        await log.recover(machine)
+        machine.begin(clock.now())
+        await _Server(endpoint, clock, limits, machine, log).run()
     finally:
-        server.stopped = True
+        await log.close()
 
 
 class _Server:
-    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits):
+    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: Machine, journal: Journal):
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
-        self._machine = Machine(endpoint.incarnation, limits)
+        self._machine, self._journal = machine, journal
         self._holders: dict[int, tuple[Party, float]] = {}
         self._changed, self._hurried = Bell(), Bell()
-        self.stopped = False
+        self._stopped = False
 
-    def open(self) -> None:
-        """Answer from now on."""
+    async def run(self) -> NoReturn:
+        """Answer, write the journal, and end leases."""
+        self._open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
+                tasks.create_task(self._end_leases(), name="end the directory's leases")
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from several
+        finally:
+            self._stopped = True
+        raise AssertionError("neither ends by itself")
+
+    def _open(self) -> None:
         answers = {
             letters.ENTER: self._enter,
             letters.READ: self._read,
@@ -64,11 +89,10 @@ class _Server:
             self._endpoint.answer(topic, self._answering(decide), letters.most_bytes(self._limits))
         self._endpoint.on_lost(self._lost)
 
-    async def run(self) -> None:
-        """End leases when their time has come."""
+    async def _end_leases(self) -> NoReturn:
+        """End each when its time has come."""
         while True:
             self._catch_up()
-            self._announce()
             due = self._machine.due()
             if due is None:
                 await self._hurried.wait()
@@ -79,6 +103,7 @@ class _Server:
     def _answering(self, decide: Callable[[Asking], Awaitable[Told]]) -> Handler:
         async def answer(question: Question) -> Answer:
             outcome = await self._outcome(decide, question)
+            await self._journal.durable()
             if isinstance(outcome, Refusal):
                 raise outcome
             return Answer((letters.pack(outcome),))
@@ -87,7 +112,7 @@ class _Server:
 
     async def _outcome(self, decide: Callable[[Asking], Awaitable[Told]], question: Question) -> Told | Refusal:
         """What a question comes to; nothing is told yet."""
-        if self.stopped:
+        if self._stopped:
             return Refusal(letters.STOPPING)
         try:
             asking = Asking(question, self._limits)
@@ -156,13 +181,15 @@ class _Server:
         if due is not None and now - due > LATE_S:
             self._machine.spare(now)
         self._machine.expire(now)
+        self._announce()
 
     def _announce(self) -> None:
-        """Tell those who watch of what was done."""
+        """Tell the journal and those who watch of what was done."""
         for name, *told in self._machine.deeds:
             if name == "end":
                 self._holders.pop(told[0], None)
         if self._machine.deeds:
+            self._journal.keep(self._machine.deeds)
             self._changed.ring()
         self._machine.deeds.clear()
 

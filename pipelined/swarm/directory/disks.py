@@ -1,0 +1,197 @@
+"""Where a journal's bytes lie. The rule: what a method has returned from is there after a crash, and nothing blocks.
+
+Knows bytes alone; it must not know what they say.
+"""
+
+import asyncio
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipelined.errors import UsageError
+
+T = TypeVar("T")
+
+
+class JournalError(Exception):
+    """The journal cannot be written; what was answered before is in it."""
+
+
+class Disk(ABC):
+    """One file that grows, and is replaced whole now and then. One method at a time."""
+
+    @abstractmethod
+    async def load(self) -> bytes:
+        """All of it; nobody else may use it from now on. Raises UsageError."""
+
+    @abstractmethod
+    async def append(self, data: bytes) -> None:
+        """Write behind its end. Raises JournalError; a part may have been written."""
+
+    @abstractmethod
+    async def cut(self, size: int) -> None:
+        """Keep only so many bytes. Raises JournalError."""
+
+    @abstractmethod
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        """Put this in its place, all or nothing; returns its size. Raises JournalError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+class NoDisk(Disk):
+    """Nothing is kept."""
+
+    async def load(self) -> bytes:
+        return b""
+
+    async def append(self, data: bytes) -> None:
+        pass
+
+    async def cut(self, size: int) -> None:
+        pass
+
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        return 0
+
+    async def close(self) -> None:
+        pass
+
+
+class MemoryDisk(Disk):
+    """A disk of a simulated machine: it outlives whoever writes to it.
+
+    Args:
+        pause: waits as long as a write takes, say `lambda: clock.sleep(2e-3)`; who dies meanwhile has not written.
+    Attributes:
+        data: what is on it.
+    """
+
+    def __init__(self, pause: Callable[[], Any] | None = None):
+        self.data, self._pause = b"", pause
+
+    async def load(self) -> bytes:
+        return self.data
+
+    async def append(self, data: bytes) -> None:
+        await self._write(self.data + data)
+
+    async def cut(self, size: int) -> None:
+        await self._write(self.data[:size])
+
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        await self._write(make())
+        return len(self.data)
+
+    async def close(self) -> None:
+        pass
+
+    async def _write(self, data: bytes) -> None:
+        if self._pause is not None:
+            await self._pause()
+        self.data = data
+
+
+class FileDisk(Disk):
+    """A file; beside it lie PATH.lock, held by the one process that writes, and while it is replaced PATH.new.
+
+    Args:
+        path: need not exist; its directory must.
+    """
+
+    def __init__(self, path: str | Path):
+        self._path = Path(path)
+        self._file, self._lock = -1, -1
+
+    async def load(self) -> bytes:
+        return await self._in_thread(self._load)
+
+    async def append(self, data: bytes) -> None:
+        await self._in_thread(self._append, data)
+
+    async def cut(self, size: int) -> None:
+        await self._in_thread(self._cut, size)
+
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        return await self._in_thread(self._replace, make)
+
+    async def close(self) -> None:
+        await self._in_thread(self._close)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do it without blocking the loop; a caller who is cancelled waits for its end, for the file is open."""
+        doing = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        try:
+            return await asyncio.shield(doing)
+        except OSError as error:
+            fact = f"cannot write the journal {self._path} ({error.strerror})"
+            raise JournalError(f"{fact}; make room or mend it and start again, what was answered is in it") from error
+        finally:
+            await asyncio.gather(doing, return_exceptions=True)
+
+    def _load(self) -> bytes:
+        try:
+            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            return self._path.read_bytes()
+        except BlockingIOError as error:
+            raise UsageError(f"another process writes the journal {self._path}; end it or name another file") from error
+        except OSError as error:
+            fact = f"cannot open the journal {self._path} ({error.strerror})"
+            raise UsageError(f"{fact}; name a file in a directory that may be written") from error
+
+    def _append(self, data: bytes) -> None:
+        _write_all(self._file, data)
+        os.fdatasync(self._file)
+
+    def _cut(self, size: int) -> None:
+        os.ftruncate(self._file, size)
+        os.fsync(self._file)
+
+    def _replace(self, make: Callable[[], bytes]) -> int:
+        fresh, data = Path(f"{self._path}.new"), make()
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(file, data)
+            os.fsync(file)
+            os.replace(fresh, self._path)
+            _sync_directory(self._path.parent)
+        except OSError:
+            os.close(file)
+            raise
+        os.close(self._file)
+        self._file = file
+        return len(data)
+
+    def _close(self) -> None:
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock = -1
+
+
+def disk_of(journal: "str | Path | Disk | None") -> Disk:
+    """The disk that is meant: a file by its path, none by None."""
+    if journal is None:
+        return NoDisk()
+    return journal if isinstance(journal, Disk) else FileDisk(journal)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
