@@ -101,14 +101,14 @@ class Coordinator:
         if not self._full.done() and all(map(self.is_seated, range(1, self._me.world_size))):
             self._full.set_result(None)
 
-    def _missed_proof(self, error: WrongKey) -> None:
+    def _missed_proof(self, error: Exception) -> None:
         """Give up soon if it was one of ours; a stranger with a borrowed number is outdone by the real rank."""
 
         def give_up() -> None:
             if not self._full.done() and not self.is_seated(error.claimed):
                 self._full.set_exception(error)
 
-        if error.claimed is not None:
+        if isinstance(error, WrongKey) and error.claimed is not None:
             self._chances.append(asyncio.get_running_loop().call_later(SECOND_CHANCE_S, give_up))
 
     async def _mesh(self) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from transports._errors import RendezvousError, TransportError, WireError
-from transports._handshake import Dialogue, Hello, Identity, Verdict, WrongKey, accepting, connecting
+from transports._handshake import Dialogue, Hello, Identity, Verdict, accepting, connecting
 from transports._sockets import Address, accept, dial, read_exactly, tune
 
 SILENCE_S = 4.0
@@ -64,7 +64,7 @@ class Door:
         listener: owned by the door from now on.
         admit: judges a hello whose key is proved.
         enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the door closes.
-        wrong_key: told of every caller that failed the proof.
+        turned_away: told of every caller that was not admitted: what it did wrong, or that it hung up or kept silent.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Door:
         me: Identity,
         admit: Callable[[Hello], Verdict],
         enter: Callable[[Hello, socket.socket], Awaitable[None]],
-        wrong_key: Callable[[WrongKey], None] = lambda error: None,
+        turned_away: Callable[[Exception], None] = lambda error: None,
     ):
         self._listener, self._me = listener, me
-        self._admit, self._enter, self._wrong_key = admit, enter, wrong_key
+        self._admit, self._enter, self._turned_away = admit, enter, turned_away
         self._strangers: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Door":
@@ -105,9 +105,7 @@ class Door:
             hello = await converse(sock, accepting(self._me, self._admit))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
-            if isinstance(error, WrongKey):
-                self._wrong_key(error)
-            return
+            return self._turned_away(error)
         except BaseException:
             sock.close()
             raise

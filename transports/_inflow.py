@@ -81,6 +81,11 @@ class Inflow:
             self._look = STAGING_BYTES
             self._settle()
 
+    @property
+    def inside(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return self._staged > 0 or self._want != PREAMBLE_BYTES
+
     def fail(self, error: Exception) -> None:
         """The stream has ended: fail the message that was under way."""
         if not isinstance(self._want, int):

@@ -26,10 +26,18 @@ class Link:
         inflow: takes what is read.
         broken: called once with the reason when the connection ends and neither side has said farewell.
         chunk: bytes written at once.
+        refused: told before that of what was read and was no frame.
     """
 
-    def __init__(self, sock: socket.socket, inflow: Inflow, broken: Callable[[str], None], chunk: int = LONG_BYTES):
-        self._sock, self._inflow, self._broken = sock, inflow, broken
+    def __init__(
+        self,
+        sock: socket.socket,
+        inflow: Inflow,
+        broken: Callable[[str], None],
+        chunk: int = LONG_BYTES,
+        refused: Callable[[WireError], None] = lambda error: None,
+    ):
+        self._sock, self._inflow, self._broken, self._refused = sock, inflow, broken, refused
         self._outflow = Outflow(self._sendmsg, chunk)
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -128,6 +136,7 @@ class Link:
         except OSError as error:
             self._end(f"the connection broke ({told(error)})")
         except WireError as error:
+            self._refused(error)
             self._end(f"it sent what is no frame: {error}")
         except MemoryError:
             self._end("there is no memory for a message it announced")

@@ -1,5 +1,16 @@
 """An open network: parties come, go and fail, and are found by their addresses. One verb, `ask`."""
 
 from transports.endpoints._contract import Answer, Endpoint, Handler, Party, Question, Refusal, Unreachable
+from transports.endpoints._open import endpoint_schemes, open_endpoint
 
-__all__ = ["Answer", "Endpoint", "Handler", "Party", "Question", "Refusal", "Unreachable"]
+__all__ = [
+    "Answer",
+    "Endpoint",
+    "Handler",
+    "Party",
+    "Question",
+    "Refusal",
+    "Unreachable",
+    "endpoint_schemes",
+    "open_endpoint",
+]

@@ -5,15 +5,16 @@
                                                    ←  ANSWER (number), note, arrays, or REFUSAL (number, reason), facts
     CANCEL (number), when nobody waits any more    →  the task is cancelled, and says nothing
 
-Both ends ask, each counting its own questions upwards; so a question that comes twice is known. Every wait ends with
+Both ends ask, each counting its own questions upwards, so that one that comes twice is known. Every wait ends with
 the connection. Knows a desk and a line; the line may be a socket's or a virtual one.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from transports._blocks import Block
@@ -27,14 +28,27 @@ from transports.endpoints._desk import Desk, Topic
 ERROR_CHARACTERS = 1024
 
 
+def nothing() -> None:
+    """What follows a frame that nobody waits for."""
+
+
 class Line(Protocol):
     """How a talk's frames leave."""
 
-    def say(self, kind: Kind, key: Key, blocks: Sequence[Block] = (), note: Any = None) -> None:
+    def say(
+        self,
+        kind: Kind,
+        key: Key,
+        blocks: Sequence[Block] = (),
+        note: Any = None,
+        out: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send a frame, sooner or later, in the order said; the blocks' memory is read until it is out, or withdrawn.
 
+        Args:
+            out: called when the frame is out, perhaps before this returns; never for what was withdrawn.
         Raises:
-            WireError: what the wire cannot carry; nothing is sent.
+            TransportError: what the line cannot carry; nothing is sent.
         """
 
     def withdraw(self, kind: Kind, number: int) -> None:
@@ -57,18 +71,21 @@ class Talk:
     Args:
         address: of the other party, as it was asked.
         desk: answers what is asked here.
-        there: who the other party is, as soon as that is proved.
+
+    Attributes:
+        there: who the other party is, as soon as that is proved; nothing is heard before.
     """
 
-    def __init__(self, address: str, desk: Desk, line: Line, there: Party | None = None):
-        self.address, self.there = address, there
+    def __init__(self, address: str, desk: Desk, line: Line):
+        self.address = address
+        self.there: Party | None = None
         self._desk, self._line = desk, line
         self._ended: Unreachable | None = None
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._next = 0
         self._coming: dict[int, _Coming] = {}
         self._waiting: Counter[str] = Counter()
-        self._heard = -1
+        self._last: dict[str, int] = {}
         self._under_way = 0
 
     async def ask(self, topic: str, blocks: Sequence[Block], note: Any) -> Answer:
@@ -100,8 +117,8 @@ class Talk:
                 return self._let_in(number, topic, header.nbytes)
             case Kind.ANSWER, (int(number),):
                 return self._expects(number, header.nbytes)
-            case (Kind.REFUSAL, (int(), str())) | (Kind.CANCEL, (int(),)):
-                return not header.nbytes
+            case (Kind.REFUSAL, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
+                return True
         raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")
 
     def heard(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
@@ -137,11 +154,10 @@ class Talk:
             self._cancel(number)
 
     def _let_in(self, number: int, name: str, nbytes: int) -> bool:
-        if number <= self._heard:
-            raise WireError(f"a question that was asked before (number: {number}, last: {self._heard})")
-        self._heard = number
         try:
-            topic = self._admit(name, nbytes)
+            topic = self._desk.find(name)
+            self._check_new(number, name)
+            self._check_room(topic, name, nbytes)
         except Refusal as refusal:
             self._refuse(number, refusal)
             return False
@@ -150,15 +166,21 @@ class Talk:
         self._under_way += nbytes
         return True
 
-    def _admit(self, name: str, nbytes: int) -> Topic:
-        topic = self._desk.find(name)
+    def _check_new(self, number: int, name: str) -> None:
+        """Raise WireError for what was asked before; topics overtake one another, so each has its own count."""
+        last = self._last.get(name, -1)
+        if number <= last or number in self._coming:
+            raise WireError(f"a question that was asked before (number: {number}, last of {name!r}: {last})")
+        self._last[name] = number
+
+    def _check_room(self, topic: Topic, name: str, nbytes: int) -> None:
+        waiting, under_way, room = self._waiting[name], self._under_way + nbytes, self._desk.most_under_way
         if nbytes > topic.most_bytes:
             raise Refusal("too large", topic=name, bytes=nbytes, limit=topic.most_bytes)
-        if self._waiting[name] >= topic.most_waiting:
-            raise Refusal("busy", topic=name, waiting=self._waiting[name], limit=topic.most_waiting)
-        if self._under_way + nbytes > self._desk.most_under_way:
-            raise Refusal("busy", topic=name, bytes=self._under_way + nbytes, limit=self._desk.most_under_way)
-        return topic
+        if waiting >= topic.most_waiting:
+            raise Refusal("busy", topic=name, waiting=waiting, limit=topic.most_waiting)
+        if under_way > room:
+            raise Refusal("busy", topic=name, bytes=under_way, limit=room)
 
     def _begin(self, number: int, note: Any, blocks: tuple[Block, ...]) -> None:
         if (coming := self._coming.get(number)) is not None:
@@ -178,17 +200,21 @@ class Talk:
             outcome = Refusal("failed", error=type(error).__name__)
             self._desk.fail(error)
         finally:
-            if self._leave(number):
+            if number in self._coming:
                 self._reply(number, outcome)
 
     def _reply(self, number: int, outcome: Answer | Refusal) -> None:
-        if isinstance(outcome, Refusal):
-            return self._refuse(number, outcome)
-        try:
-            blocks = [Block.of(array) for array in outcome.blocks]
-            self._line.say(Kind.ANSWER, (number,), blocks, outcome.note)
-        except WireError as error:
-            self._refuse(number, Refusal("failed", error=str(error)[:ERROR_CHARACTERS]))
+        """Say the outcome; the question has its place here until that is out, for an asker may not read."""
+        coming = self._coming[number]
+        self._under_way, coming.nbytes, coming.task = self._under_way - coming.nbytes, 0, None
+        if isinstance(outcome, Answer):
+            try:
+                blocks = [Block.of(array) for array in outcome.blocks]
+                return self._line.say(Kind.ANSWER, (number,), blocks, outcome.note, partial(self._leave, number))
+            except TransportError as error:
+                outcome = Refusal("failed", error=str(error)[:ERROR_CHARACTERS])
+        self._leave(number)
+        self._refuse(number, outcome)
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         if self._ended is not None:
@@ -201,18 +227,16 @@ class Talk:
     def _cancel(self, number: int) -> None:
         """Nobody waits for this answer any more, wherever it is."""
         coming = self._coming.get(number)
-        if self._leave(number) and coming.task is not None:
+        self._leave(number)
+        if coming is not None and coming.task is not None:
             coming.task.cancel()
         self._line.withdraw(Kind.ANSWER, number)
 
-    def _leave(self, number: int) -> bool:
-        """Let go of a question; returns whether it still waited for an answer."""
-        coming = self._coming.pop(number, None)
-        if coming is None:
-            return False
-        self._waiting[coming.name] -= 1
-        self._under_way -= coming.nbytes
-        return True
+    def _leave(self, number: int) -> None:
+        """Let go of a question, if it has not been let go of."""
+        if (coming := self._coming.pop(number, None)) is not None:
+            self._waiting[coming.name] -= 1
+            self._under_way -= coming.nbytes
 
     def _expects(self, number: int, nbytes: int) -> bool:
         if not 0 <= number < self._next:
@@ -250,7 +274,7 @@ def _read_refusal(header: Header) -> Refusal:
     """
     facts = header.note
     if type(facts) is not dict or not all(type(name) is str for name in facts):
-        raise WireError("a refusal's facts have no names")
+        raise WireError("facts of a refusal without names")
     with suppress(TypeError):
         return Refusal(header.key[1], **facts)
-    raise WireError("a refusal's facts have names that no fact can have")
+    raise WireError("facts of a refusal with names that none can have")

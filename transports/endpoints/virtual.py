@@ -9,6 +9,7 @@ import math
 from collections.abc import Coroutine
 from itertools import count
 from typing import Any
+from urllib.parse import SplitResult
 
 from transports._shape import Shape
 from transports._slow_link import SlowLink
@@ -16,6 +17,15 @@ from transports.endpoints._desk import MOST_UNDER_WAY
 from transports.endpoints._process import Process
 from transports.endpoints._virtual_endpoint import SCHEME, VirtualEndpoint
 from transports.endpoints._way import Way
+
+
+async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
+    """A URL cannot name a network inside a process.
+
+    Raises:
+        ValueError: always, with what to call instead.
+    """
+    raise ValueError(f"no URL finds a virtual network ({parts.geturl()}); call VirtualNetwork(seed).endpoint(name)")
 
 
 class VirtualNetwork:
@@ -38,7 +48,7 @@ class VirtualNetwork:
         rate: float = math.inf,
         most_under_way: int = MOST_UNDER_WAY,
     ):
-        self._shape, self._most_under_way = Shape(delay, jitter, rate, seed=seed), most_under_way
+        self._shape, self.most_under_way = Shape(delay, jitter, rate, seed=seed), most_under_way
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
         self._endpoints: dict[str, VirtualEndpoint] = {}
@@ -53,7 +63,7 @@ class VirtualNetwork:
         """
         if self.listening(address_of(name)) is not None:
             raise ValueError(f"{address_of(name)} is open already; close or kill it first")
-        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self._most_under_way)
+        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.most_under_way)
         self._endpoints[end.address] = end
         return end
 
@@ -100,8 +110,9 @@ class VirtualNetwork:
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: what is under way is lost, both sides see it soon."""
         end = self.listening(address_of(one))
-        for half in [] if end is None else end.halves_to(address_of(other)):
-            half.reset()
+        for half in () if end is None else end.circle:
+            if half.address == address_of(other):
+                half.reset()
 
     def listening(self, address: str) -> VirtualEndpoint | None:
         """Who is asked at this address now."""

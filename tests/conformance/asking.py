@@ -1,0 +1,436 @@
+"""What every endpoint promises, clause by clause: each takes a world in which parties can be opened and killed."""
+
+import asyncio
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from transports import Block, TransportError, WireError
+from transports._blocks import SIZES
+from transports.endpoints import Answer, Refusal, Unreachable
+
+SMALL, LARGE = 1 << 10, 5 << 20
+ROOM = 1 << 30
+
+
+async def echo(question):
+    return Answer(question.blocks, question.note)
+
+
+class Holding:
+    """A handler that begins, and goes on when it is let."""
+
+    def __init__(self):
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def __call__(self, question):
+        self.begun.set()
+        try:
+            await self.go.wait()
+        finally:
+            self.ended.set()
+        return Answer(note=question.note)
+
+
+@contextmanager
+def refused(reason, **facts):
+    with pytest.raises(Refusal) as seen:
+        yield seen
+    assert seen.value.reason == reason
+    assert facts.items() <= seen.value.facts.items()
+
+
+def bytes_of(nbytes, seed=0):
+    return np.random.default_rng([seed, nbytes]).integers(0, 256, nbytes, np.uint8)
+
+
+async def pair(world, **topics):
+    """An asker, and who answers these topics."""
+    asker, answerer = await world.open(), await world.open()
+    for topic, handler in topics.items():
+        answerer.answer(topic, handler, ROOM)
+    return asker, answerer
+
+
+async def a_question_comes_back_with_its_note_and_arrays(world):
+    a, b = await pair(world, echo=echo)
+    note = {"id": [3, 14], "loss": 2.5, "name": "stage", "raw": b"\0", "none": None}
+    for size in (0, 1, SMALL, LARGE):
+        answer = await a.ask(b.address, "echo", bytes_of(size), np.float64(size), note=note)
+        assert answer.note == note
+        assert bytes(answer.blocks[0].data) == bytes_of(size).tobytes()
+        assert answer.blocks[1].numpy() == size and answer.blocks[1].shape == ()
+    assert (a.bytes_sent, a.bytes_received) == (b.bytes_received, b.bytes_sent)
+    assert a.bytes_sent == sum((0, 1, SMALL, LARGE)) + 4 * 8
+    assert not a.rejected and not b.rejected
+
+
+async def the_asker_is_known_to_the_handler(world):
+    a, b = await pair(world)
+    askers = []
+
+    async def who(question):
+        askers.append((question.asker, question.topic))
+        return Answer()
+
+    b.answer("who", who)
+    await a.ask(b.address, "who")
+    assert askers == [((a.address, a.incarnation), "who")]
+
+
+async def questions_of_one_topic_are_heard_in_the_order_asked(world):
+    heard = []
+
+    async def hear(question):
+        heard.append(question.note)
+        return Answer()
+
+    a, b = await pair(world, hear=hear)
+    sizes = [LARGE, SMALL, 0, LARGE, SMALL, 100_000, 0] * 4
+    await asyncio.gather(*(a.ask(b.address, "hear", bytes_of(size), note=n) for n, size in enumerate(sizes)))
+    assert heard == list(range(len(sizes)))
+
+
+async def answers_come_in_any_order(world):
+    hold = Holding()
+    a, b = await pair(world, hold=hold, echo=echo)
+    first = asyncio.create_task(a.ask(b.address, "hold", note="first"))
+    assert (await a.ask(b.address, "echo", note="second")).note == "second"
+    assert not first.done()
+    hold.go.set()
+    assert (await first).note == "first"
+
+
+async def a_refusal_comes_with_its_facts(world):
+    async def stale(question):
+        raise Refusal("stale", step=7, of="stage 2")
+
+    a, b = await pair(world, stale=stale)
+    with refused("stale", step=7, of="stage 2"):
+        await a.ask(b.address, "stale", bytes_of(SMALL))
+    assert not b.failed.done()
+
+
+async def an_unknown_topic_is_refused_and_the_known_ones_named(world):
+    a, b = await pair(world, echo=echo, stale=echo)
+    for size in (0, LARGE):
+        with refused("unknown topic", topic="eko", known="echo, stale"):
+            await a.ask(b.address, "eko", bytes_of(size))
+    assert (await a.ask(b.address, "echo", note=1)).note == 1
+
+
+async def what_is_too_large_is_refused_and_what_fits_is_not(world):
+    a, b = await pair(world)
+    b.answer("small", echo, most_bytes=SMALL)
+    b.answer("bare", echo)
+    for size in (SMALL + 1, LARGE, 8 * LARGE):
+        with refused("too large", bytes=size, limit=SMALL):
+            await a.ask(b.address, "small", bytes_of(size))
+    with refused("too large", bytes=1, limit=0):
+        await a.ask(b.address, "bare", bytes_of(1))
+    assert (await a.ask(b.address, "small", bytes_of(SMALL))).blocks[0].nbytes == SMALL
+    assert b.bytes_received == SMALL
+
+
+async def too_many_at_once_are_refused_until_some_are_answered(world):
+    a, b = await pair(world)
+    c, hold = await world.open(), Holding()
+    b.answer("hold", hold, most_waiting=3)
+    held = [asyncio.create_task(a.ask(b.address, "hold")) for _ in range(3)]
+    await hold.begun.wait()
+    with refused("busy", waiting=3, limit=3):
+        await a.ask(b.address, "hold")
+    hold.go.set()
+    await c.ask(b.address, "hold")  # another asker has places of its own
+    await asyncio.gather(*held)
+    await a.ask(b.address, "hold")
+
+
+async def arrays_beyond_the_room_for_one_party_are_refused(world):
+    a, b = await world.open(room=2 * LARGE), await world.open(room=2 * LARGE)
+    hold = Holding()
+    b.answer("hold", hold, ROOM)
+    held = [asyncio.create_task(a.ask(b.address, "hold", bytes_of(LARGE))) for _ in range(2)]
+    await hold.begun.wait()
+    with refused("busy", bytes=2 * LARGE + 1, limit=2 * LARGE):
+        await a.ask(b.address, "hold", bytes_of(1))
+    hold.go.set()
+    await asyncio.gather(*held)
+
+    async def much(question):
+        return Answer([np.zeros(2 * LARGE + question.note, np.uint8)])
+
+    b.answer("much", much)
+    assert (await a.ask(b.address, "much", note=0)).blocks[0].nbytes == 2 * LARGE
+    with refused("too large", bytes=2 * LARGE + 1, limit=2 * LARGE):
+        await a.ask(b.address, "much", note=1)
+    assert (await a.ask(b.address, "much", note=0)).blocks[0].nbytes == 2 * LARGE
+
+
+async def who_is_not_there_is_unreachable_and_nothing_was_sent(world):
+    a, b = await pair(world, echo=echo)
+    await b.close()
+    for address in (b.address, "no address"):
+        with pytest.raises(Unreachable, match="cannot be reached") as seen:
+            await a.ask(address, "echo", bytes_of(LARGE))
+        assert seen.value.address == address and not seen.value.sent
+
+
+async def who_dies_while_handling_is_lost_at_once(world):
+    hold, lost = Holding(), []
+    a, b = await pair(world, hold=hold)
+    a.on_lost(lost.append)
+    asked = [asyncio.create_task(a.ask(b.address, "hold", bytes_of(size))) for size in (0, LARGE)]
+    await hold.begun.wait()
+    await world.kill(b)
+    for task in asked:
+        with pytest.raises(Unreachable) as seen:
+            await task
+        assert seen.value.sent
+    assert lost == [(b.address, b.incarnation)]
+    await hold.ended.wait()
+
+
+async def both_sides_hear_that_a_connection_was_closed(world):
+    a, b = await pair(world, echo=echo)
+    lost, heard = [], asyncio.Event()
+    a.on_lost(lost.append)
+    b.on_lost(lambda party: (lost.append(party), heard.set()))
+    await a.ask(b.address, "echo")
+    await a.close()
+    await heard.wait()
+    assert lost == [(b.address, b.incarnation), (a.address, a.incarnation)]
+
+
+async def who_answered_a_party_that_died_does_not_go_on(world):
+    hold = Holding()
+    a, b = await pair(world, hold=hold)
+    asked = asyncio.create_task(a.ask(b.address, "hold"))
+    await hold.begun.wait()
+    await world.kill(a)
+    await hold.ended.wait()
+    with pytest.raises(Unreachable):
+        await asked
+    assert not hold.go.is_set()
+
+
+async def a_cancelled_ask_cancels_its_handler_and_nothing_else(world):
+    hold, other = Holding(), Holding()
+    a, b = await pair(world, hold=hold, other=other, echo=echo)
+    goes_on = asyncio.create_task(a.ask(b.address, "other", note="on"))
+    asked = asyncio.create_task(a.ask(b.address, "hold", bytes_of(LARGE)))
+    await hold.begun.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    await hold.ended.wait()
+    other.go.set()
+    assert (await goes_on).note == "on"
+    assert not b.failed.done() and not b.rejected
+
+
+async def an_ask_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone(world):
+    a, b = await pair(world, echo=echo)
+    await a.ask(b.address, "echo")
+    for turns in range(6):
+        data = bytes_of(4 * LARGE)
+        asked = asyncio.create_task(a.ask(b.address, "echo", data))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        data[:] = 0
+        after = await a.ask(b.address, "echo", bytes_of(LARGE, turns))
+        assert bytes(after.blocks[0].data) == bytes_of(LARGE, turns).tobytes()
+    assert not a.rejected and not b.rejected
+
+
+async def parties_ask_one_another_at_once_and_while_they_answer(world):
+    a, b = await pair(world)
+
+    async def count_down(question):
+        if question.note == 0:
+            return Answer(note=[0])
+        end = a if question.asker.address == b.address else b
+        below = await end.ask(question.asker.address, "count", bytes_of(question.note), note=question.note - 1)
+        return Answer(note=[question.note, *below.note])
+
+    for end in (a, b):
+        end.answer("count", count_down, ROOM)
+    asks = [one.ask(other.address, "count", note=10) for one, other in ((a, b), (b, a)) for _ in range(10)]
+    for answer in await asyncio.gather(*asks):
+        assert answer.note == list(range(10, -1, -1))
+
+
+async def large_arrays_cross_on_their_way(world):
+    a, b = await pair(world, echo=echo)
+    a.answer("echo", echo, ROOM)
+    ways = [(a, b), (b, a)] * 3
+    answers = await asyncio.gather(
+        *(one.ask(other.address, "echo", bytes_of(LARGE, n), bytes_of(n)) for n, (one, other) in enumerate(ways))
+    )
+    for n, answer in enumerate(answers):
+        assert [bytes(block.data) for block in answer.blocks] == [bytes_of(LARGE, n).tobytes(), bytes_of(n).tobytes()]
+
+
+async def a_party_may_ask_itself(world):
+    a, _ = await pair(world)
+    a.answer("echo", echo, ROOM)
+    assert bytes((await a.ask(a.address, "echo", bytes_of(LARGE))).blocks[0].data) == bytes_of(LARGE).tobytes()
+
+
+async def a_party_opened_again_is_another_incarnation(world):
+    a, b = await pair(world, echo=echo)
+    askers = []
+    await a.ask(b.address, "echo")
+    await world.kill(b)
+    again = await world.open(at=b)
+    assert again.address == b.address and again.incarnation != b.incarnation
+
+    async def who(question):
+        askers.append(question.asker)
+        return Answer()
+
+    a.answer("who", who)
+    lost = asyncio.Event()
+    again.on_lost(lambda party: lost.set())
+    await again.ask(a.address, "who")
+    assert askers == [(again.address, again.incarnation)]
+    await a.close()
+    await lost.wait()
+
+
+async def every_dtype_comes_as_it_went(world):
+    a, b = await pair(world, echo=echo)
+    rng = np.random.default_rng(5)
+    for items in (0, 7, 100_000):
+        blocks = [Block(name, (items,), memoryview(rng.bytes(items * size))) for name, size in SIZES.items()]
+        answer = await a.ask(b.address, "echo", *blocks)
+        assert [(block.dtype, block.shape, bytes(block.data)) for block in answer.blocks] == [
+            (block.dtype, block.shape, bytes(block.data)) for block in blocks
+        ]
+
+
+async def shapes_and_gaps_come_as_they_look(world):
+    a, b = await pair(world, echo=echo)
+    square = bytes_of(1 << 14).reshape(128, 128)
+    arrays = [np.zeros((3, 0, 2)), np.full((1,) * 16, 3), square.T, square[::2, 1::3], np.array(5, ">i4")]
+    answer = await a.ask(b.address, "echo", *arrays)
+    for block, array in zip(answer.blocks, arrays, strict=True):
+        assert block.shape == array.shape and np.array_equal(block.numpy(), array)
+
+
+async def what_was_delivered_is_the_receivers_own(world):
+    kept = []
+
+    async def keep(question):
+        kept.extend(question.blocks)
+        return Answer([kept[0].numpy().copy()])
+
+    for size in (SMALL, LARGE):
+        a, b = await pair(world, keep=keep)
+        data = bytes_of(size)
+        answer = await a.ask(b.address, "keep", data)
+        data[:] = 0
+        assert bytes(kept[0].data) == bytes_of(size).tobytes()
+        for block in (kept.pop(), answer.blocks[0]):
+            block.numpy()[:] = 1
+        assert not data.any()
+
+
+async def what_the_wire_cannot_carry_is_an_error_of_who_says_it(world):
+    async def answers_badly(question):
+        return Answer(note=object())
+
+    async def refuses_badly(question):
+        raise Refusal("no", why=object())
+
+    a, b = await pair(world, echo=echo, bad=answers_badly, refuses=refuses_badly)
+    for note in (object(), "x" * (1 << 17), {1: {2: 2**70}}):
+        with pytest.raises(WireError):
+            await a.ask(b.address, "echo", note=note)
+    for topic in ("bad", "refuses"):
+        with refused("failed"):
+            await a.ask(b.address, topic)
+    assert (await a.ask(b.address, "echo", note=1)).note == 1
+    assert not b.failed.done()
+
+
+async def a_handler_that_fails_refuses_and_fails_its_endpoint(world):
+    async def divides(question):
+        return Answer(note=1 / question.note)
+
+    a, b = await pair(world, divides=divides)
+    assert (await a.ask(b.address, "divides", note=2)).note == 0.5
+    with refused("failed", error="ZeroDivisionError"):
+        await a.ask(b.address, "divides", note=0)
+    with pytest.raises(ZeroDivisionError):
+        await b.failed
+
+
+async def a_handler_lost_with_a_third_party_refuses_and_goes_on(world):
+    async def passes_on(question):
+        raise Unreachable("elsewhere", "it is gone")
+
+    async def gives_up(question):
+        raise asyncio.CancelledError
+
+    a, b = await pair(world, passes=passes_on, gives=gives_up)
+    with refused("failed", error="elsewhere cannot be reached: it is gone"):
+        await a.ask(b.address, "passes")
+    with refused("failed"):
+        await a.ask(b.address, "gives")
+    assert not b.failed.done()
+
+
+async def closing_ends_every_wait_and_may_be_done_twice(world):
+    hold = Holding()
+    a, b = await pair(world, hold=hold, echo=echo)
+    asked = asyncio.create_task(a.ask(b.address, "hold"))
+    await hold.begun.wait()
+    back = asyncio.create_task(b.ask(a.address, "echo", bytes_of(LARGE)))
+    await asyncio.gather(a.close(), a.close())
+    await a.close()
+    assert asked.done() or await asyncio.wait([asked])
+    for task in (asked, back):
+        with pytest.raises(TransportError):
+            await task
+    await hold.ended.wait()
+    with pytest.raises(Unreachable, match="closed") as seen:
+        await a.ask(b.address, "echo")
+    assert not seen.value.sent
+    async with await world.open() as c:
+        await c.ask(b.address, "echo")
+
+
+async def a_handler_may_close_its_endpoint(world):
+    a, b = await pair(world)
+
+    async def leave(question):
+        await b.close()
+        return Answer()
+
+    b.answer("leave", leave)
+    with pytest.raises(Unreachable):
+        await a.ask(b.address, "leave")
+    await b.close()
+
+
+async def hundreds_ask_one_at_once(world):
+    b = await world.open()
+    b.answer("echo", echo, ROOM)
+    askers = [await world.open() for _ in range(8)]
+    answers = await asyncio.gather(
+        *(end.ask(b.address, "echo", bytes_of(n), note=n) for n in range(50) for end in askers)
+    )
+    assert [answer.note for answer in answers] == [n for n in range(50) for _ in askers]
+
+
+CLAUSES = {
+    name: clause
+    for name, clause in globals().items()
+    if asyncio.iscoroutinefunction(clause) and name not in ("echo", "pair")
+}

@@ -1,0 +1,88 @@
+"""Endpoints over TCP, an intruder that holds their key, and frames that our own encoder would not write."""
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager, suppress
+
+import msgpack
+
+from transports._blocks import Block
+from transports._wire import MAGIC, VERSION, Kind, encode
+from transports.endpoints import Answer
+from transports.endpoints._greeting import call, identity
+from transports.endpoints.tcp import open_at
+
+KEY = b"one key for all"
+LOOPBACK = ("127.0.0.1", 0)
+MEBI = 1 << 20
+
+
+def run(scenario):
+    async def in_time():
+        async with asyncio.timeout(30):
+            return await scenario
+
+    return asyncio.run(in_time())
+
+
+async def echo(question):
+    return Answer(question.blocks, question.note)
+
+
+async def never(question):
+    await asyncio.Future()
+
+
+@asynccontextmanager
+async def opened(count=1, key=KEY, **options):
+    ends = [await open_at(LOOPBACK, key, **options) for _ in range(count)]
+    for end in ends:
+        end.answer("echo", echo, most_bytes=MEBI)
+        end.answer("never", never, most_bytes=1 << 40, most_waiting=1 << 20)
+    try:
+        yield ends[0] if count == 1 else ends
+    finally:
+        for end in ends:
+            await end.close()
+
+
+async def until_lost(sock):
+    """Read until the other side hangs up."""
+    loop = asyncio.get_running_loop()
+    with suppress(ConnectionError):
+        while await loop.sock_recv(sock, MEBI):
+            pass
+    sock.close()
+
+
+async def intruder(end, key=KEY):
+    """A socket on which a party of ours was admitted, and whose bytes are the test's."""
+    sock, there = await call(end.address, identity(("127.0.0.1", 9), 77, key))
+    assert there == (end.address, end.incarnation)
+    return sock
+
+
+def forged(kind, header=b"", body_bytes=0, channel=0, header_bytes=None):
+    """A frame as our own encoder would not write it."""
+    announced = len(header) if header_bytes is None else header_bytes
+    return struct.pack("!4sBBHIQ", MAGIC, VERSION, kind, channel, announced, body_bytes) + header
+
+
+def deep(levels):
+    return b"\x93\x92\x00\xa4echo" + b"\x91" * levels + b"\xc0\x90"
+
+
+def question(number, *arrays, topic="echo", channel=0, **more):
+    blocks = [Block.of(array) for array in arrays]
+    return b"".join(encode(Kind.QUESTION, (number, topic), blocks, channel=channel, **more))
+
+
+def long_question(number, nbytes, stream, topic="never"):
+    """The head of a question whose body is to follow in parts."""
+    header = msgpack.packb([[number, topic], None, [["uint8", [nbytes]]]])
+    return forged(Kind.QUESTION, header, nbytes, stream)
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096

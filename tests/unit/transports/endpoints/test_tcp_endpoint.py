@@ -1,0 +1,196 @@
+"""What is an endpoint's own over TCP: who is let in, where it listens, and that the long does not hold up the short."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, opened, resident, run
+from transports import AuthenticationError, RendezvousError
+from transports._door import converse
+from transports._handshake import Identity, connecting, digest
+from transports._sockets import dial
+from transports.endpoints import Answer, Unreachable, open_endpoint
+from transports.endpoints._greeting import read
+from transports.endpoints.tcp import open_at
+
+
+@pytest.mark.parametrize("key", [b"", b"another key"])
+def test_another_key_or_none_is_not_let_in(key):
+    async def scenario():
+        async with opened() as here, opened(key=key) as other:
+            lost = []
+            here.on_lost(lost.append)
+            with pytest.raises(
+                Unreachable, match="another key, or none; give every party the same PIPELINED_KEY"
+            ) as seen:
+                await other.ask(here.address, "echo")
+            assert not seen.value.sent and here.rejected == {"wrong key": 1} and not lost
+
+    run(scenario())
+
+
+def test_a_rank_that_calls_is_sent_away():
+    async def scenario():
+        async with opened() as here:
+            sock = await dial(read(here.address))
+            with pytest.raises(RendezvousError):
+                await converse(sock, connecting(Identity(1, 2, digest("run"), 5, KEY), 0))
+            sock.close()
+            assert here.rejected == {"wanted another party": 1}
+
+    run(scenario())
+
+
+def test_what_listens_and_is_no_endpoint_is_unreachable():
+    async def scenario():
+        async def hang_up(reader, writer):
+            writer.write(b"220 mail.example ready\r\n" + bytes(200))
+            writer.close()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with opened() as here, server:
+            with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
+                await here.ask(f"tcp://127.0.0.1:{port}", "echo")
+            assert not seen.value.sent
+
+    run(scenario())
+
+
+def test_without_a_key_nothing_leaves_this_machine(monkeypatch):
+    async def scenario():
+        with pytest.raises(AuthenticationError, match=r"192\.0\.2\.1 .*PIPELINED_KEY"):
+            await open_endpoint("tcp://192.0.2.1:0")
+        async with await open_endpoint("tcp://localhost:0") as here:
+            assert here.address.startswith("tcp://127.0.0.1:")
+            with pytest.raises(Unreachable, match="no key is shared"):
+                await here.ask("tcp://192.0.2.1:29500", "echo")
+
+    monkeypatch.delenv("PIPELINED_KEY", raising=False)
+    run(scenario())
+
+
+def test_the_key_comes_from_the_environment(monkeypatch):
+    async def scenario():
+        async with await open_endpoint("tcp://127.0.0.1:0") as here, opened(key=b"from outside") as other:
+            here.answer("echo", echo)
+            assert (await other.ask(here.address, "echo", note=1)).note == 1
+
+    monkeypatch.setenv("PIPELINED_KEY", "from outside")
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("udp://127.0.0.1:0", "unknown endpoint.*known: tcp://, virtual://"),
+        ("tcp://", "write tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:0/path", "write tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:0?speed=1", "write tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:0?delay=fast", "takes a number"),
+        ("virtual://name", "VirtualNetwork"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url, words):
+    with pytest.raises(ValueError, match=words):
+        run(open_endpoint(url))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_an_address_at_which_nobody_can_ask_is_refused(host, monkeypatch):
+    monkeypatch.setenv("PIPELINED_KEY", "key")
+    with pytest.raises(RendezvousError, match="name the address"):
+        run(open_endpoint(f"tcp://{host}:0"))
+
+
+def test_a_port_that_is_taken_is_named():
+    async def scenario():
+        async with opened() as here:
+            with pytest.raises(RendezvousError, match=f"in use.*{read(here.address)[1]}"):
+                await open_at(read(here.address), KEY)
+
+    run(scenario())
+
+
+def test_an_endpoint_may_listen_over_ipv6():
+    async def scenario():
+        here = await open_at(("::1", 0), KEY)
+        here.answer("echo", echo)
+        async with here, opened() as other:
+            assert here.address.startswith("tcp://[::1]:")
+            assert (await other.ask(here.address, "echo", note=6)).note == 6
+
+    run(scenario())
+
+
+def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
+    async def scenario():
+        async with opened(2) as (here, there):
+            there.answer("bulk", echo, most_bytes=1 << 30)
+            order = []
+
+            async def ask(name, *arrays):
+                await here.ask(there.address, name, *arrays)
+                order.append(name)
+
+            await ask("echo")
+            data = np.zeros(64 * MEBI, np.uint8)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2):
+                    group.create_task(ask("bulk", data))
+                for _ in range(20):
+                    group.create_task(ask("echo"))
+            assert order == ["echo"] * 21 + ["bulk"] * 2
+
+    run(scenario())
+
+
+def test_bodies_are_neither_copied_out_nor_in():
+    """As much memory is taken for an array of 64 MiB as the receiver of each copy must have."""
+
+    async def scenario():
+        async with opened(2) as (here, there):
+            kept = []
+
+            async def keep(question):
+                kept.append(question.blocks[0])
+                return Answer()
+
+            there.answer("keep", keep, most_bytes=1 << 30)
+            data = np.ones(64 * MEBI, np.uint8)
+            before = resident()
+            await here.ask(there.address, "keep", data)
+            assert resident() - before < 64 * MEBI + 24 * MEBI
+            assert np.array_equal(kept[0].numpy(), data)
+
+    run(scenario())
+
+
+def test_links_are_as_slow_as_their_url_says():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as there:
+            await here.ask(there.address, "echo")
+            began = loop.time()
+            answer = await here.ask(there.address, "echo", bytes(MEBI))
+            taken = loop.time() - began
+            assert answer.blocks[0].nbytes == MEBI
+            assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
+
+    run(scenario())
+
+
+def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_call_reaches_it():
+    async def scenario():
+        async with opened() as here:
+            async with opened() as there:
+                address = there.address
+                assert (await here.ask(address, "echo", note=1)).note == 1
+            with pytest.raises(Unreachable):
+                await here.ask(address, "echo")
+            async with await open_at(read(address), KEY) as again:
+                again.answer("echo", echo)
+                assert (await here.ask(address, "echo", note=2)).note == 2
+
+    run(scenario())

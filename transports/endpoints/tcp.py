@@ -1,0 +1,133 @@
+"""An endpoint over TCP: it listens at an address, and keeps one connection with each party that it asks or is asked by.
+
+The one rule: nobody is heard before it has proved that it holds the key, and whoever is not fit to be heard loses its
+connection and nothing else. A connection serves both directions; only when two parties call one another at the same
+moment do they keep two, each asking over its own.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from urllib.parse import SplitResult
+
+from transports._door import Door
+from transports._errors import AuthenticationError, RendezvousError
+from transports._handshake import Hello, Verdict
+from transports._meeting_point import reachable
+from transports._place import parse_port, read_key
+from transports._shape import Shape
+from transports._sockets import Address, is_loopback, listen, resolve, told
+from transports.endpoints._common import CommonEndpoint
+from transports.endpoints._connection import Connection
+from transports.endpoints._contract import Party, Unreachable
+from transports.endpoints._desk import MOST_UNDER_WAY
+from transports.endpoints._greeting import SAME_KEY, call, identity, party, why_turned_away, written
+
+
+async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
+    """Open `tcp://HOST:PORT`, port 0 for any free one; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
+
+    Raises:
+        ValueError: the URL makes no sense. See `open_at` for the others.
+    """
+    if not parts.hostname or parts.path or parts.query:
+        raise ValueError(f"no place to listen at in {parts.geturl()!r}; write tcp://HOST:PORT, port 0 for any")
+    return await open_at((parts.hostname, parse_port(parts) or 0), read_key(os.environ), shape)
+
+
+async def open_at(
+    place: Address, key: bytes = b"", shape: Shape | None = None, most_under_way: int = MOST_UNDER_WAY
+) -> "TcpEndpoint":
+    """Listen at a host and port, the ones by which others reach this party.
+
+    Args:
+        key: the shared secret; empty for none, and then nothing leaves this machine.
+        shape: of the links to all others.
+        most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
+    Raises:
+        AuthenticationError: the address can be reached from other machines and there is no key.
+        RendezvousError: no such address, or it is taken.
+    """
+    try:
+        host = (await resolve(*place))[0][0]
+        _check(host, key)
+        listener = listen(reachable((host, place[1])))
+    except OSError as error:
+        raise RendezvousError(
+            f"cannot listen there ({told(error)}; host: {place[0]}, port: {place[1]}); choose another address"
+        ) from error
+    end = TcpEndpoint((host, listener.getsockname()[1]), listener, key, shape, most_under_way)
+    await end.listen()
+    return end
+
+
+def _check(host: str, key: bytes) -> None:
+    if host in ("0.0.0.0", "::"):
+        raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
+    if not key and not is_loopback(host):
+        raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
+
+
+class TcpEndpoint(CommonEndpoint):
+    """See `open_at`."""
+
+    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
+        super().__init__(written(own), secrets.randbits(63), most_under_way)
+        self._me, self._shape = identity(own, self.incarnation, key), shape
+        self._door = Door(listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away)
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self._closing: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Admit others from now on."""
+        await self._door.__aenter__()
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        for connection in self.circle:
+            connection.end("this end was closed")
+        for task in self._calls:
+            task.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self._door.__aexit__()
+        await self.desk.close()
+
+    def call(self, address: str) -> Connection:
+        connection = self._connection(address)
+        task = asyncio.create_task(self._reach(connection))
+        self._calls[task] = None
+        task.add_done_callback(self._calls.pop)
+        return connection
+
+    async def _reach(self, connection: Connection) -> None:
+        try:
+            sock, there = await call(connection.address, self._me)
+        except Unreachable as error:
+            return connection.end(error.reason, sent=False)
+        self._attach(connection, sock, there)
+
+    async def _enter(self, hello: Hello, sock: socket.socket) -> None:
+        """Somebody was admitted at the door."""
+        there = party(hello)
+        self._attach(self._connection(there.address), sock, there)
+
+    def _connection(self, address: str) -> Connection:
+        connection = Connection(self, address, self._shape)
+        self.circle.join(connection)
+        return connection
+
+    def _attach(self, connection: Connection, sock: socket.socket, there: Party) -> None:
+        if connection.ended:
+            return sock.close()
+        self.circle.know(connection, there)
+        connection.attach(sock)
+
+    def _turned_away(self, error: Exception) -> None:
+        self.rejected[why_turned_away(error)] += 1
