@@ -4,12 +4,11 @@ The one rule: who does not answer is left out, and who takes part is fixed befor
 lost meanwhile the try has failed, and no peer is the worse for it.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelined.actor import first_cause
+from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
@@ -50,7 +49,7 @@ class Attempt:
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
         self.told = [{} for _ in self._members]
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             for stage, peers in enumerate(self._members):
                 for peer in peers:
                     tasks.create_task(self._ask_prepared(stage, peer))
@@ -58,7 +57,7 @@ class Attempt:
 
     async def resume(self, covers: Sequence[Cover]) -> None:
         """Let everyone count again, those to be dropped from nothing; who does not hear it hears of the next round."""
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             for each, covered in zip(self.told, covers, strict=True):
                 for told in each.values():
                     keep = told.peer.name in covered.keep
@@ -70,14 +69,11 @@ class Attempt:
         Raises:
             Failed: a member was lost. Diverged: see there.
         """
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                stages = [
-                    [tasks.create_task(self._ask_reduced(told.peer, each, covered)) for told in each.values()]
-                    for each, covered in zip(self.told, covers, strict=True)
-                ]
-        except BaseExceptionGroup as group:
-            raise first_cause(group) from None
+        async with Nursery() as tasks:
+            stages = [
+                [tasks.create_task(self._ask_reduced(told.peer, each, covered)) for told in each.values()]
+                for each, covered in zip(self.told, covers, strict=True)
+            ]
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
             if len(set(each)) > 1:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actor import first_cause
+from pipelined.nursery import Nursery
 from pipelined.swarm.notes import RoundName
 from pipelined.swarm.records import Peer
 from transports import Block, WireError, pack, unpack
@@ -65,17 +65,16 @@ class Round:
         """
         total = np.empty_like(self._sums)
         try:
-            async with asyncio.timeout(None) as self._scope, asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(None) as self._scope, Nursery() as tasks:
                 for owner in range(len(self._members)):
                     tasks.create_task(self._gather(owner, total))
         except TimeoutError:
             raise self._aborted from None
-        except BaseExceptionGroup as group:
-            error = first_cause(group)
-            self.abort(str(error))
-            raise error from None
-        finally:
+        except BaseException as error:
             self._scope = None
+            self.abort(str(error))
+            raise
+        self._scope = None
         return total
 
     async def take(self, question: Question) -> Answer:
@@ -116,7 +115,7 @@ class Round:
                 span = self._span(start)
                 total[span] = await (self._own(start, span) if owner == self._me else self._ask(owner, start, span))
 
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             for start in starts:
                 tasks.create_task(one(start))
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipelined.actor import first_cause
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
+from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.attempt import Attempt, Failed
 from pipelined.swarm.board import Board
@@ -127,6 +127,7 @@ class Leadership:
             await self._decide(Head(self._rules.stages, self._rules.digest), 0)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
+        begun = True  # by who led before, perhaps
         while True:
             head, revision = self._roster.head, self._roster.head_revision
             self._step = head.step
@@ -134,20 +135,18 @@ class Leadership:
             self._tell()
             try:
                 async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
-                    after = await self._led(head)
+                    after = await self._led(head, begun)
             except Ended as error:
                 raise Deposed from error
             await self._decide(after, revision)
+            begun = False
 
-    async def _led(self, head: Head) -> Head:
+    async def _led(self, head: Head, begun: bool) -> Head:
         """`_taken`, while the board is kept true to who is there."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._watch())
-                after = await self._taken(head)
-                watching.cancel()
-        except BaseExceptionGroup as group:
-            raise first_cause(group) from None
+        async with Nursery() as tasks:
+            watching = tasks.create_task(self._watch())
+            after = await self._taken(head, begun)
+            watching.cancel()
         return after
 
     async def _watch(self) -> None:
@@ -163,11 +162,17 @@ class Leadership:
                     self._board.forget(peer.name, peer.heir)
             self._tell()
 
-    async def _taken(self, head: Head) -> Head:
-        """Try until every stage holds the total of exactly one batch; the head that says so."""
+    async def _taken(self, head: Head, begun: bool) -> Head:
+        """Try until every stage holds the total of exactly one batch; the head that says so.
+
+        Args:
+            begun: peers may have counted already, and count no more for who led before: ask them first.
+        """
         pause = FIRST_PAUSE_S
         while True:
-            await self._until(lambda: self._board.complete)
+            if not begun:
+                await self._until(lambda: self._board.complete)
+            begun = False
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
             self._attempts += 1
             attempt = Attempt((self._term, self._attempts), head.step, self._rules.batch, members, self._asking)

@@ -165,25 +165,23 @@ class Holding:
         """Which state a joiner can have from here."""
         return await self.donor.manifest(self.step)
 
-    async def hand_over(self, give: Callable[[Sequence[Any], Mapping[str, Any]], Awaitable[None]]) -> bool:
-        """Let another peer have what was counted here; whether there was anything.
+    async def hand_over(self, give: Callable[[Sequence[Any], Mapping[str, Any]], Awaitable[None]]) -> None:
+        """Let another peer have what was counted here; nothing is counted here meanwhile.
 
-        Raises: as `give`; nothing is changed then.
+        Raises:
+            Refusal: "busy", a round is under way. Else as `give`. What was counted stays here then.
         """
-        await self._until(lambda: self._ledger.frozen is None)
-        self._handing_over = True
+        if self._ledger.frozen is not None:
+            raise Refusal("busy")
+        self._handing_over, self._ledger.frozen = True, (MOST, 0)
         try:
-            await self._device.run("hand over", lambda: None)
+            await self._device.run("hand over", lambda: None)  # what is being counted now is in
             losses = self._ledger.losses
-            if not losses:
-                return False
-            self._ledger.frozen = (MOST, 0)
             arrays = self.stage.sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
             await give(arrays, {"step": self.step})
             await self._keep(False)
-            return True
         finally:
-            self._ledger.frozen, self._handing_over = None, False
+            self._handing_over, self._ledger.frozen = False, None
             self._tell()
 
     async def inherit(self, question: Question) -> Answer:

@@ -7,8 +7,8 @@ another: what was fetched is kept where the other has the same state.
 
 import asyncio
 
-from pipelined.actor import first_cause
 from pipelined.device import Device
+from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.records import Peer
@@ -86,12 +86,9 @@ class Joining:
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for index in list(self._download.missing):
-                    tasks.create_task(self._fetch_chunk(donor, index, limit))
-        except BaseExceptionGroup as group:
-            raise first_cause(group) from None
+        async with Nursery() as tasks:
+            for index in list(self._download.missing):
+                tasks.create_task(self._fetch_chunk(donor, index, limit))
         state, step = self._download.finish(), int(answer.note["step"])
 
         def load() -> None:

@@ -4,7 +4,9 @@ A life under one lease is a *standing*; when that is lost the peer begins anothe
 one rule: what it does to its parameters follows from the directory's head alone.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pipelined.clock import Clock
@@ -103,9 +105,11 @@ class StagePeer:
                 self._wanted = target
                 self._let_go()
                 return
-            if self._asked_to_announce:
+            due = self._announced + NEWS_S - self._clock.now() if self._asked_to_announce else math.inf
+            if due <= 0:
                 await self._say(place, Phase.SERVING)
-            await self._roster.next_change()
+            else:
+                await self._roster.next_change(due)
         await self._hand_over(place)
 
     async def _come_to_hold(self, place: Standing) -> None:
@@ -114,6 +118,8 @@ class StagePeer:
         if holding:
             index = holding.index
             await self._say(place, Phase.JOINING)
+            await self._roster.wait_for(lambda: self._roster.revision >= place.revision)
+            await holding.follow(self._roster.head)  # it may have been decided while this peer was none
             await holding.start_afresh()
         else:
             index = await self._choose(place)
@@ -143,7 +149,7 @@ class StagePeer:
 
     async def _say(self, place: Standing, phase: Phase, index: int | None = None, heir: str = "") -> None:
         index = self.holding.index if index is None else index
-        self._asked_to_announce = False
+        self._asked_to_announce, self._announced = False, self._clock.now()
         await place.put(self._record(place, phase, index, heir))
 
     def _record(self, place: Standing, phase: Phase, index: int, heir: str = "") -> Peer:
@@ -153,19 +159,21 @@ class StagePeer:
         """Give what was counted to another peer of the stage; where there is none, stay until it counts."""
         holding = self.holding
         await self._say(place, Phase.LEAVING)
-        others = [peer for peer in self._roster.serving(holding.index) if peer.name != self.name]
-        if not others:
-            step = holding.step if holding.counted else -1
-            await self._roster.wait_for(lambda: self._roster.head.step != step)
-            await holding.follow(self._roster.head)
-        for other in others:
-            try:
-                if await holding.hand_over(lambda arrays, note, other=other: self._ask_heir(other, arrays, note)):
-                    await self._say(place, Phase.LEAVING, heir=other.name)
+        while holding.counted and await holding.follow(self._roster.head):
+            heir = await self._find_heir(holding)
+            if heir is not None:
+                await self._say(place, Phase.LEAVING, heir=heir)
                 break
-            except (Ended, Refusal):
-                continue
+            await self._roster.next_change(RETRY_S)
         self._let_go()
+
+    async def _find_heir(self, holding: Holding) -> str | None:
+        """Whoever took over what was counted here; None where nobody did."""
+        for other in self._roster.serving(holding.index):
+            with suppress(Ended, Refusal):
+                await holding.hand_over(lambda arrays, note, other=other: self._ask_heir(other, arrays, note))
+                return other.name
+        return None
 
     async def _ask_heir(self, heir: Peer, arrays: Sequence[Any], note: Mapping[str, Any]) -> None:
         await self._asking.ask(heir, "inherit", *arrays, **note)
@@ -208,7 +216,6 @@ class StagePeer:
 
     async def _announce(self, question: Question) -> Answer:
         """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""
-        if self._clock.now() - self._announced >= NEWS_S:
-            self._announced, self._asked_to_announce = self._clock.now(), True
-            self._roster.look_again()
+        self._asked_to_announce = True
+        self._roster.look_again()
         return Answer()

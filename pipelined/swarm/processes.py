@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from pipelined.actor import first_cause
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
@@ -105,7 +105,7 @@ class TrainerProcess:
                 async with standing(self._directory, key, seconds, self._clock) as place:
                     address, digest = self._endpoint.address, self._rules.digest
                     await place.put(records.Trainer(self.name, address, place.incarnation, digest))
-                    async with asyncio.TaskGroup() as tasks:
+                    async with Nursery() as tasks:
                         tasks.create_task(self.leadership.run(place))
                         tasks.create_task(self.trainer.run(place.incarnation))
             except (LeaseLost, CutOff):
@@ -125,11 +125,8 @@ async def _beside(main: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, 
 
     Raises: the first error of any.
     """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(other) for other in others]
-            await main
-            for task in beside:
-                task.cancel()
-    except BaseExceptionGroup as group:
-        raise first_cause(group) from None
+    async with Nursery() as tasks:
+        beside = [tasks.create_task(other) for other in others]
+        await main
+        for task in beside:
+            task.cancel()

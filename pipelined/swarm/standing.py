@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pipelined.actor import first_cause
 from pipelined.clock import Clock
+from pipelined.nursery import Nursery
 from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost
 from pipelined.swarm.records import Record
 
@@ -68,18 +68,15 @@ async def standing(directory: Directory, key: str, seconds: float, clock: Clock)
         LeaseLost: it was lost; the block is cancelled first.
     """
     lease = await directory.grant(seconds)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(_keep(lease, clock))
-            yield Standing(directory, key, lease)
-            keeping.cancel()
-    except BaseExceptionGroup as group:
-        raise first_cause(group) from None
+    async with Nursery() as tasks:
+        keeping = tasks.create_task(_keep(lease, clock))
+        yield Standing(directory, key, lease)
+        keeping.cancel()
 
 
 async def _keep(lease: Lease, clock: Clock) -> None:
     while True:
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             waiting = [
                 tasks.create_task(clock.sleep(lease.seconds / RENEWALS)),
                 tasks.create_task(lease.disturbed()),

@@ -8,11 +8,11 @@ through here as it is, coded or not.
 Source: SWARM, section 3.2 and Appendix C.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from pipelined.clock import Clock
+from pipelined.nursery import Nursery
 from pipelined.swarm.answer_times import Pass
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coded
@@ -56,7 +56,7 @@ class Trainer:
 
     async def run(self, incarnation: int) -> None:
         """Train under this incarnation until cancelled."""
-        async with asyncio.TaskGroup() as self._tasks:
+        async with Nursery() as self._tasks:
             self._tasks.create_task(self._follow())
             for slot in range(self._slots):
                 self._tasks.create_task(self._work(incarnation, slot))

@@ -1,0 +1,157 @@
+"""Random fault programs: what befalls a swarm, when, and to whom, drawn from a seed; and the telling of it.
+
+Spared are one peer of every stage, one trainer and the directory: everything else may die, stop, be cut off, come and
+go. All faults end before `QUIET_S`, and after that the swarm must get on.
+"""
+
+import asyncio
+import random
+import sys
+from enum import StrEnum
+
+from pipelined.clock import run_virtual
+from tests.swarm.virtual_swarm import VirtualSwarm
+
+QUIET_S = 4.0
+PATIENCE_S = 60.0
+
+
+class Fault(StrEnum):
+    KILL_PEER = "kill a peer"
+    KILL_TRAINER = "kill a trainer"
+    FREEZE = "stop a peer, and let it go on"
+    FREEZE_TRAINER = "stop a trainer, and let it go on"
+    CUT_OFF = "cut a peer off from everybody, and heal"
+    CUT = "cut the link of two, and heal"
+    RESET = "break the connection of two"
+    LEAVE = "ask a peer to leave"
+    JOIN = "start a peer"
+    RESTART = "kill a peer, and start it under its name"
+
+
+class Story:
+    """One seed's swarm and what befalls it.
+
+    Args:
+        seed: everything follows from it.
+    """
+
+    def __init__(self, seed, steps=4, stages=None):
+        draw = random.Random(seed)
+        self.seed, self.steps, self._draw, self.told = seed, steps, draw, []
+        self.stages = stages or draw.choice([1, 2, 3])
+        self.spared = {f"anchor{stage}" for stage in range(self.stages)} | {"t0"}
+        self.extra = [f"p{at}" for at in range(draw.randint(0, 2 * self.stages))]
+        self.trainers = [f"t{at}" for at in range(draw.randint(1, 3))]
+        self.events = sorted(
+            (draw.uniform(0.05, QUIET_S - 1), draw.choice(list(Fault))) for _ in range(draw.randint(1, 8))
+        )
+
+    async def run(self):
+        """Let it happen; every peer is looked at all the while.
+
+        Raises:
+            AssertionError: with the whole story.
+        """
+        swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed)
+        for stage in range(self.stages):
+            swarm.peer(f"anchor{stage}", stage)
+        for name in self.extra:
+            swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]))
+        for name in self.trainers:
+            swarm.trainer(name, self.steps, slots=self._draw.randint(1, 4))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for moment, fault in self.events:
+                    tasks.create_task(self._befall(moment, fault))
+                tasks.create_task(self._watched(swarm))
+        except BaseExceptionGroup as group:
+            told = "\n  ".join(self.told)
+            raise AssertionError(
+                f"seed {self.seed}, {self.stages} stages:\n  {told}\n{group.exceptions[0]}"
+            ) from group.exceptions[0]
+        finally:
+            await swarm.close()
+        return swarm
+
+    async def _watched(self, swarm):
+        await swarm.finish(within=PATIENCE_S)
+
+    async def _befall(self, moment, fault):
+        await asyncio.sleep(moment)
+        await getattr(self, f"_{fault.name.lower()}")()
+
+    def _tell(self, text):
+        self.told.append(f"{asyncio.get_running_loop().time():.3f} s: {text}")
+
+    def _one(self, names):
+        names = sorted(set(names) - self.spared)
+        return self._draw.choice(names) if names else None
+
+    def _peer(self):
+        return self._one(self.swarm.peers)
+
+    async def _kill_peer(self):
+        if (name := self._peer()) is not None:
+            self._tell(f"{name} dies")
+            self.swarm.kill(name)
+
+    async def _kill_trainer(self):
+        if (name := self._one(self.swarm.trainers)) is not None:
+            self._tell(f"{name} dies")
+            self.swarm.kill(name)
+
+    async def _freeze(self, name=None):
+        name = name or self._peer()
+        if name is not None:
+            self._tell(f"{name} stops")
+            self.swarm.network.freeze(name)
+            await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
+            self._tell(f"{name} goes on")
+            self.swarm.network.thaw(name)
+
+    async def _freeze_trainer(self):
+        if (name := self._one(self.swarm.trainers)) is not None:
+            await self._freeze(name)
+
+    async def _cut_off(self):
+        if (name := self._peer()) is not None:
+            await self._cut_and_heal(name)
+
+    async def _cut(self):
+        one, other = self._draw.sample(sorted(self.swarm.tasks), 2)
+        await self._cut_and_heal(one, other)
+
+    async def _cut_and_heal(self, *names):
+        self._tell(f"{' and '.join(names)}: cut")
+        (self.swarm.network.cut if len(names) == 2 else self.swarm.network.cut_off)(*names)
+        await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
+        self._tell(f"{' and '.join(names)}: healed")
+        self.swarm.network.heal(*names)
+
+    async def _reset(self):
+        one, other = self._draw.sample(sorted(self.swarm.tasks), 2)
+        self._tell(f"{one} and {other}: connection broken")
+        self.swarm.network.reset(one, other)
+
+    async def _leave(self):
+        if (name := self._peer()) is not None:
+            self._tell(f"{name} is asked to leave")
+            self.swarm.peers[name].peer.leave()
+
+    async def _join(self):
+        name = f"late{len(self.told)}"
+        self._tell(f"{name} comes")
+        self.swarm.peer(name)
+
+    async def _restart(self):
+        if (name := self._peer()) is not None:
+            self._tell(f"{name} dies and is started again")
+            self.swarm.kill(name)
+            self.swarm.peer(name)
+
+
+if __name__ == "__main__":
+    story = Story(int(sys.argv[1]))
+    run_virtual(story.run())
+    print("\n".join(story.told))

@@ -1,0 +1,105 @@
+"""A nursery ends its children, tells the first error, and neither loses a cancellation nor invents one."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.nursery import Nursery
+
+
+class Broken(Exception):
+    pass
+
+
+async def breaks(after=0.0):
+    await VirtualClock().sleep(after)
+    raise Broken
+
+
+async def waits():
+    await asyncio.get_running_loop().create_future()
+
+
+def test_the_first_error_of_a_child_ends_siblings_and_block():
+    async def block():
+        async with Nursery() as tasks:
+            tasks.create_task(waits())
+            tasks.create_task(breaks(1.0))
+            await waits()
+
+    with pytest.raises(Broken):
+        run_virtual(block())
+
+
+def test_an_error_of_the_block_ends_its_children():
+    async def block():
+        async with Nursery() as tasks:
+            child = tasks.create_task(waits())
+            await asyncio.sleep(0)
+            try:
+                raise Broken
+            finally:
+                children.append(child)
+
+    children = []
+    with pytest.raises(Broken):
+        run_virtual(block())
+    assert children[0].cancelled()
+
+
+def test_leaving_waits_for_the_children():
+    async def block():
+        async with Nursery() as tasks:
+            tasks.create_task(VirtualClock().sleep(3.0))
+        return VirtualClock().now()
+
+    assert run_virtual(block()) == 3.0
+
+
+def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
+    """With a task group the parent caught the child's error, went on in its loop, and the program never ended."""
+
+    async def parent():
+        while True:
+            try:
+                async with Nursery() as tasks:
+                    tasks.create_task(breaks(1.0))
+            except Broken:
+                continue
+
+    async def main():
+        task = asyncio.create_task(parent())
+        await VirtualClock().sleep(1.0)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        return task.cancelled()
+
+    assert run_virtual(main())
+
+
+def test_a_parent_whose_child_failed_while_it_waited_is_not_marked_as_cancelled():
+    """With a task group it was, and the next scope that looked at the mark ended what nobody had cancelled."""
+
+    async def main():
+        with pytest.raises(Broken):
+            async with Nursery() as tasks:
+                tasks.create_task(breaks(1.0))
+        assert asyncio.current_task().cancelling() == 0
+        with pytest.raises(Broken):
+            async with Nursery() as tasks:
+                tasks.create_task(breaks(1.0))
+                await waits()
+        assert asyncio.current_task().cancelling() == 0
+
+    run_virtual(main())
+
+
+def test_a_time_out_around_it_is_told_as_one():
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0), Nursery() as tasks:
+                tasks.create_task(waits())
+                await waits()
+
+    run_virtual(main())
