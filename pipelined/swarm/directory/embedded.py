@@ -16,8 +16,6 @@ from pipelined.swarm.directory.limits import Limits
 from transports.endpoints import Endpoint, Party
 
 PATIENCE_S = 30.0
-GRACE_IN_SILENCES = 1.0
-"""A holder whose connection broke has as long as it would itself wait for an answer."""
 
 
 class EmbeddedDirectory(Directory):
@@ -76,6 +74,7 @@ class EmbeddedDirectory(Directory):
 
     async def grant(self, seconds: float) -> Lease:
         self._limits.check_seconds(seconds)
+        await self._enter()  # by which a round trip has been observed
         breaks = self.breaks
         told = await self._ask_once(letters.GRANT, seconds=seconds, grace=self.grace)
         return EmbeddedLease(self, told["lease"], seconds, breaks)
@@ -85,8 +84,8 @@ class EmbeddedDirectory(Directory):
 
     @property
     def grace(self) -> float:
-        """Seconds that this client asks to be given when its connection breaks."""
-        return GRACE_IN_SILENCES * self._caller.round_trip.silence
+        """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
+        return self._caller.round_trip.silence
 
     async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
         """What a lease asks for itself."""

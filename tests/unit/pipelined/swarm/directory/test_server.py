@@ -1,0 +1,330 @@
+"""The embedded directory and its clients when processes die, stop and come back, on the virtual clock and network."""
+
+import asyncio
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm.directory import (
+    CutOff,
+    EmbeddedDirectory,
+    Full,
+    Limits,
+    MemoryDisk,
+    kept,
+    letters,
+    serve_directory,
+)
+from transports.endpoints import Refusal
+from transports.endpoints.virtual import VirtualNetwork
+
+SERVER = "virtual://directory"
+
+
+class World:
+    """A directory that can be killed, and parties that ask it."""
+
+    def __init__(self, seed=0, journal=None, limits=None, **network):
+        self.network, self.clock = VirtualNetwork(seed, **network), VirtualClock()
+        self.journal, self.limits = journal, limits
+        self.lives = []
+
+    def start(self):
+        """Begin the directory, anew if it was killed."""
+        self.end = self.network.endpoint("directory")
+        clock = self.network.clock("directory")
+        serving = serve_directory(self.end, clock, self.journal, self.limits)
+        self.lives.append(self.network.run("directory", serving))
+
+    def kill(self):
+        self.network.kill("directory")
+
+    async def restart(self, after=1.0):
+        self.kill()
+        await self.clock.sleep(after)
+        self.start()
+
+    def party(self, name, **options):
+        """A client in a process of its own, and the clock there."""
+        return EmbeddedDirectory(self.network.endpoint(name), SERVER, self.network.clock(name), **options)
+
+
+def played(story, **options):
+    """Run a story in a world of its own."""
+
+    async def main():
+        world = World(**options)
+        world.start()
+        try:
+            await story(world)
+        finally:
+            for life in world.lives:
+                life.cancel()
+            await asyncio.gather(*world.lives, return_exceptions=True)
+
+    run_virtual(main())
+
+
+async def gone_after(world, party, key, revision):
+    """Seconds until a key is gone, as a party sees it."""
+    start = world.clock.now()
+    async for changes in party.watch(key, revision):
+        if changes[-1].entry is None:
+            return world.clock.now() - start
+
+
+def test_a_killed_holder_is_gone_well_before_its_lease():
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        lease = await holder.grant(60.0)
+        revision = await holder.transact({}, {"peer": b""}, lease=lease)
+        world.network.kill("holder")
+        assert await gone_after(world, other, "peer", revision) < 0.5
+
+    played(story)
+
+
+@pytest.mark.parametrize("fault", ["freeze", "cut_off"])
+def test_a_silent_holder_is_gone_within_its_lease(fault):
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        lease = await holder.grant(3.0)
+        revision = await holder.transact({}, {"peer": b""}, lease=lease)
+        getattr(world.network, fault)("holder")
+        assert 2.5 < await gone_after(world, other, "peer", revision) < 3.1
+
+    played(story)
+
+
+def test_a_holder_whose_connection_breaks_comes_back_in_time():
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        async with kept(holder, 60.0, world.clock) as lease:
+            await holder.transact({}, {"peer": b""}, lease=lease)
+            for _ in range(5):
+                world.network.reset("holder", "directory")
+                await world.clock.sleep(5.0)
+            assert set((await other.read()).entries) == {"peer"}
+
+    played(story)
+
+
+def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
+    async def story(world):
+        one, other = world.party("one"), world.party("other")
+        seen = []
+
+        async def watch():
+            async for changes in other.watch("", 0):
+                seen.extend(int(change.entry.value) for change in changes)
+                if seen[-1] == 29:
+                    return
+
+        async def count():
+            for number in range(30):
+                await one.transact({}, {"n": b"%d" % number})
+                await world.clock.sleep(0.1)
+
+        async with asyncio.TaskGroup() as tasks, kept(one, 2.0, world.clock):
+            tasks.create_task(watch())
+            counting = tasks.create_task(count())
+            for _ in range(3):
+                await world.clock.sleep(1.0)
+                await world.restart(after=5.0)
+            await counting
+        assert seen == list(range(30))
+
+    played(story, journal=MemoryDisk())
+
+
+@given(moment=st.floats(0.0, 0.02), write=st.floats(0.0, 0.004), seed=st.integers(0, 5))
+def test_whenever_it_is_killed_what_was_asked_once_happens_once(moment, write, seed):
+    async def story(world):
+        one = world.party("one")
+        await one.transact({}, {"n": b"0"})
+
+        async def add():
+            """Nothing is expected, so that a transaction that happened twice would show."""
+            return [await one.transact({}, {f"k{n}": b""}) for n in range(8)]
+
+        async with asyncio.TaskGroup() as tasks:
+            adding = tasks.create_task(add())
+            await world.clock.sleep(moment)
+            await world.restart()
+        assert adding.result() == list(range(2, 10))
+        view = await one.read("k")
+        assert {key: entry.revision for key, entry in view.entries.items()} == {f"k{n}": n + 2 for n in range(8)}
+
+    async def pause():
+        await VirtualClock().sleep(write)
+
+    played(story, journal=MemoryDisk(pause), seed=seed, jitter=5e-4)
+
+
+def test_after_a_restart_a_lease_lives_its_whole_time_again():
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        lease = await holder.grant(3.0)
+        revision = await holder.transact({}, {"peer": b""}, lease=lease)
+        world.network.cut_off("holder")
+        await world.clock.sleep(2.0)
+        await world.restart(after=30.0)
+        assert 2.9 < await gone_after(world, other, "peer", revision) < 3.1
+
+    played(story, journal=MemoryDisk())
+
+
+def test_a_directory_that_stood_still_ends_no_lease_for_that():
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        async with kept(holder, 3.0, world.clock) as lease:
+            await holder.transact({}, {"peer": b""}, lease=lease)
+            world.network.freeze("directory")
+            await world.clock.sleep(20.0)
+            world.network.thaw("directory")
+            await world.clock.sleep(20.0)
+            assert set((await other.read()).entries) == {"peer"}
+
+    played(story)
+
+
+def test_who_hears_nothing_for_as_long_as_its_patience_is_cut_off():
+    async def story(world):
+        one = world.party("one", patience=4.0)
+        await one.read()
+        for fault in (lambda: world.network.cut("one", "directory"), world.kill):
+            fault()
+            for call in (one.read, lambda: one.transact({}, {"a": b""}), lambda: anext(one.watch("", 0))):
+                start = world.clock.now()
+                with pytest.raises(CutOff, match=r"directory at virtual://directory gives no answer \(seconds: 4"):
+                    await call()
+                assert 3.0 < world.clock.now() - start <= 4.1
+
+    played(story)
+
+
+def test_a_cut_that_heals_within_patience_is_not_noticed():
+    async def story(world):
+        one = world.party("one")
+        await one.read()
+        world.network.cut("one", "directory")
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(one.transact({}, {"a": b""}))
+            await world.clock.sleep(20.0)
+            world.network.heal("one", "directory")
+        assert (await one.read()).revision == asking.result() == 1
+
+    played(story)
+
+
+def test_a_client_may_be_there_before_its_directory():
+    async def story(world):
+        world.kill()
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(world.party("one").read())
+            await world.clock.sleep(5.0)
+            world.start()
+        assert reading.result().entries == {}
+
+    played(story)
+
+
+def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
+    async def story(world):
+        one = world.party("one")
+        await one.transact({}, {"a": b""})
+        await world.restart()
+        for _ in range(2):
+            with pytest.raises(CutOff, match=r"another directory answers .* give the coordinator its journal"):
+                await one.read()
+        assert (await world.party("fresh").read()).entries == {}
+
+    played(story)
+
+
+def test_a_closed_client_asks_nothing_more():
+    async def story(world):
+        one = world.party("one")
+        await one.transact({}, {"a": b""})
+        await one.close()
+        with pytest.raises(CutOff, match=r"was closed here"):
+            await one.read()
+
+    played(story)
+
+
+def test_what_the_directory_holds_is_bounded():
+    async def story(world):
+        one = world.party("one")
+        with pytest.raises(Full, match=r"keys: 3, most: 2"):
+            await one.transact({}, dict.fromkeys("abc", b""))
+        await one.grant(1.0)
+        with pytest.raises(Full, match=r"leases: 1, most: 1"):
+            await one.grant(1.0)
+
+    played(story, limits=Limits(entries=2, leases=1))
+
+
+def test_many_changes_are_told_in_several_answers():
+    async def story(world):
+        one = world.party("one")
+        for number in range(20):
+            await one.transact({}, {f"k{number}": bytes(200_000)})
+        watching, told = one.watch("", 0), []
+        while len(told) < 20:
+            told += await anext(watching)
+        assert [change.revision for change in told] == list(range(1, 21))
+
+    played(story)
+
+
+def letter(**told):
+    """One block, from the first client of a directory in its first life."""
+    return (msgpack.packb({"name": 1, "client": 1, "number": 0, "settled": 0, **told}),)
+
+
+LETTERS = [
+    (letters.READ, (), "a letter is one block (blocks: 0)"),
+    (letters.READ, (b"\xc1",), "not a letter"),
+    (letters.READ, (b"\x91" * 1000,), "not a letter"),
+    (letters.READ, (msgpack.packb([1]),), "a letter is a map (it is: list)"),
+    (letters.READ, (msgpack.packb({}),), "no whole number"),
+    (letters.READ, letter(prefix=7), "a key is text (type: int)"),
+    (letters.READ, letter(prefix="k" * 513), "bytes: 513, most: 512"),
+    (letters.CHANGES, letter(prefix="", after=-1), "no whole number"),
+    (letters.CHANGES, letter(prefix="", after=0, wait=float("nan")), "no length of time"),
+    (letters.GRANT, letter(seconds=1e9), "seconds: 1000000000.0"),
+    (letters.GRANT, letter(seconds=1.0, number=-1), "no whole number"),
+    (letters.RENEW, letter(lease=True), "no whole number"),
+    (letters.TRANSACT, letter(), "expects and puts maps"),
+    (letters.TRANSACT, letter(expect={}, put={1: b""}, delete=[]), "a key is text"),
+    (letters.TRANSACT, letter(expect={"a": "1"}, put={}, delete=[]), "the revision expected of 'a' is no whole number"),
+]
+
+
+@pytest.mark.parametrize("topic, blocks, why", LETTERS)
+def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
+    async def story(world):
+        stranger = world.network.endpoint("stranger")
+        await stranger.ask(SERVER, letters.ENTER, msgpack.packb({}))
+        with pytest.raises(Refusal) as caught:
+            await stranger.ask(SERVER, topic, *blocks)
+        assert caught.value.reason == "bad request"
+        assert why in caught.value.facts["why"]
+        assert (await world.party("one").read()).revision == 0
+        assert not world.end.failed.done()
+
+    played(story)
+
+
+def test_a_letter_beyond_the_limits_takes_no_memory():
+    async def story(world):
+        stranger = world.network.endpoint("stranger")
+        with pytest.raises(Refusal) as caught:
+            await stranger.ask(SERVER, letters.TRANSACT, bytes(4 << 20))
+        assert caught.value.reason == "too large"
+
+    played(story)
