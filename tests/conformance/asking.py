@@ -152,6 +152,9 @@ async def arrays_beyond_the_room_for_one_party_are_refused(world):
     a, b = await world.open(room=2 * LARGE), await world.open(room=2 * LARGE)
     hold = Holding()
     b.answer("hold", hold, ROOM)
+    b.answer("echo", echo, ROOM)
+    for _ in range(3):
+        await a.ask(b.address, "echo", bytes_of(LARGE))
     held = [asyncio.create_task(a.ask(b.address, "hold", bytes_of(LARGE))) for _ in range(2)]
     await hold.begun.wait()
     with refused("busy", bytes=2 * LARGE + 1, limit=2 * LARGE):
@@ -368,6 +371,23 @@ async def a_handler_that_fails_refuses_and_fails_its_endpoint(world):
     with refused("failed", error="ZeroDivisionError"):
         await a.ask(b.address, "divides", note=0)
     with pytest.raises(ZeroDivisionError):
+        await b.failed
+
+
+async def a_handler_that_gives_no_answer_fails_its_endpoint(world):
+    async def forgets(question):
+        return None
+
+    async def gives_what_is_no_array(question):
+        return Answer([object()], question.note)
+
+    a, b = await pair(world, forgets=forgets, gives=gives_what_is_no_array)
+    with refused("failed"):
+        await a.ask(b.address, "gives")
+    assert not b.failed.done()
+    with refused("failed", error="AttributeError"):
+        await a.ask(b.address, "forgets")
+    with pytest.raises(AttributeError):
         await b.failed
 
 

@@ -48,7 +48,7 @@ class Connection:
 
     def __init__(self, endpoint: CommonEndpoint, address: str, shape: Shape | None):
         self.address, self._endpoint, self._shape = address, endpoint, shape
-        self.talk = Talk(address, endpoint.desk, self)
+        self.talk = Talk(endpoint.desk, self)
         self._turns, self._parts = Turns(), Parts(self.talk, self._received)
         self._link: Link | None = None
         self._slow: SlowWriter | None = None

@@ -20,6 +20,7 @@ NAME_CHARACTERS = 64
 class Topic:
     """What may be asked, as `Endpoint.answer` was told it."""
 
+    name: str
     handler: Handler
     most_bytes: int
     most_waiting: int
@@ -42,7 +43,7 @@ class Desk:
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, which a seed must decide
 
     def answer(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
-        self._topics[topic] = Topic(handler, most_bytes, most_waiting)
+        self._topics[topic] = Topic(topic, handler, most_bytes, most_waiting)
 
     def find(self, name: str) -> Topic:
         """The topic of this name.

@@ -127,7 +127,7 @@ class Parts:
 
     def _broken_off(self, kind: Kind, body: Body) -> None:
         if isinstance(body, Incoming):
-            self._talk.given_up(kind, body.header)
+            self._talk.broken_off(kind, body.header)
 
     def _let_go(self, number: int) -> None:
         """The rest of this question is not wanted any more, nor is what has come of it."""

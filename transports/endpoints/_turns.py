@@ -18,7 +18,7 @@ from transports._contract import Key
 from transports._errors import TransportError
 from transports._outflow import Outgoing
 from transports._wire import Kind, encode_bare, encode_head
-from transports.endpoints._talk import nothing
+from transports.endpoints._line import nothing
 from transports.endpoints._utterance import Utterance
 
 SHORT_BYTES = 64 << 10  # a body that goes in its frame; a longer one goes in parts

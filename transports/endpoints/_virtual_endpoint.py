@@ -40,7 +40,7 @@ class Half:
 
     def __init__(self, endpoint: "VirtualEndpoint", address: str):
         self.endpoint, self.address = endpoint, address
-        self.talk = Talk(address, endpoint.desk, self)
+        self.talk = Talk(endpoint.desk, self)
         self.other: Half | None = None
         self.ended = self._deaf = False
         self._way = endpoint.network.way(endpoint.address, address)
