@@ -39,18 +39,21 @@ class GPT2:
         """Floating-point operations a token of a forward through each layer."""
         return layer_costs(self.config, sequence)
 
-    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> "Part":
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build a range of layers; see `pipelined.model.Model`.
 
         Cost: no more memory than the parameters themselves and the largest of them once more.
         """
         with torch.device("meta"):
-            part = Part(self.config, layers)
+            part = self._part(layers)
         part = part.to(dtype).to_empty(device=device)
         if seed is not None and torch.device(device).type != "meta":
             for name, parameter in part.named_parameters():
                 _initialise(parameter, name, seed, self.config)
         return part
+
+    def _part(self, layers: range) -> nn.Module:
+        return Part(self.config, layers)
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy in nats a token, computed in float32, or in float64 where the logits are.
@@ -108,11 +111,14 @@ class Part(nn.Module):
     def _embed(self, ids: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)  # (T)
         x = self.transformer.wte(ids) + self.transformer.wpe(positions)  # (B, T, C)
-        return _drop(x, self.dropout, "embedding", noise)
+        return drop(x, self.dropout, "embedding", noise)
 
     def _head(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         matrix = self.lm_head if hasattr(self, "lm_head") else self.transformer.wte
         return functional.linear(self.transformer.ln_f(x), matrix.weight)  # (B, T, V)
+
+
+Half = Callable[[ModelConfig, str], nn.Module]
 
 
 class Block(nn.Module):
@@ -120,14 +126,18 @@ class Block(nn.Module):
 
     Args:
         place: its name among the keyed draws.
+        attention: what the first half is built by, of a config and a place.
+        feed_forward: what the second half is built by.
     """
 
-    def __init__(self, config: ModelConfig, place: str):
+    def __init__(
+        self, config: ModelConfig, place: str, attention: Half | None = None, feed_forward: Half | None = None
+    ):
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.d_model)
-        self.attn = Attention(config, f"{place}.attn")
+        self.attn = (attention or Attention)(config, f"{place}.attn")
         self.ln_2 = nn.LayerNorm(config.d_model)
-        self.mlp = FeedForward(config, f"{place}.mlp")
+        self.mlp = (feed_forward or FeedForward)(config, f"{place}.mlp")
 
     def forward(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x), noise)  # (B, T, C)
@@ -146,12 +156,17 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
         query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
+        query, key = self._placed(query), self._placed(key)
         if noise is None or self.dropout == 0.0:
             y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             y = self._dropped(query, key, noise) @ value
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
-        return _drop(y, self.dropout, f"{self.place}.residual", noise)
+        return drop(y, self.dropout, f"{self.place}.residual", noise)
+
+    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+        """Queries or keys (B, H, T, C/H) that know where they stand; here x came with its positions added."""
+        return x
 
     def _dropped(self, query: torch.Tensor, key: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Attention weights with keyed dropout: fused kernels draw from a stream of their own."""
@@ -172,7 +187,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         y = self.c_proj(gelu(self.c_fc(x)))  # (B, T, 4 C), then (B, T, C)
-        return _drop(y, self.dropout, f"{self.place}.residual", noise)
+        return drop(y, self.dropout, f"{self.place}.residual", noise)
 
 
 class Conv1D(nn.Module):
@@ -188,7 +203,8 @@ class Conv1D(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # (B, T, out)
 
 
-def _drop(x: torch.Tensor, p: float, place: str, noise: Noise | None) -> torch.Tensor:
+def drop(x: torch.Tensor, p: float, place: str, noise: Noise | None) -> torch.Tensor:
+    """Dropout keyed by the place, in training alone."""
     return x if noise is None else noise.dropout(x, p, place)
 
 

@@ -7,7 +7,7 @@ must not know how a layer computes.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelined.errors import UsageError
 
@@ -91,15 +91,18 @@ PRESETS: Mapping[str, ModelConfig] = {
 paper (Chimera, Table 4: 64 layers and 1,389,327,360 parameters)."""
 
 
-def find_preset(name: str) -> ModelConfig:
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+def find_preset(name: str, presets: Mapping[str, Config] = PRESETS) -> Config:
     """Look a preset up by name.
 
     Raises:
         UsageError: there is none of that name.
     """
-    if name not in PRESETS:
-        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    if name not in presets:
+        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(presets)}")
+    return presets[name]
 
 
 def layer_shapes(config: ModelConfig) -> list[Shapes]:
@@ -141,21 +144,21 @@ def _embedding_shapes(config: ModelConfig) -> Shapes:
 
 def _head_shapes(config: ModelConfig) -> Shapes:
     matrix = "transformer.wte.weight" if config.tied else "lm_head.weight"
-    return _affine("transformer.ln_f.", config.d_model) | {matrix: (config.vocab, config.d_model)}
+    return affine("transformer.ln_f.", config.d_model) | {matrix: (config.vocab, config.d_model)}
 
 
 def _block_shapes(prefix: str, width: int) -> Shapes:
     """A block's parameters: 12 C² + 13 C numbers."""
     return {
-        **_affine(f"{prefix}ln_1.", width),
-        **_affine(f"{prefix}attn.c_attn.", width, 3 * width),
-        **_affine(f"{prefix}attn.c_proj.", width, width),
-        **_affine(f"{prefix}ln_2.", width),
-        **_affine(f"{prefix}mlp.c_fc.", width, 4 * width),
-        **_affine(f"{prefix}mlp.c_proj.", 4 * width, width),
+        **affine(f"{prefix}ln_1.", width),
+        **affine(f"{prefix}attn.c_attn.", width, 3 * width),
+        **affine(f"{prefix}attn.c_proj.", width, width),
+        **affine(f"{prefix}ln_2.", width),
+        **affine(f"{prefix}mlp.c_fc.", width, 4 * width),
+        **affine(f"{prefix}mlp.c_proj.", 4 * width, width),
     }
 
 
-def _affine(prefix: str, *sizes: int) -> Shapes:
+def affine(prefix: str, *sizes: int) -> Shapes:
     """A weight of these sizes (input first) and a bias of the last."""
     return {f"{prefix}weight": sizes, f"{prefix}bias": sizes[-1:]}
