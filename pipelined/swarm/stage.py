@@ -24,7 +24,7 @@ class Passed(NamedTuple):
 
     Args:
         gradients: of the stage's inputs, in their order; none where they have none (tokens).
-        loss: summed over the microbatch, on the last stage.
+        loss: summed over the microbatch's samples, on the last stage; all gradients are of this very number.
     """
 
     gradients: Sequence[Any]

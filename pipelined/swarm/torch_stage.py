@@ -47,7 +47,8 @@ class TorchStage:
         self._module = training.model.build(training.cut[index], training.dtype, self.device, training.seed)
         self._learned = {n: _at_first(p.requires_grad_()) for n, p in self._module.named_parameters()}
         self._updates = 0
-        self._sums = torch.zeros(sum(p.value.numel() for p in self._learned.values()), dtype=training.dtype).to(device)
+        self._host = torch.zeros(sum(p.value.numel() for p in self._learned.values()), dtype=training.dtype)
+        self._sums, self._stale = self._host.to(self.device), False
         self._update = find_update(training.update)
 
     @property
@@ -60,11 +61,22 @@ class TorchStage:
 
     @property
     def sums(self) -> np.ndarray:
-        """The gradients counted since `clear`, flat, parameter after parameter; to be read only.
+        """The gradients counted since `clear`, flat, parameter after parameter.
 
-        Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host.
+        What is written into it counts once it is assigned, as `stage.sums += more` does.
+
+        Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host where they have changed.
         """
-        return self._sums.cpu().numpy()
+        if self._stale:
+            self._host.copy_(self._sums)
+            self._stale = False
+        return self._host.numpy()
+
+    @sums.setter
+    def sums(self, sums: np.ndarray) -> None:
+        self._host.copy_(_tensor(sums))
+        self._sums.copy_(self._host)
+        self._stale = False
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         """See `SwarmStage`: token ids (B, T) on the first stage, then the residual stream (B, T, C)."""
@@ -101,10 +113,11 @@ class TorchStage:
     def clear(self) -> None:
         """Set the sums to zero."""
         self._sums.zero_()
+        self._stale = True
 
     def square(self, total: np.ndarray) -> float:
         """See `SwarmStage`; the same bits on every processor."""
-        return sum_of_squares(torch.from_numpy(total))
+        return sum_of_squares(_tensor(total))
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
         """Update every parameter at the rate of this step; the same bits on every processor.
@@ -120,7 +133,7 @@ class TorchStage:
             raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
         recipe = self.training.recipe
         self._updates += 1
-        for learned, gradient in zip(self._learned.values(), self._parted(torch.from_numpy(total)), strict=True):
+        for learned, gradient in zip(self._learned.values(), self._parted(_tensor(total)), strict=True):
             here = gradient.to(self.device) * scale
             self._update(learned, here, self._updates, recipe.rate(step), recipe)
 
@@ -140,8 +153,8 @@ class TorchStage:
         with torch.no_grad():
             for name, learned in self._learned.items():
                 for field, tensor in learned._asdict().items():
-                    tensor.copy_(blocks[f"{name}/{field}"].torch())
-        self._updates = int(blocks[COUNT].torch())
+                    tensor.copy_(_tensor(blocks[f"{name}/{field}"]))
+        self._updates = int(_tensor(blocks[COUNT]))
 
     def _flow(self, layer: int) -> tuple[str, tuple[int, ...]]:
         """Dtype and shape of what flows into a layer."""
@@ -161,7 +174,7 @@ class TorchStage:
             got = ", ".join(f"{block.dtype} {block.shape}" for block in came) or "nothing"
             wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
             raise ValueError(f"strange {what} at stage {self.index} (got: {got}, expected: {wanted})")
-        return came[0].torch().to(self.device)
+        return _tensor(came[0]).to(self.device)
 
     def _refuse_strange_ids(self, ids: torch.Tensor, what: str) -> None:
         """A GPU would not survive the look-up of an id beyond the vocabulary."""
@@ -185,6 +198,7 @@ class TorchStage:
         if gradients:
             for piece, gradient in zip(self._parted(self._sums), gradients, strict=True):
                 piece.add_(gradient)
+            self._stale = True
 
     def _parted(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor, one of each parameter's shape."""
@@ -195,6 +209,14 @@ class TorchStage:
 
 def _at_first(parameter: torch.nn.Parameter) -> Learned:
     return Learned(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))
+
+
+def _tensor(array: np.ndarray | Block) -> torch.Tensor:
+    """What came, viewed; what may not be written to is copied, as torch knows no such tensors."""
+    block = Block.of(array)
+    if block.data.readonly:
+        block = Block(block.dtype, block.shape, memoryview(bytearray(block.data)))
+    return block.torch()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -8,6 +8,8 @@ import torch
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
+from apps._rotary_model import RotaryLM
+from apps._rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe
@@ -48,17 +50,28 @@ def build(training: Training = EXACT) -> list[TorchStage]:
     return [TorchStage(training, index) for index in range(len(training.cut))]
 
 
-def test_stages_together_give_the_gradients_and_loss_of_the_whole_model():
-    stages, microbatches = build(), [Microbatch(4, index) for index in range(3)]
+def rotary(squeeze: str) -> Training:
+    config = RotaryConfig(4, 8, 2, SYMBOLS, SEQUENCE, dropout=0.2, shared=2, squeeze=squeeze, deviation=0.2)
+    narrow, cut = cut_for(config, 3, SEQUENCE)
+    return replace(EXACT, model=RotaryLM(narrow), cut=cut)
+
+
+MODELS = {"gpt2": EXACT} | {squeeze: rotary(squeeze) for squeeze in ("none", "bottleneck", "maxout")}
+
+
+@pytest.mark.parametrize("training", MODELS.values(), ids=MODELS)
+def test_stages_together_give_the_gradients_and_loss_of_the_whole_model(training: Training):
+    stages, microbatches = build(training), [Microbatch(4, index) for index in range(3)]
     loss = sum(run(stages, microbatch) for microbatch in microbatches)
-    whole = MODEL.build(range(6), torch.float64, "cpu", seed=3)
+    model = training.model
+    whole = model.build(range(model.layers), torch.float64, "cpu", seed=3)
     expected = torch.zeros((), dtype=torch.float64)
     for microbatch in microbatches:
         tokens, labels = map(torch.from_numpy, data(microbatch))
-        expected = expected + ROWS * MODEL.loss(whole(tokens, Noise(3, *microbatch)), labels)
+        expected = expected + ROWS * model.loss(whole(tokens, Noise(3, *microbatch)), labels)
     expected.backward()
     gradients = {name: p.grad for name, p in whole.named_parameters()}
-    names = [name for shapes in EXACT.shapes() for name in shapes]
+    names = [name for shapes in training.shapes() for name in shapes]
     flat = torch.cat([gradients[name].flatten() for name in names]).numpy()
     got = np.concatenate([stage.sums for stage in stages])
     assert loss == pytest.approx(expected.item(), rel=1e-13)
@@ -82,6 +95,24 @@ def test_what_does_not_count_changes_no_sum_and_gives_the_same_gradient():
     assert torch.equal(uncounted.gradients[0], counted.gradients[0])
     stage.clear()
     assert not stage.sums.any()
+
+
+def test_sums_of_another_peer_can_be_added():
+    stages, others = build(), build()
+    run(stages, Microbatch(0, 0))
+    run(others, Microbatch(0, 1))
+    expected = stages[1].sums + others[1].sums
+    stages[1].sums += others[1].sums
+    assert np.array_equal(stages[1].sums, expected)
+
+
+def test_what_may_not_be_written_to_is_taken_as_well():
+    stage, which = build()[1], Microbatch(0, 0)
+    x = np.random.default_rng(0).standard_normal((ROWS, SEQUENCE, 8))
+    fixed = Block.of(x.tobytes())
+    (expected,), (got,) = (stage.forward(which, [i]) for i in (x, Block("float64", x.shape, fixed.data)))
+    assert fixed.data.readonly
+    assert torch.equal(got, expected)
 
 
 def step_of(pair: list[list[TorchStage]], step: int) -> None:
