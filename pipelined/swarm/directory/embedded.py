@@ -12,10 +12,9 @@ from pipelined.swarm.directory import letters
 from pipelined.swarm.directory.bell import Bell
 from pipelined.swarm.directory.caller import Caller
 from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, View
+from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
 from transports.endpoints import Endpoint, Party
-
-PATIENCE_S = 30.0
 
 
 class EmbeddedDirectory(Directory):
@@ -65,7 +64,7 @@ class EmbeddedDirectory(Directory):
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
         self._limits.check_prefix(prefix)
-        wait = min(self._caller.patience / 2, self._limits.longest_wait)
+        wait = min(self._caller.insistence.patience / 2, self._limits.longest_wait)
         while True:
             told = await self._ask(letters.CHANGES, wait, prefix=prefix, after=after, wait=wait)
             for changes in letters.read_changes(told["changes"]):
@@ -85,7 +84,7 @@ class EmbeddedDirectory(Directory):
     @property
     def grace(self) -> float:
         """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
-        return self._caller.round_trip.silence
+        return self._caller.insistence.round_trip.silence
 
     async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
         """What a lease asks for itself."""
@@ -98,7 +97,7 @@ class EmbeddedDirectory(Directory):
             entered = await self._enter()
             return await self._ask(topic, client=entered["client"], number=number, settled=settled, **letter)
 
-    async def _ask(self, topic: str, held: float = 0.0, /, **letter: Any) -> dict[str, Any]:
+    async def _ask(self, topic: str, held: float | None = None, /, **letter: Any) -> dict[str, Any]:
         entered = await self._enter()
         return await self._caller.ask(topic, {"name": entered["name"], **letter}, held)
 

@@ -15,7 +15,7 @@ class Limits:
     Args:
         key: of a key or prefix, in UTF-8.
         value: of one value.
-        keys_at_once: that a transaction expects, or that it puts and deletes; etcd's own default for both.
+        keys_at_once: that a transaction expects, or that it puts and deletes; etcd takes 128, some of them our own.
         request: of all keys and values of a transaction.
         entries: keys that exist.
         total: of all keys and values that exist.
@@ -29,7 +29,7 @@ class Limits:
 
     key: int = 512
     value: int = 256 << 10
-    keys_at_once: int = 128
+    keys_at_once: int = 100
     request: int = 1 << 20
     entries: int = 100_000
     total: int = 64 << 20
