@@ -4,7 +4,10 @@ So a cluster needs the files on one machine only, and a mistake in them is told 
 """
 
 import asyncio
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,14 @@ class Text:
     train: np.ndarray
     validation: np.ndarray
 
+    @property
+    def digest(self) -> str:
+        """The blake2b of the tokenizer and the training ids: who has another one finds other sequences."""
+        hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
+        hasher.update(self.train.dtype.name.encode())
+        hasher.update(np.ascontiguousarray(self.train))
+        return hasher.hexdigest()
+
 
 async def prepare_text(transport: Transport, job: Job) -> Text:
     """Read the text on rank 0 and give it to every rank.
@@ -51,13 +62,22 @@ def _read(job: Job | None) -> Text | None:
     if job is None:
         return None
     config = job.config
-    corpus = read_corpus(config.data)
-    tokenizer = find_tokenizer(config.tokenizer or (str(config.init) if config.init else "bytes"), corpus.train)
-    job.model.check_vocabulary(tokenizer.vocab_size)
-    train, validation = tokenizer.encode_all(corpus.train), tokenizer.encode_all(corpus.validation)
-    batches_of(job, train)
-    validation_windows(validation, job.sequence)
-    return Text(corpus.name, tokenizer, train, validation)
+    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
+    job.model.check_vocabulary(text.tokenizer.vocab_size)
+    batches_of(job, text.train)
+    validation_windows(text.validation, job.sequence)
+    return text
+
+
+def read_text(paths: Sequence[Path], tokenizer: str) -> Text:
+    """Read files (or the plays, where there are none) and turn them into ids.
+
+    Raises:
+        UsageError: see `read_corpus` and `find_tokenizer`.
+    """
+    corpus = read_corpus(paths)
+    found = find_tokenizer(tokenizer, corpus.train)
+    return Text(corpus.name, found, found.encode_all(corpus.train), found.encode_all(corpus.validation))
 
 
 def batches_of(job: Job, train: np.ndarray) -> Batches:

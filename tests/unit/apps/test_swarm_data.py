@@ -1,0 +1,69 @@
+"""A microbatch's data follow from its name and the seed, whoever asks and in whatever order."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apps._batches import Batches
+from apps._swarm_data import feed_of
+from apps._text import read_text
+from pipelined.errors import UsageError
+from pipelined.swarm.stage import Microbatch
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("".join(f"line {number}\n" for number in range(400)))
+    return tmp_path / "text.txt"
+
+
+def test_processes_that_read_the_same_text_find_the_same_microbatches_in_any_order(path: Path):
+    names = [Microbatch(step, index) for step in (0, 30, 5) for index in range(4)]
+    one, other = (feed_of(read_text([path], "bytes"), 2, 8, 4, seed=3) for _ in range(2))
+    expected = {which: one(which) for which in names}
+    for which in reversed(names):
+        (inputs,), (labels,) = other(which)
+        assert np.array_equal(inputs, expected[which][0][0])
+        assert np.array_equal(labels, expected[which][1][0])
+        assert (inputs.dtype, inputs.shape) == (labels.dtype, labels.shape) == (np.dtype(np.int64), (2, 8))
+        assert np.array_equal(inputs[:, 1:], labels[:, :-1])
+
+
+def test_a_step_trains_on_what_every_other_program_here_trains_on(path: Path):
+    text = read_text([path], "bytes")
+    feed, batches = feed_of(text, 2, 8, 4, seed=3), Batches(text.train, 8, 2, 4, 3)
+    for which in (Microbatch(0, 0), Microbatch(7, 3)):
+        assert np.array_equal(feed(which)[0][0], batches.rows(*which)[0])
+
+
+def test_another_seed_finds_other_sequences(path: Path):
+    text = read_text([path], "bytes")
+    one, other = (feed_of(text, 2, 8, 4, seed)(Microbatch(0, 0))[0][0] for seed in (1, 2))
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("which", [Microbatch(0, 4), Microbatch(0, -1), Microbatch(-1, 0)])
+def test_a_microbatch_that_is_none_is_refused(path: Path, which: Microbatch):
+    with pytest.raises(ValueError, match=rf"step: {which.step}, index: {which.index}, microbatches: 4"):
+        feed_of(read_text([path], "bytes"), 2, 8, 4, seed=3)(which)
+
+
+def test_too_little_text_is_refused(path: Path):
+    with pytest.raises(UsageError, match="too little text for one batch"):
+        feed_of(read_text([path], "bytes"), 64, 64, 4, seed=3)
+
+
+def test_a_texts_digest_is_of_tokenizer_and_training_ids(path: Path):
+    digest = read_text([path], "bytes").digest
+    assert read_text([path], "bytes").digest == digest
+    assert read_text([path], "bpe:300").digest != digest
+    path.write_text(path.read_text().replace("line 7\n", "line 8\n"))
+    assert read_text([path], "bytes").digest != digest
+
+
+def test_it_needs_no_torch():
+    code = "import sys, apps._swarm_data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
