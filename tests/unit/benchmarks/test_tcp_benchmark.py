@@ -1,10 +1,14 @@
 """What the TCP benchmarks make of what they measure, and that what they measure runs."""
 
+import asyncio
+
 import pytest
 
 from benchmarks import shaped_links, tcp, tcp_all_reduce
 from benchmarks._ranks import launch, spread
+from pipelined.clock import run_virtual
 from pipelined.errors import UsageError
+from transports import open_local
 from transports._shape import Shape
 
 TIMES = {"bare": [1.0, 2.0, 4.0], "gloo": [2.0, 6.0, 8.0], "buffer": [2.0, 2.0, 2.0], "message": [4.0, 4.0, 4.0]}
@@ -27,6 +31,26 @@ def test_an_all_reduce_has_its_bandwidths_and_ratio():
 def test_what_a_slow_link_is_expected_to_take():
     assert shaped_links.expected(Shape(delay=0.05, jitter=0.05)) == 0.05
     assert shaped_links.expected(Shape(delay=0.1, loss=0.25)) == pytest.approx(0.1 + 0.4 * 0.25 / 0.5)
+
+
+def test_what_chance_asks_of_a_slow_link_is_drawn_as_the_link_draws_it():
+    async def main(turns):
+        here, there = open_local("local://?delay=50ms&jitter=50ms&loss=0.2&seed=3", 2)
+        loop, latencies = asyncio.get_running_loop(), []
+        for turn in range(shaped_links.WARM_UP + turns):
+            start = loop.time()
+            await here.send(1, ("there", turn))
+            await there.receive(0, ("there", turn))
+            await there.send(0, ("back", turn))
+            await here.receive(1, ("back", turn))
+            latencies.append((loop.time() - start) / 2)
+        await asyncio.gather(here.close(), there.close())
+        return latencies[shaped_links.WARM_UP :]
+
+    shape = Shape(delay=0.05, jitter=0.05, loss=0.2, seed=3)
+    asked = shaped_links.drawn(shape, 30)
+    assert run_virtual(main(30)) == pytest.approx(asked, rel=1e-6)
+    assert shaped_links.standard_error([1.5, 2.5], [1.0, 1.0]) == pytest.approx(0.5)
 
 
 def test_a_small_crowd_is_answered_in_order():

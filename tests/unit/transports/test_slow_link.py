@@ -45,6 +45,30 @@ def test_each_loss_costs_a_time_out_and_the_next_one_twice_that():
         assert seen[waited] == pytest.approx(0.7 * 0.3**losses, rel=0.25)
 
 
+class Drawn:
+    """A random source that says what it is told."""
+
+    def __init__(self, fractions, spread):
+        self._fractions, self._spread = iter(fractions), spread
+
+    def random(self):
+        return next(self._fractions)
+
+    def uniform(self, low, high):
+        return (low + high) / 2 + self._spread * (high - low) / 2
+
+
+@pytest.mark.parametrize("losses", range(6))
+@pytest.mark.parametrize("spread", [-1.0, 0.0, 0.25, 1.0])
+def test_each_draw_costs_exactly_what_the_law_says(losses, spread, monkeypatch):
+    """With k losses of chance p^k (1 - p), and spreads that are even, the means are exactly those of the law."""
+    shape = Shape(delay=0.25, jitter=0.125, loss=0.5)
+    drawn = Drawn([0.4999] * losses + [0.5], spread)
+    monkeypatch.setattr("transports._slow_link.random.Random", lambda seed: drawn)
+    passage = SlowLink(shape, (0, 1)).passage(8.0, 0)
+    assert passage.arrives - passage.left == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(shape)
+
+
 def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
     assert timeout(Shape(delay=0.05)) == pytest.approx(0.3)
     assert timeout(Shape(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
