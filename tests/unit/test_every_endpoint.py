@@ -7,6 +7,7 @@ import pytest
 
 from pipelined.clock import run_virtual
 from tests.conformance.asking import CLAUSES
+from transports._shape import Shape
 from transports.endpoints import endpoint_schemes
 from transports.endpoints._greeting import read
 from transports.endpoints.tcp import open_at
@@ -34,6 +35,8 @@ class Virtual:
 class Tcp:
     """Parties on loopback."""
 
+    shape = None
+
     @staticmethod
     def run(main):
         async def in_time():
@@ -43,13 +46,19 @@ class Tcp:
         asyncio.run(in_time())
 
     async def open(self, room=ROOM, at=None):
-        return await open_at(("127.0.0.1", 0) if at is None else read(at.address), b"key", most_under_way=room)
+        return await open_at(("127.0.0.1", 0) if at is None else read(at.address), b"key", self.shape, room)
 
     async def kill(self, end):
         await end.close()
 
 
-WORLDS = {"virtual": Virtual, "tcp": Tcp}
+class SlowTcp(Tcp):
+    """The same behind slow links."""
+
+    shape = Shape(delay=2e-3, jitter=1e-3, rate=1e9)
+
+
+WORLDS = {"virtual": Virtual, "tcp": Tcp, "slow tcp": SlowTcp}
 
 
 class Opened:
@@ -86,4 +95,4 @@ def test_clause(scheme, clause):
 
 
 def test_every_endpoint_is_under_the_suite():
-    assert set(endpoint_schemes()) == set(WORLDS)
+    assert set(endpoint_schemes()) == {world.split()[-1] for world in WORLDS}

@@ -31,7 +31,7 @@ from transports.endpoints._talk import Talk
 from transports.endpoints._turns import Turns
 
 UNSENT_BYTES = 256 << 10  # of a socket's buffer: what lies there cannot be overtaken
-UNREAD = 1 << 14  # short frames that may wait for a party to read before it is refused something more
+UNREAD = 1 << 12  # short frames that may wait for a party to read before it is refused something more
 
 
 class Connection:

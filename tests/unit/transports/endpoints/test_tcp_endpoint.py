@@ -1,15 +1,18 @@
 """What is an endpoint's own over TCP: who is let in, where it listens, and that the long does not hold up the short."""
 
 import asyncio
+import signal
+import sys
 
 import numpy as np
 import pytest
 
-from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, opened, resident, run
+from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, intruder, opened, question, resident, run
 from transports import AuthenticationError, RendezvousError
 from transports._door import converse
 from transports._handshake import Identity, connecting, digest
 from transports._sockets import dial
+from transports._wire import Kind, encode_bare
 from transports.endpoints import Answer, Unreachable, open_endpoint
 from transports.endpoints._greeting import read
 from transports.endpoints.tcp import open_at
@@ -135,7 +138,7 @@ def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
                 order.append(name)
 
             await ask("echo")
-            data = np.zeros(64 * MEBI, np.uint8)
+            data = np.zeros(32 * MEBI, np.uint8)
             async with asyncio.TaskGroup() as group:
                 for _ in range(2):
                     group.create_task(ask("bulk", data))
@@ -147,7 +150,7 @@ def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
 
 
 def test_bodies_are_neither_copied_out_nor_in():
-    """As much memory is taken for an array of 64 MiB as the receiver of each copy must have."""
+    """As much memory is taken for an array of 32 MiB as the receiver of each copy must have."""
 
     async def scenario():
         async with opened(2) as (here, there):
@@ -158,10 +161,10 @@ def test_bodies_are_neither_copied_out_nor_in():
                 return Answer()
 
             there.answer("keep", keep, most_bytes=1 << 30)
-            data = np.ones(64 * MEBI, np.uint8)
+            data = np.ones(32 * MEBI, np.uint8)
             before = resident()
             await here.ask(there.address, "keep", data)
-            assert resident() - before < 64 * MEBI + 24 * MEBI
+            assert resident() - before < 32 * MEBI + 16 * MEBI
             assert np.array_equal(kept[0].numpy(), data)
 
     run(scenario())
@@ -193,4 +196,94 @@ def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_ca
                 again.answer("echo", echo)
                 assert (await here.ask(address, "echo", note=2)).note == 2
 
+    run(scenario())
+
+
+def test_an_ask_of_who_does_not_read_can_be_cancelled_and_its_memory_used_again():
+    async def scenario():
+        async with opened() as here:
+            sock = await intruder(here)
+            data = np.ones(32 * MEBI, np.uint8)
+            asked = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "anything", data))
+            short = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "other", note=1))
+            await asyncio.sleep(0)
+            for task in (asked, short):
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            data[:] = 0
+            came = await read_until(sock, encode_bare(Kind.PART, 1, 0))
+            assert came.count(b"\1" * 1024) > 0 and came.count(b"\0" * 1024) == 0
+            sock.close()
+
+    run(scenario())
+
+
+async def read_until(sock, last):
+    """All bytes up to these ones."""
+    came = b""
+    while last not in came:
+        came += await asyncio.get_running_loop().sock_recv(sock, MEBI)
+    return came
+
+
+def test_answers_that_are_not_read_keep_their_places():
+    async def scenario():
+        async with opened() as here:
+            answers = []
+
+            async def much(question):
+                answers.append(question.note)
+                return Answer([np.zeros(16 * MEBI, np.uint8)])
+
+            here.answer("much", much, most_waiting=3)
+            sock = await intruder(here)
+            asks = [question(n, topic="much", note=n) for n in range(10)]
+            await asyncio.get_running_loop().sock_sendall(sock, b"".join(asks))
+            came = await read_until(sock, b"busy")
+            assert answers == [0, 1, 2] and len(came) < 32 * MEBI
+            sock.close()
+
+    run(scenario())
+
+
+CHILD = """
+import asyncio
+import signal
+import sys
+from transports.endpoints import Answer, open_endpoint
+
+async def main():
+    async with await open_endpoint("tcp://127.0.0.1:0") as end:
+        async def hold(question):
+            print("held", flush=True)
+            await asyncio.Future()
+        end.answer("hold", hold, most_bytes=1 << 30)
+        print(end.address, flush=True)
+        await end.failed
+
+asyncio.run(main())
+"""
+
+
+def test_the_asks_of_a_killed_process_end_and_those_of_a_stopped_one_can_be_cancelled(monkeypatch):
+    async def scenario():
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
+        address = (await child.stdout.readline()).decode().strip()
+        async with await open_endpoint("tcp://127.0.0.1:0") as here:
+            held = asyncio.create_task(here.ask(address, "hold"))
+            assert await child.stdout.readline() == b"held\n"
+            child.send_signal(signal.SIGSTOP)
+            stopped = asyncio.create_task(here.ask(address, "hold", bytes(32 * MEBI)))
+            await asyncio.sleep(0)
+            stopped.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stopped
+            child.kill()
+            with pytest.raises(Unreachable) as seen:
+                await held
+            assert seen.value.sent
+            await child.wait()
+
+    monkeypatch.delenv("PIPELINED_KEY", raising=False)
     run(scenario())
