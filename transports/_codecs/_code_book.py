@@ -52,13 +52,26 @@ def pair_table() -> np.ndarray:
     return _constant(code_book()[codes].view(np.uint64))
 
 
-def look_up_pairs(places: np.ndarray, values: np.ndarray) -> None:
-    """Fill in the values, float32 (2 n,), of n pairs of codes, intp (n,); by torch, where that is there."""
-    out = values.view(np.uint64)
-    if (torch := sys.modules.get("torch")) is None:
-        np.take(pair_table(), places, out=out, mode="wrap")  # all are in range: this mode checks the least
-    else:
-        torch.index_select(_pair_tensor(), 0, torch.from_numpy(places), out=torch.from_numpy(out.view(np.int64)))
+class PairLookUp:
+    """Decodes pairs of codes; by torch, where that is there, which takes places half as wide as numpy's.
+
+    Args:
+        most: pairs at once; memory for their places is kept.
+    """
+
+    def __init__(self, most: int):
+        self._torch = sys.modules.get("torch")
+        self._places = np.empty(most, np.intp if self._torch is None else np.int32)
+
+    def __call__(self, codes: np.ndarray, values: np.ndarray) -> None:
+        """Fill in the values, float32 (2 n,), of n pairs of codes, uint8 (2 n,)."""
+        places, out = self._places[: codes.size // 2], values.view(np.uint64)
+        places[:] = codes.view(np.uint16)
+        if self._torch is None:
+            np.take(pair_table(), places, out=out, mode="wrap")  # all are in range: this mode checks the least
+        else:
+            tensor = self._torch.from_numpy
+            self._torch.index_select(_pair_tensor(), 0, tensor(places), out=tensor(out.view(np.int64)))
 
 
 @cache

@@ -8,13 +8,14 @@ Cost: n + 4⌈n / block⌉ bytes for n values, whatever their type; memory of 20
 Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, sections 2.1 and 2.2.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from transports._blocks import Block
-from transports._codecs._code_book import cell_table, code_book, look_up_pairs
+from transports._codecs._code_book import PairLookUp, cell_table, code_book
 from transports._codecs._contract import Codec
 from transports._codecs._find import whole
 from transports._codecs._floats import FLOATS, as_float32, from_float32
@@ -87,16 +88,23 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
 
 def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
-    values, places = np.empty(codes.size, np.float32), np.empty(min(codes.size, PIECE_BACK) // 2, np.intp)
+    scales = np.require(scales, requirements="W")  # or torch will not look at them
+    values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, PIECE_BACK) // 2)
     for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
         own, mine = codes[piece], values[piece]
-        pairs = own.size // 2
-        index = places[:pairs]
-        index[:] = own[: 2 * pairs].view(np.uint16)
-        look_up_pairs(index, mine[: 2 * pairs])
-        mine[2 * pairs :] = code_book()[own[2 * pairs :]]
-        mine.reshape(-1, width)[:] *= scales[blocks, None]
+        even = own.size // 2 * 2
+        look_up(own[:even], mine[:even])
+        mine[even:] = code_book()[own[even:]]
+        _multiply(mine.reshape(-1, width), scales[blocks])
     return values
+
+
+def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
+    """Multiply each row (width,) by its scale, in place; by torch, where that is there, which takes half as long."""
+    if (torch := sys.modules.get("torch")) is None:
+        rows *= scales[:, None]
+    else:
+        torch.from_numpy(rows).mul_(torch.from_numpy(scales)[:, None])
 
 
 def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch  # noqa: F401 (it is looked for among what is loaded)
 
-from transports._codecs._code_book import ZERO, cell_table, code_book, look_up_pairs, pair_table
+from transports._codecs._code_book import ZERO, PairLookUp, cell_table, code_book, pair_table
 from transports._codecs.blockwise8 import quantise
 
 
@@ -73,5 +73,5 @@ def test_pairs_are_looked_up_alike_with_and_without_torch(way, monkeypatch):
         monkeypatch.delitem(sys.modules, "torch")
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = np.empty(1 << 17, np.float32)
-    look_up_pairs(codes.astype(np.intp), values)
+    PairLookUp(codes.size)(codes.view(np.uint8), values)
     assert (values == code_book()[codes.view(np.uint8)]).all()
