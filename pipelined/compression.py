@@ -2,19 +2,22 @@
 
 The one rule: every message between two stages goes through here, those too that a rank sends to itself, so that what a
 lossy codec does to the numbers depends on where the model is cut and never on who holds what. Coding runs in threads,
-beside the device's computing and the event loop's transfers. It knows addresses and bytes; it must not know stages.
+beside the device's computing and the event loop's transfers, a large tensor's own with them: it goes in chunks (see
+`pipelined.chunks`). It knows addresses and bytes; it must not know stages.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pipelined._tracer import NullTracer, Tracer
-from pipelined.actor import Actor, Key
+from pipelined.actor import Actor, Key, first_cause
+from pipelined.chunks import CHUNK_BYTES, cut, fill, key_of, note_of, opened
 from pipelined.exchange import gather
 from pipelined.messages import describe, place_of
-from transports import Frame, WireError, pack, unpack
+from transports import Block, Frame, Packed, WireError, pack, unpack
 
 NONE = "none"
 """The name of no codec."""
@@ -59,11 +62,16 @@ class Compression:
         if self.codec == NONE:
             await self._actor.transport.send(peer, key, tensor)
             return
-        packed = await self._coding("send", key, lambda: pack(self.codec, [tensor], describe(key)))
-        link = self.links.setdefault(peer, LinkBytes())
-        link.true += packed.true_bytes
-        link.sent += packed.nbytes
-        await self._actor.transport.send(peer, key, *packed.blocks, note=packed.note)
+        whole = Block.of(tensor)
+        try:
+            async with asyncio.TaskGroup() as sending:
+                for place, chunk in enumerate(cut(whole)):
+                    packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
+                    self._count(peer, packed)
+                    note = note_of(whole, place, packed.note)
+                    sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
+        except BaseExceptionGroup as failed:
+            raise first_cause(failed) from None
 
     async def receive(self, peer: int, key: Key) -> Frame:
         """Take the message with this address, waiting for it if need be, and give it as it was before the codec.
@@ -75,10 +83,29 @@ class Compression:
         if self.codec == NONE:
             return frame
         try:
-            blocks = await self._coding("receive", key, lambda: unpack(frame.blocks, frame.note))
+            return Frame(frame.source, frame.key, await self._decoded(peer, key, frame))
         except WireError as error:
             raise WireError(f"{describe(key)} from rank {peer}: {error}") from error
-        return Frame(frame.source, frame.key, blocks)
+
+    async def _decoded(self, peer: int, key: Key, first: Frame) -> tuple[Block, ...]:
+        whole, header = opened(first.note)
+        if whole is None:
+            return await self._coding("receive", key, lambda: unpack(first.blocks, header))
+        chunk, *others = cut(whole)
+        try:
+            async with asyncio.TaskGroup() as coming:
+                asked = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
+                await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
+                for frame, other in zip(asked, others, strict=True):
+                    await self._coding("receive", key, partial(_decode, await frame, other))
+        except BaseExceptionGroup as failed:
+            raise first_cause(failed) from None
+        return (whole,)
+
+    def _count(self, peer: int, packed: Packed) -> None:
+        link = self.links.setdefault(peer, LinkBytes())
+        link.true += packed.true_bytes
+        link.sent += packed.nbytes
 
     async def _coding(self, category: str, key: Key, work: Callable[[], T]) -> T:
         with self._tracer.span(category, self.codec, **place_of(key)):
@@ -95,3 +122,12 @@ class Compression:
         most, rank, peer, _ = max(links)
         travelled = f"{sent / 2**20:.1f} of {true / 2**20:.1f} MiB travelled between stages ({sent / true:.1%})"
         return f"{self.codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"
+
+
+def _decode(frame: Frame, chunk: Block) -> None:
+    fill(chunk, unpack(frame.blocks, frame.note))
+
+
+def _name(key: Key, place: int) -> str:
+    """A chunk in words, for error messages."""
+    return f"{describe(key)}, from byte {place * CHUNK_BYTES} on" if place else describe(key)

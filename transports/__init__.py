@@ -4,7 +4,7 @@ Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believ
 """
 
 from transports._blocks import Block
-from transports._codecs import Codec, Packed, codec_names, find_codec, pack, unpack
+from transports._codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import (
     AuthenticationError,
@@ -17,14 +17,17 @@ from transports._errors import (
 )
 from transports._loop import new_event_loop
 from transports._open import open_local, open_transport, read_url, schemes
+from transports._wire import Layout, parse_layout
 
 __all__ = [
+    "MOST_BYTES",
     "AuthenticationError",
     "Block",
     "Closed",
     "Codec",
     "Frame",
     "Key",
+    "Layout",
     "Packed",
     "PeerAborted",
     "PeerLost",
@@ -39,6 +42,7 @@ __all__ = [
     "open_local",
     "open_transport",
     "pack",
+    "parse_layout",
     "read_url",
     "schemes",
     "unpack",
