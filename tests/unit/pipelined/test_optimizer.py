@@ -1,10 +1,13 @@
 """The learning rate, the clip, and state that survives being saved."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from pipelined.optimizer import Recipe, restore, state_of, update
+from tests.launching import launched
 
 RECIPE = Recipe(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
 
@@ -35,6 +38,31 @@ def test_vectors_do_not_decay():
     optimizer = RECIPE.build(parameters())
     decays = {group["weight_decay"]: [p.dim() for p in group["params"]] for group in optimizer.param_groups}
     assert decays == {0.1: [2], 0.0: [1]}
+
+
+def test_updates_are_those_of_torch_s_own_to_the_bit():
+    first, second = parameters(), parameters()
+    ours = RECIPE.build(first)
+    groups = [
+        {**group, "params": [second[name] for name in names]}
+        for group, names in zip(ours.param_groups, "wb", strict=True)
+    ]
+    torchs = torch.optim.AdamW(groups)
+    for _ in range(3):
+        ours.step()
+        torchs.step()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_update_does_not_load_torch_s_compiler():
+    """It takes as long to import as all of torch, on every rank."""
+    program = (
+        "import sys, torch; from pipelined.optimizer import Recipe; p = torch.nn.Parameter(torch.ones(2));"
+        "p.grad = torch.ones(2); Recipe(lr=1.0, steps=1).build({'p': p}).step(); assert float(p.detach().sum()) < 2.0;"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    done = launched([sys.executable, "-c", program], timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_restored_state_goes_on_bit_for_bit():
