@@ -27,7 +27,7 @@ from struct import Struct
 from transports._errors import AuthenticationError, RendezvousError, TransportError, WireError
 
 MAGIC = b"PPLN"
-VERSION = 2
+VERSION = 3
 HELLO = Struct("!4sBBIIIQ16s16s32s")
 VERDICT = Struct("!B32s")
 PROOF_BYTES = 32

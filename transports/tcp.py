@@ -17,12 +17,13 @@ from urllib.parse import SplitResult
 from transports._bare import BareBuffers
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
+from transports._cores import cores_together
 from transports._credit import credit_limit
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._incoming import Incoming
 from transports._landing import copied
 from transports._matching import Arrival, Mailbox
-from transports._meeting_point import LOOPBACK, InProcess, meeting_point
+from transports._meeting_point import LOOPBACK, InProcess, MeetingPoint, meeting_point
 from transports._place import Place, this_machine
 from transports._rendezvous import gather
 from transports._standing import Standing
@@ -45,8 +46,7 @@ async def open_url(parts: SplitResult) -> "Tcp":
         AuthenticationError: a key is wrong, here or there.
     """
     place = Place.of(parts, os.environ)
-    peers = await gather(place, meeting_point(place))
-    return Tcp(place.rank, place.world_size, peers, peers.nodes)
+    return await _meet(place, meeting_point(place))
 
 
 async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = (), unasked: int = 0) -> list["Tcp"]:
@@ -61,10 +61,23 @@ async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = (),
     places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name) for rank, name in enumerate(names)]
     try:
         async with asyncio.TaskGroup() as group:
-            found = [group.create_task(gather(place, point)) for place in places]
+            found = [group.create_task(_meet(place, point, unasked)) for place in places]
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
-    return [Tcp(rank, world_size, task.result(), task.result().nodes, unasked) for rank, task in enumerate(found)]
+    return [task.result() for task in found]
+
+
+async def _meet(place: Place, point: MeetingPoint, unasked: int = 0) -> "Tcp":
+    """Find the other ranks, and learn from those of this machine which cores there are for all of them."""
+    peers = await gather(place, point)
+    here = [sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[place.rank]]
+    try:
+        cores = await cores_together(here, place.wait)
+    except BaseException:
+        for sock in peers.values():
+            sock.close()
+        raise
+    return Tcp(place.rank, place.world_size, peers, peers.nodes, unasked, cores)
 
 
 class Tcp(Transport):
@@ -75,6 +88,7 @@ class Tcp(Transport):
         nodes: for every rank the lowest rank of its machine; if empty, all are on one.
         unasked: bytes that may lie here from each peer before they are asked for, equal on all ranks; 0 for a share
             of 256 MiB.
+        cores: that the ranks of this machine may run on, together; 0 for those that this rank may.
     """
 
     def __init__(
@@ -84,13 +98,14 @@ class Tcp(Transport):
         peers: dict[int, socket.socket],
         nodes: tuple[int, ...] = (),
         unasked: int = 0,
+        cores: int = 0,
     ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers = BareBuffers()
         self._standing = Standing(world_size)
-        self._roomy = self.nodes.count(self.nodes[rank]) <= len(os.sched_getaffinity(0))
+        self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._vigil = Vigil(self._roomy)
         limit = unasked or credit_limit(world_size)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
