@@ -14,6 +14,7 @@ from pipelined.swarm.directory.caller import Caller
 from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, View
 from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
+from pipelined.swarm.directory.round_trip import RoundTrip
 from transports.endpoints import Endpoint, Party
 
 
@@ -73,10 +74,12 @@ class EmbeddedDirectory(Directory):
 
     async def grant(self, seconds: float) -> Lease:
         self._limits.check_seconds(seconds)
-        await self._enter()  # by which a round trip has been observed
-        breaks = self.breaks
+        observed, breaks = self._round_trip.seen, self.breaks
         told = await self._ask_once(letters.GRANT, seconds=seconds, grace=self.grace)
-        return EmbeddedLease(self, told["lease"], seconds, breaks)
+        lease = EmbeddedLease(self, told["lease"], seconds, breaks)
+        if not observed:
+            await lease.renew()  # says what grace it needs
+        return lease
 
     async def close(self) -> None:
         self._closed = True
@@ -84,7 +87,11 @@ class EmbeddedDirectory(Directory):
     @property
     def grace(self) -> float:
         """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
-        return self._caller.insistence.round_trip.silence
+        return self._round_trip.silence
+
+    @property
+    def _round_trip(self) -> RoundTrip:
+        return self._caller.insistence.round_trip
 
     async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
         """What a lease asks for itself."""
@@ -106,7 +113,7 @@ class EmbeddedDirectory(Directory):
         if self._closed:
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         if self._entered is None:
-            told = await self._caller.ask(letters.ENTER, {})
+            told = await self._caller.ask(letters.ENTER, {}, 0.0)  # includes the time to connect
             self._entered = self._entered or told
         return self._entered
 

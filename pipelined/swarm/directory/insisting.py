@@ -40,7 +40,8 @@ class Insistence:
         """Ask, and ask again after `NoAnswer` or silence, each time waiting longer.
 
         Args:
-            wait: seconds that who is asked was told to let pass before it answers; None: it answers at once.
+            wait: seconds that who is asked may let pass before it answers, so that it says nothing of a round trip;
+                None: it answers at once.
         Raises:
             CutOff: there was no answer for as long as patience lasts.
         """

@@ -10,21 +10,25 @@ LEAST_S = 0.25
 
 
 class RoundTrip:
-    """The smoothed time of an answer, and how much it varies; all in seconds."""
+    """The smoothed time of an answer, and how much it varies; all in seconds.
+
+    Attributes:
+        seen: whether there was one.
+    """
 
     def __init__(self) -> None:
         self._mean = self._variation = 0.0
-        self._seen = False
+        self.seen = False
 
     def add(self, seconds: float) -> None:
         """An answer to a question that was asked once has come after so long."""
-        if self._seen:
+        if self.seen:
             self._variation += (abs(seconds - self._mean) - self._variation) / 4
             self._mean += (seconds - self._mean) / 8
         else:
-            self._seen, self._mean, self._variation = True, seconds, seconds / 2
+            self.seen, self._mean, self._variation = True, seconds, seconds / 2
 
     @property
     def silence(self) -> float:
         """Who has not answered for so long is not expected to."""
-        return max(LEAST_S, self._mean + 4 * self._variation) if self._seen else FIRST_S
+        return max(LEAST_S, self._mean + 4 * self._variation) if self.seen else FIRST_S

@@ -1,0 +1,88 @@
+"""Where an etcd cluster is, by its URL: `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/NAMESPACE][?ca=FILE…]`.
+
+The rule: what a URL says is understood whole or refused with what is known.
+"""
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pipelined.errors import UsageError
+
+PORT = 2379
+NAMESPACE = "pipelined"
+FILES = ("ca", "cert", "key")
+EXAMPLE = "write etcd://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE], with ?ca=FILE and &cert=FILE&key=FILE for TLS"
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdPlace:
+    """A cluster, and the part of it that is one directory.
+
+    Args:
+        members: HOST:PORT of each that may be asked.
+        namespace: all keys begin with it and a slash.
+        user, password: to prove, if the cluster asks who is there.
+        ca: a file with the authority that signed the members' certificates; TLS is spoken where this is given.
+        cert, key: files by which this client proves itself, if the cluster wants that.
+    """
+
+    members: tuple[str, ...]
+    namespace: str = NAMESPACE
+    user: str = ""
+    password: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> "EtcdPlace":
+        """Raises UsageError: the URL makes no sense."""
+        parts = urlsplit(url)
+        login, _, hosts = parts.netloc.rpartition("@")
+        user, _, password = login.partition(":")
+        files = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := set(files) - set(FILES):
+            raise UsageError(f"unknown option {min(unknown)!r} in {_public(url)}; known: {', '.join(FILES)}")
+        if parts.scheme != "etcd" or not hosts or parts.fragment or ("ca" not in files and files):
+            raise UsageError(f"no etcd cluster in {_public(url)!r}; {EXAMPLE}")
+        members = tuple(_with_port(host, url) for host in hosts.split(","))
+        namespace = unquote(parts.path.strip("/")) or NAMESPACE
+        return cls(members, namespace, unquote(user), unquote(password), **files)
+
+    @property
+    def scheme(self) -> str:
+        """Of the members' own URLs."""
+        return "https" if self.ca else "http"
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """How members are recognised. Raises UsageError: a file is not what it should be."""
+        if not self.ca:
+            return False
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(file for file in (self.ca, self.cert, self.key) if file)
+            raise UsageError(f"cannot speak TLS with these files ({error}; {files}); give PEM files") from error
+        return context
+
+
+def _with_port(host: str, url: str) -> str:
+    """HOST:PORT, with etcd's own port where none is given."""
+    try:
+        parts = urlsplit(f"//{host}")
+        port = PORT if parts.port is None else parts.port
+    except ValueError as error:
+        raise UsageError(f"no such port in {_public(url)!r} ({error}); {EXAMPLE}") from error
+    if not parts.hostname:
+        raise UsageError(f"no host before a comma in {_public(url)!r}; {EXAMPLE}")
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{name}:{port}"
+
+
+def _public(url: str) -> str:
+    """The URL without its password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
