@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from transports._blocks import Block
 from transports._contract import Key
 from transports._errors import WireError
-from transports._landing import copied
 from transports._wire import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
 from transports.endpoints._common import CommonEndpoint
 from transports.endpoints._contract import Party, Unreachable
@@ -54,8 +53,8 @@ class Half:
         out: Callable[[], None] = lambda: None,
     ) -> None:
         head = encode_head(kind, key, blocks, note)
-        bodies = copied(blocks) if blocks else ()
-        nbytes = sum([block.nbytes for block in bodies])
+        bodies = [bytearray(block.data) for block in blocks]
+        nbytes = sum(map(len, bodies))
         self.endpoint.bytes_sent += nbytes
         self.emit(len(head) + nbytes, partial(self._arrive, head, bodies))
         out()
@@ -70,15 +69,16 @@ class Half:
         """Ask to be let in; what is said meanwhile follows behind."""
         self.emit(PREAMBLE_BYTES, self._knocked)
 
-    def hear(self, head: bytes, bodies: tuple[Block, ...]) -> None:
+    def hear(self, head: bytes, bodies: list[bytearray]) -> None:
         """A frame has arrived here."""
         try:
             preamble = parse_preamble(head)
             header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:])
             if self.talk.wants(preamble.kind, header):
                 self.endpoint.bytes_received += header.nbytes
-                blocks = [Block(*layout, body.data) for layout, body in zip(header.layouts, bodies, strict=True)]
-                self.talk.heard(preamble.kind, header, tuple(blocks))
+                parts = zip(header.layouts, bodies, strict=True)
+                blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])
+                self.talk.heard(preamble.kind, header, blocks)
         except WireError as error:
             self.endpoint.rejected[reason_of(error)] += 1
             self.hang_up(f"it sent what no endpoint says: {error}")
@@ -124,7 +124,7 @@ class Half:
         if not self.ended:
             self.endpoint.circle.know(self, there)
 
-    def _arrive(self, head: bytes, bodies: tuple[Block, ...]) -> None:
+    def _arrive(self, head: bytes, bodies: list[bytearray]) -> None:
         if self.other is not None and not self.other.ended and not self._deaf:
             self.other.hear(head, bodies)
 
