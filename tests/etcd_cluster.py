@@ -19,11 +19,11 @@ class EtcdCluster:
 
     Args:
         folder: for their data.
-        options: that every member gets besides.
+        tls: the files of a key and a certificate by which clients are to know the members.
     """
 
-    def __init__(self, folder, size=3, options=()):
-        self._folder, self._options = folder, options
+    def __init__(self, folder, size=3, tls=None):
+        self._folder, self._tls = folder, tls
         ports = _free_ports(2 * size)
         self.clients, self._peers = ports[:size], ports[size:]
         self._processes = [None] * size
@@ -43,7 +43,7 @@ class EtcdCluster:
 
     def start(self, member):
         peers = [f"http://127.0.0.1:{port}" for port in self._peers]
-        client = f"http://127.0.0.1:{self.clients[member]}"
+        client = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.clients[member]}"
         options = {
             "name": f"m{member}",
             "data-dir": self._folder / f"m{member}",
@@ -55,8 +55,9 @@ class EtcdCluster:
             "heartbeat-interval": 50,
             "election-timeout": 500,
             "log-level": "error",
-            **dict(self._options),
         }
+        if self._tls:
+            options["key-file"], options["cert-file"] = self._tls
         command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
         with open(self._folder / f"m{member}.log", "ab") as log:
             self._processes[member] = subprocess.Popen(command, stdout=log, stderr=log)

@@ -22,6 +22,8 @@ AGAIN = (1, 2, 4, 10, 13, 14)
 """Cancelled, unknown, late, aborted, internal, unavailable: a member without a leader, or on its way up or down."""
 AUTHENTICATE = "auth/authenticate"
 NO_SPACE = "database space exceeded"
+LOCKED = ("authentication failed", "user name is empty")
+"""How etcd tells who has no or a wrong password, beside codes."""
 
 
 class EtcdError(Exception):
@@ -103,7 +105,10 @@ class Gateway:
         with self._one_member():
             stream = Stream(await self._send(path, body))
             try:
-                return stream, await anext(stream)
+                first = await anext(stream)
+                if first.get("canceled") and "compact_revision" not in first:
+                    raise NoAnswer(f"{self._member}: {first.get('cancel_reason', 'the watch was cancelled')}")
+                return stream, first
             except BaseException:
                 await stream.close()
                 raise
@@ -157,7 +162,7 @@ def _result(told: Any) -> dict[str, Any]:
 
 def _meant(error: EtcdError) -> Exception:
     """What a refusal says of this client or of the cluster, rather than of what was asked."""
-    if error.code in (DENIED, UNAUTHENTICATED) or "authentication failed" in str(error):
+    if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
         return UsageError(f"etcd does not let this client in ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):
         return Full(f"etcd has no room ({error}); compact and defragment it")
