@@ -14,6 +14,7 @@ from transports._errors import WireError
 from transports._wire import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
 from transports.endpoints._common import CommonEndpoint
 from transports.endpoints._contract import Party, Unreachable
+from transports.endpoints._line import nothing
 from transports.endpoints._process import Process
 from transports.endpoints._reasons import reason_of
 from transports.endpoints._talk import Talk
@@ -50,7 +51,7 @@ class Half:
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
-        out: Callable[[], None] = lambda: None,
+        out: Callable[[], None] = nothing,
     ) -> None:
         head = encode_head(kind, key, blocks, note)
         bodies = [bytearray(block.data) for block in blocks]
@@ -111,12 +112,13 @@ class Half:
 
     def _knocked(self) -> None:
         """At the other side, when the knock has arrived there."""
-        endpoint = self.endpoint.network.listening(self.address)
-        back = self.endpoint.network.way(self.address, self.endpoint.address)
         if self._deaf:
             return
+        endpoint = self.endpoint.network.listening(self.address)
         if endpoint is None:
-            return back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
+            back = self.endpoint.network.way(self.address, self.endpoint.address)
+            back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
+            return
         self.other = endpoint.let_in(self)
         self.other.emit(PREAMBLE_BYTES, partial(self._let_in, endpoint.party))
 

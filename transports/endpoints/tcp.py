@@ -111,10 +111,15 @@ class TcpEndpoint(CommonEndpoint):
             sock, there = await call(connection.address, self._me)
         except Unreachable as error:
             return connection.end(error.reason, sent=False)
+        except Exception as error:  # a fault of our own; nobody may wait for ever because of it
+            self.desk.fail(error)
+            return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
         self._attach(connection, sock, there)
 
     async def _enter(self, hello: Hello, sock: socket.socket) -> None:
         """Somebody was admitted at the door."""
+        if self.closed:
+            return sock.close()
         there = party(hello)
         self._attach(self._connection(there.address), sock, there)
 
@@ -127,7 +132,11 @@ class TcpEndpoint(CommonEndpoint):
         if connection.ended:
             return sock.close()
         self.circle.know(connection, there)
-        connection.attach(sock)
+        try:
+            connection.attach(sock)
+        except OSError as error:  # it broke before it was used
+            sock.close()
+            connection.end(told(error), sent=False)
 
     def _turned_away(self, error: Exception) -> None:
         self.rejected[why_turned_away(error)] += 1

@@ -5,10 +5,11 @@ fault does to a party what it does to a process or a link outside: a killed one 
 nothing, and what a cut link holds back arrives when it is healed.
 """
 
+import asyncio
 import math
 from collections.abc import Coroutine
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from transports._shape import Shape
@@ -17,6 +18,8 @@ from transports.endpoints._desk import MOST_UNDER_WAY
 from transports.endpoints._process import Process
 from transports.endpoints._virtual_endpoint import SCHEME, VirtualEndpoint
 from transports.endpoints._way import Way
+
+T = TypeVar("T")
 
 
 async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
@@ -29,7 +32,7 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
 
 
 class VirtualNetwork:
-    """Parties that are told apart by name; the address of `name` is `virtual://name`.
+    """Parties that are told apart by name; the address of `name` is `virtual://name`. Used inside one running loop.
 
     Args:
         seed: of the jitter.
@@ -71,7 +74,7 @@ class VirtualNetwork:
         """The clock of this party's present life (`now`, `sleep`): its sleepers freeze and die with it."""
         return self._process(name)
 
-    def run(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, name: str, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as a task of this party's present life: a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
@@ -99,7 +102,7 @@ class VirtualNetwork:
         self._cuts.add(frozenset((one, other)))
 
     def cut_off(self, name: str) -> None:
-        """Let nothing pass between this party and anybody."""
+        """Let nothing pass between this party and anybody else."""
         self._cuts.add(frozenset((name,)))
 
     def heal(self, *names: str) -> None:
@@ -136,8 +139,10 @@ class VirtualNetwork:
         process = self._processes.get(destination)
         if process is not None and process.frozen:
             return False
+        if not self._cuts or source == destination:
+            return True
         parties = (source, destination), (source,), (destination,)
-        return not self._cuts or not any(frozenset(some) in self._cuts for some in parties)
+        return not any(frozenset(some) in self._cuts for some in parties)
 
     def _go_on(self, *names: str, after: float = 0.0) -> None:
         """Look again at the ways that one name begins or ends, or that two names share."""

@@ -160,6 +160,14 @@ def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(ends):
     run(scenario)
 
 
+def test_who_is_cut_off_from_all_others_still_hears_itself():
+    async def scenario(world):
+        world.network.cut_off("b")
+        assert (await world.b.ask(world.b.address, "echo", note="alone")).note == "alone"
+
+    run(scenario)
+
+
 def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
     async def scenario(world):
         asked = world.asking("wait")
