@@ -53,17 +53,39 @@ def pack(letter: Mapping[str, Any]) -> bytes:
     return msgpack.packb(letter)
 
 
-def unpack(letter: Question | Answer) -> dict[str, Any]:
-    """A letter as it was sent. Raises ValueError: it is none."""
-    if len(letter.blocks) != 1:
-        raise ValueError(f"a letter is one block (blocks: {len(letter.blocks)})")
+def unpack(answer: Answer) -> dict[str, Any]:
+    """An answer as it was sent."""
+    return msgpack.unpackb(answer.blocks[0].data, strict_map_key=False)
+
+
+def _unpack_checked(question: Question, most: int) -> dict[str, Any]:
+    """A question as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
+    if len(question.blocks) != 1:
+        raise ValueError(f"a letter is one block (blocks: {len(question.blocks)})")
+    count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
+    hooks = {"list_hook": count, "object_hook": count}
     try:
-        told = msgpack.unpackb(letter.blocks[0].data, strict_map_key=False)
+        told = msgpack.unpackb(question.blocks[0].data, strict_map_key=False, **sizes, **hooks)
     except (ValueError, msgpack.UnpackException) as error:
-        raise ValueError(f"not a letter: {type(error).__name__}") from error
+        raise ValueError(f"not a letter: {type(error).__name__} {error}".rstrip()) from error
     if not isinstance(told, dict):
         raise ValueError(f"a letter is a map (it is: {type(told).__name__})")
     return told
+
+
+class _Containers:
+    """Counts the lists and maps of a letter as they are read, for empty ones take 60 times their bytes in memory."""
+
+    most = 4
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, container: Any) -> Any:
+        self._seen += 1
+        if self._seen > self.most:
+            raise ValueError(f"too many lists and maps (most: {self.most})")
+        return container
 
 
 class Asking:
@@ -75,7 +97,7 @@ class Asking:
 
     def __init__(self, question: Question, limits: Limits):
         self.asker = question.asker
-        self._told, self._limits = unpack(question), limits
+        self._told, self._limits = _unpack_checked(question, limits.keys_at_once), limits
 
     def whole(self, name: str) -> int:
         """A number from 0 up."""

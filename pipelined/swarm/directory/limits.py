@@ -56,7 +56,7 @@ class Limits:
 
     def check_seconds(self, seconds: object) -> None:
         """Raises ValueError: no such length of a lease."""
-        if not isinstance(seconds, (int, float)) or not 0 < seconds <= self.longest_lease:
+        if type(seconds) not in (int, float) or not 0 < seconds <= self.longest_lease:
             raise ValueError(
                 f"no such lease (seconds: {seconds!r}); it lives more than 0, at most {self.longest_lease}"
             )

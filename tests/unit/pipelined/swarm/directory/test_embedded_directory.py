@@ -290,6 +290,8 @@ LETTERS = [
     (letters.READ, (), "a letter is one block (blocks: 0)"),
     (letters.READ, (b"\xc1",), "not a letter"),
     (letters.READ, (b"\x91" * 1000,), "not a letter"),
+    (letters.READ, (b"\xdc\x00\x40" + b"\x90" * 64,), "not a letter: ValueError too many lists and maps (most: 4)"),
+    (letters.READ, (b"\xdc\xff\xff" + bytes(65535),), "not a letter: ValueError 65535 exceeds max_array_len(100)"),
     (letters.READ, (msgpack.packb([1]),), "a letter is a map (it is: list)"),
     (letters.READ, (msgpack.packb({}),), "no whole number"),
     (letters.READ, letter(prefix=7), "a key is text (type: int)"),
