@@ -21,7 +21,7 @@ class Party(NamedTuple):
     """Who speaks, as the handshake proved it.
 
     Args:
-        address: where it listens, as others would ask it.
+        address: where it listens, as it names itself: over TCP a numeric one, whatever name it was asked by.
         incarnation: drawn afresh at each opening of an endpoint, so that a restarted party is not its former self.
     """
 

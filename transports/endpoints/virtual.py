@@ -7,7 +7,7 @@ nothing, and what a cut link holds back arrives when it is healed.
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
@@ -15,8 +15,9 @@ from urllib.parse import SplitResult
 from transports._shape import Shape
 from transports._slow_link import SlowLink
 from transports.endpoints._desk import MOST_UNDER_WAY
+from transports.endpoints._half import SCHEME, Passing
 from transports.endpoints._process import Process
-from transports.endpoints._virtual_endpoint import SCHEME, VirtualEndpoint
+from transports.endpoints._virtual_endpoint import VirtualEndpoint
 from transports.endpoints._way import Way
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class VirtualNetwork:
         most_under_way: int = MOST_UNDER_WAY,
     ):
         self._shape, self.most_under_way = Shape(delay, jitter, rate, seed=seed), most_under_way
+        self.listeners: list[Callable[[Passing], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
         self._endpoints: dict[str, VirtualEndpoint] = {}
@@ -77,6 +79,10 @@ class VirtualNetwork:
     def run(self, name: str, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as a task of this party's present life: a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
+
+    def overhear(self, hear: Callable[[Passing], None]) -> None:
+        """Call `hear` with every frame before it is heard; it may do any fault to anybody."""
+        self.listeners.append(hear)
 
     def kill(self, name: str) -> None:
         """kill -9: its tasks are cancelled, its asks end; others see their connections broken when that arrives."""

@@ -170,6 +170,21 @@ def test_bodies_are_neither_copied_out_nor_in():
     run(scenario())
 
 
+def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
+    async def scenario():
+        async with opened(2) as (here, there):
+            lost = []
+            here.on_lost(lost.append)
+            for address in (there.address.replace("127.0.0.1", "localhost"), there.address):
+                assert (await here.ask(address, "echo", note=address)).note == address
+            await there.close()
+            with pytest.raises(Unreachable):
+                await here.ask(there.address, "echo")
+            assert lost == [(there.address, there.incarnation)]  # both names led over one connection
+
+    run(scenario())
+
+
 def test_links_are_as_slow_as_their_url_says():
     async def scenario():
         loop = asyncio.get_running_loop()

@@ -198,6 +198,61 @@ def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
     run(scenario)
 
 
+def test_every_frame_can_be_overheard_and_answered_with_a_fault():
+    async def scenario(world):
+        story = []
+
+        def hear(passing):
+            story.append(str(passing))
+            if passing.kind == "ANSWER" and passing.key == (1,):
+                world.network.reset("a", "b")
+
+        world.network.overhear(hear)
+        await world.asking(note="first")
+        with pytest.raises(Unreachable, match="reset"):
+            await world.asking(note="second")
+        with pytest.raises(Refusal):
+            await world.a.ask(world.b.address, "echo", b"too large")
+        assert story == [
+            "0.010000 a → b: QUESTION echo #0 (0 bytes)",
+            "0.020000 b → a: ANSWER #0 (0 bytes)",
+            "0.030000 a → b: QUESTION echo #1 (0 bytes)",
+            "0.040000 b → a: ANSWER #1 (0 bytes)",
+            "0.060000 a → b: QUESTION echo #0 (9 bytes)",
+            "0.070000 b → a: REFUSAL too large #0 (0 bytes)",
+        ]
+
+    run(scenario)
+
+
+def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
+    async def scenario(world):
+        world.network.overhear(lambda passing: world.told or world.network.freeze("b"))
+        asks = [world.asking(note=number) for number in range(3)]
+        await world.clock.sleep(1.0)
+        assert not world.told
+        world.network.thaw("b")
+        await world.clock.sleep(0)
+        assert world.told[:1] == [0]
+        while len(world.told) < 3:
+            await world.clock.sleep(DELAY)
+            world.network.thaw("b")
+        await asyncio.gather(*asks)
+        assert world.told == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_who_is_killed_by_who_overhears_does_not_hear_the_frame():
+    async def scenario(world):
+        world.network.overhear(lambda passing: world.network.kill(passing.destination))
+        with pytest.raises(Unreachable):
+            await world.asking()
+        assert not world.told
+
+    run(scenario)
+
+
 def story(seed):
     """A lively hour between four parties, told as it happened."""
     told = []
