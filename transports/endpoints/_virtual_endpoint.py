@@ -1,4 +1,4 @@
-"""One party's end of a virtual network. The one rule: it does nothing but by its process, which may be frozen or dead."""
+"""One party's end of a virtual network. The one rule: it does all by its process, which may be frozen or dead."""
 
 from transports.endpoints._common import CommonEndpoint
 from transports.endpoints._contract import Party
