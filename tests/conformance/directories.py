@@ -191,6 +191,15 @@ async def a_lease_that_is_gone_can_do_nothing(one, other):
 
 
 @clause(EVERYWHERE)
+async def a_later_lease_has_a_greater_number(one, other):
+    leases = [await party.directory.grant(60.0) for party in (one, other, one, other)]
+    numbers = [lease.number for lease in leases]
+    assert numbers == sorted(set(numbers))
+    for lease in leases:
+        await lease.revoke()
+
+
+@clause(EVERYWHERE)
 async def a_key_is_bound_to_the_lease_of_its_last_put_alone(one, other):
     first, second = await one.directory.grant(60.0), await other.directory.grant(60.0)
     await one.directory.transact({}, {"a": b"", "b": b"", "c": b""}, lease=first)

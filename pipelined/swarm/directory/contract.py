@@ -69,7 +69,7 @@ class Lease(ABC):
     """A promise to be heard from. Time is counted by the directory's own monotonic clock, never compared.
 
     Attributes:
-        number: names it in entries.
+        number: names it in entries; that of a lease granted later is greater, whoever asked for it.
         seconds: how long after the last renewal it lives.
     """
 

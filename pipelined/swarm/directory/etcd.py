@@ -83,7 +83,10 @@ class EtcdDirectory(Directory):
 
     async def grant(self, seconds: float) -> Lease:
         self._limits.check_seconds(seconds)
-        return await EtcdLease.grant(self._gateway, seconds)
+        number, _ = await self._marks.transact(
+            [], [], []
+        )  # a revision is greater than all before, and is nobody else's
+        return await EtcdLease.grant(self._gateway, number, seconds)
 
     async def close(self) -> None:
         with suppress(CutOff, EtcdError, TimeoutError):

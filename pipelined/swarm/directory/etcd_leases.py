@@ -1,10 +1,9 @@
-"""Leases of an etcd cluster. The rule: a lease's number is chosen here, so that granting it twice grants one.
+"""Leases of an etcd cluster. The rule: a lease's number is chosen by its client, so that granting it twice grants one.
 
 etcd counts in whole seconds, no fewer than its elections take, and does not see connections break.
 """
 
 import math
-import secrets
 
 from pipelined.swarm.directory.contract import Lease, LeaseLost
 from pipelined.swarm.directory.etcd_gateway import EXISTS, NOT_FOUND, PRECONDITION, EtcdError, Gateway
@@ -22,11 +21,10 @@ class EtcdLease(Lease):
         self._gateway = gateway
 
     @classmethod
-    async def grant(cls, gateway: Gateway, seconds: float) -> "EtcdLease":
-        """A new one, no shorter than asked for. Raises CutOff."""
-        number, seconds = 1 + secrets.randbits(62), math.ceil(seconds)
+    async def grant(cls, gateway: Gateway, number: int, seconds: float) -> "EtcdLease":
+        """The lease of this number, which nobody else takes, no shorter than asked for. Raises CutOff."""
         try:
-            told = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(seconds)})
+            told = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(math.ceil(seconds))})
             return cls(gateway, number, float(told["TTL"]))
         except EtcdError as error:
             if error.code not in (EXISTS, PRECONDITION):

@@ -96,5 +96,5 @@ class Marks:
         elif self._lease:
             return self._lease
         self._renewed = self._clock.now()
-        self._lease = self._lease or await EtcdLease.grant(self._gateway, MARK_S)
+        self._lease = self._lease or await EtcdLease.grant(self._gateway, 1 + secrets.randbits(62), MARK_S)
         return self._lease

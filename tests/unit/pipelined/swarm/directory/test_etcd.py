@@ -47,11 +47,11 @@ def test_what_was_done_although_its_answer_was_lost_is_done_once(etcd, monkeypat
     async def main():
         url = etcd.url("losing")
         async with client(url) as plain:
-            before = (await plain.read()).revision
             with monkeypatch.context() as patched:
                 patched.setattr(etcd_gateway.httpx2, "AsyncClient", partial(httpx2.AsyncClient, transport=losing))
                 directory = client(url)
             lease = await directory.grant(60.0)
+            before = (await plain.read()).revision
             told = [await directory.transact({f"k{n}": 0}, {f"k{n}": b""}, lease=lease) for n in range(16)]
             with pytest.raises(Conflict):
                 await directory.transact({"k0": 0}, {"k0": b""})
