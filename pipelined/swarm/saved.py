@@ -1,0 +1,138 @@
+"""A swarm on disk: each stage saved by one of its peers, and all of them found again at one step.
+
+    stage-00/step-00000100/     shard-00-of-01.safetensors, manifest.json
+    stage-01/step-00000100/     …
+
+The one rule: a step can be gone back to only if every stage saved it in one *lineage*, a name for how training came
+there (the head that was decided, say): after an earlier return to an older step there may be two. State is keyed by
+parameter name, so a swarm may be cut into other stages than the one that saved. A directory may be shared by all peers
+or each machine's own; then peers tell one another their `marks`. Plain blocking functions; no peers, no messages.
+"""
+
+import fcntl
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipelined import checkpoint
+from pipelined._checkpoint_directory import found
+from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.swarm.transfer import Layout, describe
+from transports import Block
+
+
+class Mark(NamedTuple):
+    """What was saved of one stage.
+
+    Args:
+        step: how many steps had been taken.
+        stage: which, of so many `stages`.
+        lineage: names how training came there; the same for all stages of a step.
+    """
+
+    step: int
+    stage: int
+    stages: int
+    lineage: str
+
+
+def save(
+    directory: str | Path, mark: Mark, state: Mapping[str, Any], identity: Mapping[str, Any], keep: int = 3
+) -> Path | None:
+    """Save a stage's state, whole or not at all; None where another peer is saving this stage just now.
+
+    Args:
+        state: by NAME/FIELD; it must not change meanwhile.
+        identity: what must agree for the state to fit a model.
+        keep: steps of this stage that are kept, this one included.
+    Raises:
+        CheckpointError: it could not be written; what was saved before is as it was.
+    Cost: three passes over the bytes; nothing is written where this very state lies there already.
+    """
+    place, root = _place(directory, mark.stage), describe(state).root.hex()
+    with _alone(place) as alone:
+        if not alone:
+            return None
+        there = found(place).get(mark.step)
+        if there is not None and _told(there) == (mark, root):
+            return there
+        tensors: dict[str, dict[str, Any]] = {}
+        for key, value in state.items():
+            name, _, field = key.rpartition("/")
+            tensors.setdefault(name, {})[field] = Block.of(value).torch()
+        record = checkpoint.write_shard(place, mark.step, 0, 1, tensors)
+        scalars = {"stage": mark.stage, "stages": mark.stages, "lineage": mark.lineage, "root": root}
+        return checkpoint.commit(place, Meta(mark.step, identity, {}, scalars), [record], keep)
+
+
+def marks(directory: str | Path) -> list[Mark]:
+    """Everything that lies whole in a directory; what is damaged is left out."""
+    places = sorted(Path(directory).glob("stage-*"))
+    read = [_told(path) for place in places for path in found(place).values()]
+    return [told[0] for told in read if told]
+
+
+def common_step(saved: Iterable[Mark]) -> Mark | None:
+    """The latest step at which every stage was saved in one lineage, as the mark of its first stage."""
+    stages: dict[tuple[int, str, int], set[int]] = {}
+    for mark in saved:
+        stages.setdefault((mark.step, mark.lineage, mark.stages), set()).add(mark.stage)
+    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
+    return max((Mark(step, 0, count, lineage) for step, lineage, count in whole), default=None)
+
+
+def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
+    """Read the tensors of this layout, as they were saved at this step and lineage by whichever stages held them.
+
+    Raises:
+        CheckpointError: a tensor is not there, of another dtype or shape, damaged, or of another model.
+    Cost: reads the bytes of these tensors alone.
+    """
+    wanted = {key.rpartition("/")[0] for key in layout}
+    tensors: dict[str, Mapping[str, Any]] = {}
+    for shard in _shards(directory, at):
+        mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
+        tensors |= shard.load(mine)
+    state = {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
+    for key, expected in layout.items():
+        got = (state[key].dtype, state[key].shape) if key in state else "nothing"
+        if got != expected:
+            fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
+            raise CheckpointError(f"{fact}; start from a swarm of this model")
+    return {key: state[key] for key in layout}
+
+
+def _shards(directory: str | Path, at: Mark) -> Iterator[Checkpoint]:
+    for place in sorted(Path(directory).glob("stage-*")):
+        path = found(place).get(at.step)
+        told = _told(path) if path else None
+        if told and told[0]._replace(stage=at.stage) == at:
+            yield checkpoint.open(path)
+
+
+def _place(directory: str | Path, stage: int) -> Path:
+    return Path(directory) / f"stage-{stage:02}"
+
+
+def _told(path: Path) -> tuple[Mark, str] | None:
+    """What a saved stage says it is, and its root; None where it does not say, or is not whole."""
+    try:
+        opened = checkpoint.open(path)
+        told = opened.meta.scalars
+        return Mark(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
+    except (CheckpointError, KeyError):
+        return None
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[bool]:
+    """Whether this is the only process that writes here; the system lets the lock go with whoever dies."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "saving").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
