@@ -120,7 +120,7 @@ class Machine:
     def replay(self, deeds: Iterable[Deed]) -> None:
         """Do again what another machine did; `begin` is to follow."""
         for name, *arguments in deeds:
-            _DEEDS[name](self, *arguments)
+            DEEDS[name](self, *arguments)
 
     def snapshot(self) -> list[Deed]:
         """All of it, as deeds that make an empty machine such a one."""
@@ -131,7 +131,7 @@ class Machine:
         return [whole, ("remember", self._past.since, past)]
 
     def _do(self, name: str, *arguments: Any) -> None:
-        _DEEDS[name](self, *arguments)
+        DEEDS[name](self, *arguments)
         self.deeds.append((name, *arguments))
 
     def _compare(self, expect: Mapping[str, int]) -> None:
@@ -212,7 +212,8 @@ class Machine:
         return _size(key, self._entries[key].value) if key in self._entries else 0
 
 
-_DEEDS = {name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember")}
+DEEDS = {name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember")}
+"""All that can be done to a machine, by name."""
 
 
 def _size(key: str, value: bytes) -> int:

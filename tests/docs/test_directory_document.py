@@ -1,0 +1,33 @@
+"""docs/directory.md: its limits, constants and deeds are the code's."""
+
+import re
+from dataclasses import fields
+
+from pipelined.swarm.directory import Limits
+from pipelined.swarm.directory.insisting import PATIENCE_S
+from pipelined.swarm.directory.journal import LEAST_COMPACTED, MAGIC
+from pipelined.swarm.directory.machine import DEEDS
+from pipelined.swarm.directory.round_trip import LEAST_S
+from tests.launching import ROOT
+
+TEXT = (ROOT / "docs/directory.md").read_text()
+
+
+def test_every_limit_is_there():
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", TEXT, re.MULTILINE)
+    assert [(name, float(most)) for name, most in rows] == [(each.name, float(each.default)) for each in fields(Limits)]
+
+
+def test_every_deed_is_there():
+    named = re.search(r"The deeds are (.*?), which together", TEXT, re.DOTALL)[1]
+    assert set(re.findall(r"`(\w+)`", named)) == set(DEEDS)
+
+
+def test_the_figures_are_the_codes():
+    figures = (
+        f"({PATIENCE_S:g} s)",
+        f"at least {LEAST_S} s",
+        f"Beyond {LEAST_COMPACTED >> 20} MiB",
+        MAGIC.decode().strip(),
+    )
+    assert [figure for figure in figures if figure not in TEXT] == []
