@@ -1,7 +1,8 @@
 """Sleep until a number in memory that processes share changes. The one rule: every sleep is bounded, and may end early.
 
-Why not `sched_yield`: since Linux 6.18 who yields goes behind all others by a whole slice, milliseconds, each time; who
-sleeps here is woken at once. Why not a semaphore: a futex asks nothing of who finds nobody asleep. Knows no ranks.
+Why not only `sched_yield`: since Linux 6.18 who yields goes behind all others by a whole slice, milliseconds, each
+time; who sleeps here is woken at once. Why not a semaphore: a futex asks nothing of who finds nobody asleep. Knows no
+ranks.
 
 Source: futex(2); Franke, Russell, Kirkwood, "Fuss, Futexes and Furwocks: Fast Userlevel Locking in Linux".
 """

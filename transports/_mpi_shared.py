@@ -75,10 +75,10 @@ class MpiShared:
 
     async def meet(self) -> None:
         windows = self._windows
-        windows.come()
-        for at in windows.wake():
-            self._ring(self._others[at])
-        if windows.watch(self._patience, self._crowded) is not None:
+        if windows.come() is None:
+            for at in windows.wake():
+                self._ring(self._others[at])
+        elif windows.watch(self._patience, self._crowded) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + TURN_S

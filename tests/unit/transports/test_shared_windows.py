@@ -29,11 +29,9 @@ def test_what_one_writes_all_see():
 def test_a_meeting_waits_for_the_last():
     first, second, third = ranks(3)
     assert first.met() is None  # nobody has come, and nobody was to
-    first.come()
-    assert first.met() == 0  # the second rank is the first of its others
-    second.come()
-    assert first.met() == 1 and second.met() == 1
-    third.come()
+    assert first.come() == 0  # the second rank is the first of its others
+    assert second.come() == 1 and first.met() == 1
+    assert third.come() is None
     assert first.met() is second.met() is third.met() is None
     assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
 
@@ -63,17 +61,16 @@ def test_who_sleeps_deeply_is_to_be_rung_until_it_wakes():
     assert first.wake() == []
 
 
-def test_who_naps_is_woken_by_the_one_it_waits_for():
-    first, second = ranks(2)
-    first.come()
-    with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(first.watch, 60.0, crowded=True)
-        while second.sleeping(0) != Sleep.NAP:
+def test_who_naps_is_woken_by_the_last_who_comes():
+    first, second, third = ranks(3)
+    first.come(), second.come()
+    with ThreadPoolExecutor(2) as pool:
+        looking = [pool.submit(view.watch, 60.0, crowded=True) for view in (first, second)]
+        while not third.sleeping(0) == third.sleeping(1) == Sleep.NAP:
             pass
-        second.come()
-        assert second.wake() == []
-        assert looking.result(30) is None
-    assert second.sleeping(0) == Sleep.NONE
+        assert third.come() is None and third.wake() == []
+        assert [look.result(30) for look in looking] == [None, None]
+    assert third.sleeping(0) == third.sleeping(1) == Sleep.NONE
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
