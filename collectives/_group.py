@@ -5,17 +5,16 @@ peer in a call brings a greeting with it (see `collectives._terms`), which is no
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collectives._alarm import Alarm
 from collectives._calling import Call
 from collectives._inquest import Statement
-from collectives._kept import Kept
 from collectives._links import Links
 from collectives._pieces import Range, pieces
 from collectives._terms import GREETING_BYTES
@@ -81,7 +80,7 @@ class Group:
         self._memory: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._kept = np.empty(0, np.uint8)
-        self._windows: dict[tuple[str, type], list[Vector]] = {}
+        self._made: dict[Hashable, Any] = {}
         self._shared: Shared | None = None
         self._asked = False
 
@@ -200,11 +199,13 @@ class Group:
             memory = self._memory[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
-    def keeping(self, vector: Vector) -> Kept:
-        """What keeps the vector's bytes, in memory that the group keeps for the next call."""
+    def kept(self, vector: Vector) -> memoryview:
+        """A copy of the vector's bytes, in memory that the group keeps for the next call."""
         if self._kept.nbytes < vector.nbytes:
             self._kept = np.empty(vector.nbytes, np.uint8)
-        return Kept(vector, memoryview(self._kept)[: vector.nbytes])
+        copied = memoryview(self._kept)[: vector.nbytes]
+        copied[:] = vector.data
+        return copied
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements; an empty one has no pieces."""
@@ -235,9 +236,12 @@ class Group:
 
     def windows(self, vector: Vector) -> list[Vector]:
         """The ranks' windows in the memory they share, each as a whole number of elements of the vector's dtype."""
-        kind = vector.dtype, type(vector.elements)
-        if kind not in self._windows:
-            usable = self._window // vector.itemsize * vector.itemsize
-            views = [np.frombuffer(window, np.uint8, usable) for window in self._shared.windows]
-            self._windows[kind] = [vector.over(view) for view in views]
-        return self._windows[kind]
+        usable = self._window // vector.itemsize * vector.itemsize
+        return [vector.over(np.frombuffer(window, np.uint8, usable)) for window in self._shared.windows]
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What an algorithm made at its first call of this group, and needs at each; it must not name the group."""
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = make()
+        return made

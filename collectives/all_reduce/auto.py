@@ -5,6 +5,7 @@ whether they share memory, which all learn alike; so all choose alike without a 
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from collectives._group import Group
 from collectives._links import Links
@@ -16,8 +17,14 @@ from collectives.all_reduce._known import algorithms, known
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run `shared` where it can be, else the algorithm that `choose` names."""
     chosen = await chosen_by(group, vector.nbytes)
-    group.call.state(group.call.terms.replace(" by auto:", f" by auto, {chosen}:", 1))  # of many blocks, the first's
+    group.call.state(_stated(group.call.terms, chosen))
     await known(chosen).all_reduce(group, vector, reduction)
+
+
+@lru_cache(maxsize=1024)
+def _stated(terms: str, chosen: str) -> str:
+    """The terms of the call, with what was chosen; of many blocks, for the first."""
+    return terms.replace(" by auto:", f" by auto, {chosen}:", 1)
 
 
 async def chosen_by(group: Group, nbytes: int) -> str:

@@ -1,16 +1,18 @@
-"""Reduce through memory that the ranks share, where the transport offers it. Each byte is copied in once and out once.
+"""Reduce through memory that the ranks share, where the transport offers it.
 
-A short array is lent whole: after one meeting every rank reduces all of them for itself. A long one is cut into chunks
-that stay in the cores' caches; in each, the rank r reduces segment r, and lends all the others. Three chunks are worked
-on between two meetings:
+A short array is lent whole: after one meeting every rank reduces all of them for itself. So do two ranks with a long
+one, chunk by chunk: what each reads of the other's is no more than if they divided the work, and one meeting a chunk is
+enough. More ranks divide it: in each chunk, the rank r reduces segment r, and lends all the others; each byte is copied
+in once and out once. Chunks stay in the cores' caches, and several are worked on between two meetings:
 
     between meetings     0        1         2         3       ...
     lends the parts of   chunk 0  chunk 1   chunk 2   chunk 3      others' segments, copied into this rank's window
-    reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its array and its window
+    reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
 
 The one rule: what was written into a window between two meetings is read between the next two and may be written over
-after those, so each window has two places for what is lent and two for what is reduced, used in turn.
+after those, so each window has two places, used in turn. Where the work is divided, a place has a slot for each
+segment; a rank lends in all but its own, and that one holds what it has reduced.
 
 Operands are reduced in the order of ranks, a segment by one rank or by all alike, so all end with the same bits.
 """
@@ -18,6 +20,7 @@ Operands are reduced in the order of ranks, a segment by one rank or by all alik
 import math
 from collections.abc import Iterator
 
+from collectives._calling import Call
 from collectives._group import Group
 from collectives._pieces import Range, pieces, segment
 from collectives._reduction import Reduction
@@ -30,12 +33,13 @@ SHORT = 256 << 10
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Lend, reduce, take.
+    """Lend, reduce, and, where the work is divided, take.
 
     Raises:
         ValueError: the group's ranks share no memory.
-    Cost: one meeting for a short array; two, and one more for each chunk, for a long one, in which a rank copies
-        2(n-1)/n of the array and reduces (n-1)/n. Nothing is sent. Extra memory is the rank's window.
+    Cost: one meeting for a short array, and one a chunk with two ranks, in which a rank copies the array once and
+        reduces it. Else two, and one more for each chunk, in which a rank copies 2(n-1)/n of the array and reduces
+        (n-1)/n. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
     """
     memory = await group.shared()
@@ -45,11 +49,11 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         raise ValueError(f"{fact}; choose another algorithm")
     if group.size == 1 or not len(vector):
         return reduction.finish(vector.elements, group.size)
-    places = Places(group, memory, vector)
-    if len(vector) <= places.most and vector.nbytes * (group.size - 1) <= SHORT:
-        await _whole(places, vector, reduction)
+    places = group.once((Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector))
+    if group.size == 2 or (len(vector) <= places.whole and vector.nbytes * (group.size - 1) <= SHORT):
+        await _for_itself(group.call, places, vector, reduction)
     else:
-        await _in_chunks(places, vector, reduction)
+        await _divided(group.call, places, vector, reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
@@ -60,64 +64,88 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
 class Places:
     """Where in the windows which part of a call lies.
 
-        greeting 0 | greeting 1 | lent 0 | lent 1 | reduced 0 | reduced 1
+        greeting 0 | greeting 1 | place 0 | place 1        place: slot 0 | slot 1 | ... | slot n-1
 
     Attributes:
-        most: elements of a chunk.
+        most: elements of a chunk that is divided.
+        whole: elements of one that is lent whole: a place, or a slot where others may still read from another slot.
     """
 
     def __init__(self, group: Group, memory: Shared, vector: Vector):
-        self.size, self.rank, self.memory = group.size, group.rank, memory
-        self.windows = group.windows(vector)
-        self._group, self._first = group, 2 * GREETING_BYTES // vector.itemsize
-        room = len(self.windows[0]) - self._first
-        self._part = room // (2 * group.size + 2)
+        self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.windows(vector)
+        self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
+        self._part = (len(self.windows[0]) - self._first) // (2 * group.size)
         self.most = self._part * group.size
+        self.whole = self.most if group.size == 2 else self._part
+        self._starts = [self._starts_of(turn) for turn in (0, 1)]
+        self._greetings = [[window.data[at:][:GREETING_BYTES] for window in self.windows] for at in (0, GREETING_BYTES)]
 
-    def lent(self, turn: int) -> int:
-        """The element at which what was lent after so many meetings begins, in each window."""
-        return self._first + (turn & 1) * self.most
+    def slot(self, turn: int, number: int) -> int:
+        """The element at which this slot of what was written after so many meetings begins, in each window."""
+        return self._first + (turn & 1) * self.most + number * self._part
 
-    def reduced(self, turn: int) -> int:
-        """The same for what was reduced."""
-        return self._first + 2 * self.most + (turn & 1) * self._part
+    def starts(self, turn: int) -> list[int]:
+        """Where in each rank's window lies what it lent whole after so many meetings."""
+        return self._starts[turn & 1]
 
-    def greet(self) -> None:
+    def greet(self, call: Call) -> None:
         """Say what this call is."""
-        at = (self.memory.meetings & 1) * GREETING_BYTES
-        self.windows[self.rank].data[at : at + GREETING_BYTES] = self._group.call.greeting
+        self._greetings[self.memory.meetings & 1][self.rank][:] = call.greeting
 
-    def compare(self) -> None:
+    def compare(self, call: Call) -> None:
         """Check, one meeting later, that all ranks said the same.
 
         Raises:
             Mismatch: one did not.
         """
-        at = (self.memory.meetings - 1 & 1) * GREETING_BYTES
-        for rank in _others(self.rank, self.size):
-            self._group.call.compare(self._group.ranks[rank], self.windows[rank].data[at : at + GREETING_BYTES])
+        for rank, greeting in zip(self._ranks, self._greetings[self.memory.meetings - 1 & 1], strict=True):
+            call.compare(rank, greeting)
+
+    def _starts_of(self, turn: int) -> list[int]:
+        """Not in a rank's own slot if the work is divided, too."""
+        return [self.slot(turn, 0 if self.size == 2 else (rank + 1) % self.size) for rank in range(self.size)]
 
 
-async def _whole(places: Places, vector: Vector, reduction: Reduction) -> None:
-    turn, length, windows = places.memory.meetings, len(vector), places.windows
-    at = places.lent(turn)
-    windows[places.rank].bytes(at, at + length)[:] = vector.data
-    places.greet()
-    await places.memory.meet()
-    places.compare()
-    vector.keep(0, length)
-    _combine([window.elements[at : at + length] for window in windows], vector.elements, reduction)
-    reduction.finish(vector.elements, places.size)
+async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
+    """Lend chunk after chunk whole, and reduce the one before."""
+    length, memory, last = len(vector), places.memory, None
+    chunks = [(0, length)] if length <= places.whole else pieces(0, length, places.whole)
+    places.greet(call)
+    for chunk in chunks:
+        _lend_whole(places, vector, chunk)
+        if last is not None:
+            _reduce_whole(places, vector, last, reduction)
+        await memory.meet()
+        if last is None:
+            places.compare(call)
+        last = chunk
+    _reduce_whole(places, vector, last, reduction)
 
 
-async def _in_chunks(places: Places, vector: Vector, reduction: Reduction) -> None:
+def _lend_whole(places: Places, vector: Vector, chunk: Range) -> None:
+    (low, high), at = chunk, places.starts(places.memory.meetings)[places.rank]
+    places.windows[places.rank].bytes(at, at + high - low)[:] = vector.bytes(low, high)
+
+
+def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+    """Reduce what all lent before the last meeting; the first two operands are read before anything is written."""
+    (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
+    operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
+    into = vector.elements[low:high]
+    if places.rank < 2:
+        operands[places.rank] = into
+    _combine(operands, into, reduction)
+    reduction.finish(into, places.size)
+
+
+async def _divided(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
     chunks = list(pieces(0, len(vector), places.most))
-    places.greet()
+    places.greet(call)
     for step in range(len(chunks) + 2):
         if step:
             await places.memory.meet()
         if step == 1:
-            places.compare()
+            places.compare(call)
         if step < len(chunks):
             _lend(places, vector, chunks[step])
         if 1 <= step <= len(chunks):
@@ -128,33 +156,30 @@ async def _in_chunks(places: Places, vector: Vector, reduction: Reduction) -> No
 
 def _lend(places: Places, vector: Vector, chunk: Range) -> None:
     """Copy all but this rank's own segment into its window."""
-    low, high = _segment(chunk, places.size, places.rank)
-    at, window = places.lent(places.memory.meetings) - chunk[0], places.windows[places.rank]
-    for start, stop in ((chunk[0], low), (high, chunk[1])):
-        window.bytes(at + start, at + stop)[:] = vector.bytes(start, stop)
+    turn, window = places.memory.meetings, places.windows[places.rank]
+    for rank in _others(places.rank, places.size):
+        low, high = _segment(chunk, places.size, rank)
+        at = places.slot(turn, rank)
+        window.bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
 def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce this rank's own segment into its window, finish it, and copy it home."""
+    """Reduce this rank's own segment, lent before the last meeting, into its own slot; finish it, and copy it home."""
     low, high = _segment(chunk, places.size, places.rank)
-    turn = places.memory.meetings
-    at, into = places.lent(turn - 1) - chunk[0], places.reduced(turn)
-    operands = [window.elements[at + low : at + high] for window in places.windows]
-    operands[places.rank] = vector.elements[low:high]
-    window = places.windows[places.rank]
-    mine = window.elements[into : into + high - low]
+    start = places.slot(places.memory.meetings - 1, places.rank)
+    stop = start + high - low
+    operands = [window.elements[start:stop] for window in places.windows]
+    mine, operands[places.rank] = operands[places.rank], vector.elements[low:high]
     _combine(operands, mine, reduction)
     reduction.finish(mine, places.size)
-    vector.keep(low, high)
-    vector.bytes(low, high)[:] = window.bytes(into, into + high - low)
+    vector.bytes(low, high)[:] = places.windows[places.rank].bytes(start, stop)
 
 
 def _take(places: Places, vector: Vector, chunk: Range) -> None:
     """Copy what the others have reduced home, beginning with the next rank's, so that not all read one at once."""
-    at = places.reduced(places.memory.meetings - 1)
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
-        vector.keep(low, high)
+        at = places.slot(places.memory.meetings - 2, rank)
         vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives._terms import Mismatch
+from collectives._terms import GREETING_BYTES, Mismatch
 from transports.local import world
 
 
@@ -37,21 +37,37 @@ def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
     assert all(array.tobytes() == exact.tobytes() for array in arrays)
 
 
-def test_short_and_long_arrays_follow_one_another_in_the_same_memory():
-    ends, lengths = world(3, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
-    arrays = [[np.full(length, rank + turn, "int64") for turn, length in enumerate(lengths)] for rank in range(3)]
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
+    ends, lengths = world(size, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
+    arrays = [[np.full(length, rank + turn, "int64") for turn, length in enumerate(lengths)] for rank in range(size)]
 
     async def rank(number):
-        group = Group(ends[number], range(3), 0, window=1 << 14)
+        group = Group(ends[number], range(size), 0, window=1 << 14)
         for array in arrays[number]:
             await all_reduce(group, array, "sum", "shared")
 
     async def main():
-        await asyncio.wait_for(asyncio.gather(*map(rank, range(3))), 30)
+        await asyncio.wait_for(asyncio.gather(*map(rank, range(size))), 30)
 
     asyncio.run(main())
     for row in arrays:
-        assert all((array == 3 + 3 * turn).all() for turn, array in enumerate(row))
+        assert all((array == sum(range(size)) + size * turn).all() for turn, array in enumerate(row))
+
+
+@pytest.mark.parametrize(("size", "length", "meetings"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
+def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meetings):
+    ends = world(size, lends=True)
+
+    async def rank(end):
+        group = Group(end, range(size), 0, window=(1 << 14) + 2 * GREETING_BYTES)  # two places of 2,048 elements
+        await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
+        return (await group.shared()).meetings
+
+    async def main():
+        return await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)
+
+    assert asyncio.run(main()) == [meetings] * size
 
 
 @pytest.mark.parametrize("others", [np.ones(5, "float32"), np.ones(4, "int32"), np.ones(300_000, "float32")])
