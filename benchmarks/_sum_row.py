@@ -91,14 +91,14 @@ class Row:
 
     def line(self) -> str:
         """As a row of the table."""
-        mpi, copy, floor = f"{'':28}", f"{'':5}", f"{'':5}"
+        mpi, limit, floor = f"{'':28}", f"{'':5}", f"{'':5}"
         if "mpi" in self.pairs:
-            mpi, copy = f"{self._spread('mpi')} {self.more_s * 1e6:+9.1f}", f"{self.ratio('copy'):5.2f}"
+            mpi, limit = f"{self._spread('mpi')} {self.more_s * 1e6:+9.1f}", f"{self.ratio('pass'):5.2f}"
             floor = f"{self.floor_s * 1e3:5.1f}"
         verdict = f"  short: {', '.join(self.short_of)}" if self.short_of else ""
         return (
             f"{self.dtype:8} {self.nbytes:9} {self.seconds * 1e6:9.1f} {self.algbw / 1e9:6.2f} {self.busbw / 1e9:6.2f} "
-            f"{mpi} {self._spread('gloo')} {copy} {self.late_s * 1e3:4.1f} "
+            f"{mpi} {self._spread('gloo')} {limit} {self.late_s * 1e3:4.1f} "
             f"{floor} {self.extra / MIB:5.1f} {self.per_byte:4.2f}{verdict}"
         )
 

@@ -1,4 +1,4 @@
-"""Those who sum an array over all ranks, for `benchmarks.all_reduce`, and the bare copy that no sum can beat.
+"""Those who sum an array over all ranks, for `benchmarks.all_reduce`, and the bare pass that no sum can beat.
 
 The one rule: each starts from the same contents and sums in place, so often at a time that sums never overflow.
 """
@@ -126,16 +126,14 @@ class ByGloo:
         self._distributed.destroy_process_group()
 
 
-class Copying:
-    """Read the array once and write as much once, on all ranks at a time: the least memory traffic of any sum."""
+class OnePass:
+    """Read the array once and write it once, in place, on all ranks at a time: no sum can move less memory.
 
-    def __init__(self) -> None:
-        self._into = np.empty(0, np.uint8)
+    A copy into another array moves half as much again: the processor reads what it is about to write.
+    """
 
     async def __call__(self, array: Any) -> None:
-        if self._into.nbytes != array.nbytes:
-            self._into = np.ones_like(array)
-        np.copyto(self._into, array)
+        np.multiply(array, 1, out=array)
 
 
 class Alone:

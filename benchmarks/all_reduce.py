@@ -1,4 +1,4 @@
-"""An all-reduce's time beside MPI's, gloo's and a bare copy's: `mpirun -n 4 python -m benchmarks.all_reduce`.
+"""An all-reduce's time beside MPI's, gloo's and a bare pass's: `mpirun -n 4 python -m benchmarks.all_reduce`.
 
 All sum the same arrays in interleaved rounds of one run; ours from a coroutine, while another task of the loop means to
 run every millisecond. After each sum all ranks compare their bits. MPI's rounds come first, in processes that hold
@@ -17,7 +17,8 @@ from math import log
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks._flags import flags
+import tyro
+
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
 from pipelined.launch import detect
@@ -33,7 +34,7 @@ HALVES = (MIB, 16 * MIB, 64 * MIB)
 NAP_S = 50e-6
 """Who has to wait for the others between two rounds leaves the core to them for so long at a time."""
 
-FIRST, SECOND = ("ours", "mpi", "copy", "alone"), ("ours", "gloo")
+FIRST, SECOND = ("ours", "mpi", "pass", "alone"), ("ours", "gloo")
 """Who takes part before and after torch.distributed is loaded."""
 
 
@@ -126,7 +127,7 @@ class Bench:
             sleep(NAP_S)
 
     def _check(self, name: str, contents: "Contents", calls: int) -> None:
-        if name in ("copy", "alone"):
+        if name in ("pass", "alone"):
             return
         checksums = self._comm.allgather(contents.checksum())
         if len(set(checksums)) > 1:
@@ -176,10 +177,10 @@ async def bench(options: Options) -> None:
 async def _bench(transport: Transport, options: Options) -> None:
     from mpi4py import MPI
 
-    from benchmarks._sums import Alone, ByGloo, ByMpi, Copying, Ours
+    from benchmarks._sums import Alone, ByGloo, ByMpi, OnePass, Ours
 
     comm = MPI.COMM_WORLD.Dup()
-    sums = {"ours": Ours(transport, options.algorithm), "mpi": ByMpi(comm), "copy": Copying(), "alone": Alone()}
+    sums = {"ours": Ours(transport, options.algorithm), "mpi": ByMpi(comm), "pass": OnePass(), "alone": Alone()}
     here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
@@ -191,7 +192,7 @@ async def _bench(transport: Transport, options: Options) -> None:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = flags(Options, "all_reduce")
+    options = tyro.cli(Options, prog="python -m benchmarks.all_reduce")
     launch = detect(os.environ)
     if launch.url != "mpi://" or (launch.world_size or 1) < 2:
         from pipelined.runtime import refuse
