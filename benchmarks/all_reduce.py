@@ -17,8 +17,7 @@ from math import log
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
+from benchmarks._flags import flags
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
 from pipelined.launch import detect
@@ -192,7 +191,7 @@ async def _bench(transport: Transport, options: Options) -> None:
 
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
-    options = tyro.cli(Options, prog="python -m benchmarks.all_reduce")
+    options = flags(Options, "all_reduce")
     launch = detect(os.environ)
     if launch.url != "mpi://" or (launch.world_size or 1) < 2:
         from pipelined.runtime import refuse

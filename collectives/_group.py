@@ -15,6 +15,7 @@ import numpy as np
 from collectives._alarm import Alarm
 from collectives._calling import Call
 from collectives._inquest import Statement
+from collectives._kept import Kept
 from collectives._links import Links
 from collectives._pieces import Range, pieces
 from collectives._terms import GREETING_BYTES
@@ -199,13 +200,11 @@ class Group:
             memory = self._memory[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
-    def kept(self, vector: Vector) -> memoryview:
-        """A copy of the vector's bytes, in memory that the group keeps for the next call."""
+    def keeping(self, vector: Vector) -> Kept:
+        """What keeps the vector's bytes, in memory that the group keeps for the next call."""
         if self._kept.nbytes < vector.nbytes:
             self._kept = np.empty(vector.nbytes, np.uint8)
-        copied = memoryview(self._kept)[: vector.nbytes]
-        copied[:] = vector.data
-        return copied
+        return Kept(vector, memoryview(self._kept)[: vector.nbytes])
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements; an empty one has no pieces."""

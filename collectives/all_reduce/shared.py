@@ -132,6 +132,7 @@ def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduc
     (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
     into = vector.elements[low:high]
+    vector.keep(low, high)
     if places.rank < 2:
         operands[places.rank] = into
     _combine(operands, into, reduction)
@@ -172,6 +173,7 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
     mine, operands[places.rank] = operands[places.rank], vector.elements[low:high]
     _combine(operands, mine, reduction)
     reduction.finish(mine, places.size)
+    vector.keep(low, high)
     vector.bytes(low, high)[:] = places.windows[places.rank].bytes(start, stop)
 
 
@@ -180,6 +182,7 @@ def _take(places: Places, vector: Vector, chunk: Range) -> None:
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
         at = places.slot(places.memory.meetings - 2, rank)
+        vector.keep(low, high)
         vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
 
 
