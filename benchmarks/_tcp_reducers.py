@@ -23,7 +23,7 @@ WARM_UP, CHANNEL, FAR_CHANNEL = 2, 1, 2
 
 async def measure(task: Task) -> list[tuple[int, Times]]:
     """For each size, the seconds of an all-reduce by each algorithm in each round; rank 0's are whole."""
-    async with await open_transport("tcp://") as transport:
+    async with await open_transport("tcp://" if task["unix"] else "tcp://?unix=no") as transport:
         join_gloo(task["folder"])
         ranks = range(transport.world_size)
         reduces = {name: ours(Group(transport, ranks, CHANNEL), name) for name in task["algorithms"]}

@@ -34,6 +34,8 @@ class Options:
     """How much is reduced in a turn."""
     most_repeats: int = 50
     """All-reduces in a turn, at most."""
+    unix: bool = True
+    """Let ours take Unix sockets, as ranks of one machine do by themselves; else they go over loopback as gloo's."""
     loop: Loop = "select"
     """The event loop of all ranks; uvloop where it is installed."""
     json: bool = False
@@ -83,10 +85,10 @@ def line(row: Row) -> str:
 def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.tcp_all_reduce")
-    names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop")
+    names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop", "unix")
     task = {name: getattr(options, name) for name in names}
     found = [row for ranks in options.ranks for row in rows(ranks, launch("benchmarks._tcp_reducers", ranks, task))]
-    print(json.dumps({"loop": options.loop, "rows": found}) if options.json else table(found))
+    print(json.dumps({"loop": options.loop, "unix": options.unix, "rows": found}) if options.json else table(found))
 
 
 if __name__ == "__main__":

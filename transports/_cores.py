@@ -9,30 +9,24 @@ import os
 import socket
 from collections.abc import Iterable
 
-from transports._errors import RendezvousError, WireError
+from transports._errors import WireError
 from transports._letters import read_letter, send_letter
 
 MOST_CORES = 1 << 13
 """What Linux can be built for."""
 
 
-async def cores_together(neighbours: Iterable[socket.socket], patience: float) -> int:
+async def cores_together(neighbours: Iterable[socket.socket]) -> int:
     """How many cores this rank and its neighbours may run on, each counted once; all of them call this.
 
     Args:
         neighbours: the sockets to the other ranks of this machine.
-        patience: seconds until a neighbour that says nothing is given up.
     Raises:
-        RendezvousError: a neighbour left, fell silent, or said what makes no sense.
+        ExceptionGroup: of what a neighbour that left, or said what makes no sense, brought about.
     """
     own = sorted(os.sched_getaffinity(0))
-    try:
-        async with asyncio.timeout(patience), asyncio.TaskGroup() as group:
-            told = [group.create_task(_exchange(sock, own)) for sock in neighbours]
-    except TimeoutError as error:
-        raise _left(f"it said nothing in {patience:g} s") from error
-    except ExceptionGroup as several:
-        raise _left(several.exceptions[0]) from several.exceptions[0]
+    async with asyncio.TaskGroup() as group:
+        told = [group.create_task(_exchange(sock, own)) for sock in neighbours]
     return len(set(own).union(*(task.result() for task in told)))
 
 
@@ -42,7 +36,3 @@ async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
     if not isinstance(told, list) or not all(type(core) is int and 0 <= core < MOST_CORES for core in told):
         raise WireError("cores that are no numbers; install one release on every rank")
     return told
-
-
-def _left(why: object) -> RendezvousError:
-    return RendezvousError(f"a rank of this machine left before all had met ({why}); see its own words")

@@ -36,6 +36,7 @@ class Place:
         one_machine: whether the launcher says that all ranks run here.
         store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
         machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
+        unix: whether those take Unix sockets, which are faster.
     """
 
     rank: int
@@ -48,10 +49,11 @@ class Place:
     one_machine: bool = False
     store: bool = False
     machine: str = field(default_factory=this_machine)
+    unix: bool = True
 
     @classmethod
     def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "Place":
-        """Read `tcp://[HOST:PORT][?wait=SECONDS]` and torchrun's variables; the URL's host and port win.
+        """Read `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
 
         Raises:
             ValueError: the URL makes no sense. RendezvousError: a variable is missing, or does not.
@@ -69,6 +71,7 @@ class Place:
             run=f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
             key=read_key(environ),
             wait=parse_wait(parts.query),
+            unix=parse_unix(parts.query),
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
             store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             machine=environ.get("PIPELINED_NODE") or this_machine(),
@@ -98,8 +101,8 @@ def parse_port(parts: SplitResult) -> int | None:
 def parse_wait(query: str) -> float:
     """The seconds of `?wait=`; what makes links slow has been taken out before, and nothing else is known there."""
     asked = parse_qs(query, keep_blank_values=True)
-    if unknown := set(asked) - {"wait"}:
-        known = ", ".join(("wait", *OPTIONS))
+    if unknown := set(asked) - {"wait", "unix"}:
+        known = ", ".join(("wait", "unix", *OPTIONS))
         raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
     text = asked.get("wait", [str(WAIT)])[-1]
     try:
@@ -109,6 +112,14 @@ def parse_wait(query: str) -> float:
     if not 0 < seconds < 1e6:
         raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write tcp://HOST:PORT?wait=60")
     return seconds
+
+
+def parse_unix(query: str) -> bool:
+    """Whether `?unix=` allows Unix sockets between ranks of one machine; said nothing, it does."""
+    text = parse_qs(query, keep_blank_values=True).get("unix", ["yes"])[-1]
+    if text not in ("yes", "no"):
+        raise ValueError(f"?unix= takes yes or no (got: {text!r}); write tcp://HOST:PORT?unix=no")
+    return text == "yes"
 
 
 def read_key(environ: Mapping[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Ranks as processes that hold one TCP connection to each other, on one machine or many.
+"""Ranks as processes that hold one connection to each other, on one machine (then it is a Unix socket) or many.
 
 The one rule: bytes are taken from the kernel as soon as they come, straight into the receiver's arrays where it has
 already asked, into fresh memory where it has not; so no send waits for a receive of another message. What would be too
@@ -17,7 +17,6 @@ from urllib.parse import SplitResult
 from transports._bare import BareBuffers
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
-from transports._cores import cores_together
 from transports._credit import credit_limit
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._incoming import Incoming
@@ -26,6 +25,7 @@ from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, MeetingPoint, meeting_point
 from transports._place import Place, this_machine
 from transports._rendezvous import gather
+from transports._settling import settle_in
 from transports._standing import Standing
 from transports._tcp_peer import TcpPeer
 from transports._vigil import Vigil
@@ -37,7 +37,7 @@ REASON_CHARACTERS = 4096
 
 
 async def open_url(parts: SplitResult) -> "Tcp":
-    """Open `tcp://[HOST:PORT][?wait=SECONDS]`; what the URL leaves out comes from torchrun's variables.
+    """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; what the URL leaves out comes from torchrun's variables.
 
     RANK and WORLD_SIZE say who this is, PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
@@ -49,16 +49,19 @@ async def open_url(parts: SplitResult) -> "Tcp":
     return await _meet(place, meeting_point(place))
 
 
-async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = (), unasked: int = 0) -> list["Tcp"]:
+async def world(
+    world_size: int, key: bytes = b"", machines: Sequence[str] = (), unasked: int = 0, unix: bool = False
+) -> list["Tcp"]:
     """All ranks of a world in this process, in order, over loopback; to be used on one event loop.
 
     Args:
         machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
         unasked: as for `Tcp`.
+        unix: whether ranks of one machine take Unix sockets, as those of several processes do.
     """
     point = InProcess()
     names = machines or [this_machine()] * world_size
-    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name) for rank, name in enumerate(names)]
+    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)]
     try:
         async with asyncio.TaskGroup() as group:
             found = [group.create_task(_meet(place, point, unasked)) for place in places]
@@ -68,11 +71,9 @@ async def world(world_size: int, key: bytes = b"", machines: Sequence[str] = (),
 
 
 async def _meet(place: Place, point: MeetingPoint, unasked: int = 0) -> "Tcp":
-    """Find the other ranks, and learn from those of this machine which cores there are for all of them."""
     peers = await gather(place, point)
-    here = [sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[place.rank]]
     try:
-        cores = await cores_together(here, place.wait)
+        cores = await settle_in(place, peers)
     except BaseException:
         for sock in peers.values():
             sock.close()

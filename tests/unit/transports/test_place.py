@@ -97,3 +97,15 @@ def test_a_key_that_cannot_be_read_is_an_authentication_error(tmp_path):
 def test_a_machine_is_what_the_environment_calls_it_or_one_for_all_processes_here():
     assert place("tcp://10.0.0.1:4000", BY_HAND).machine == place("tcp://10.0.0.2:4000", BY_HAND).machine != ""
     assert place("tcp://10.0.0.1:4000", BY_HAND | {"PIPELINED_NODE": "rack-7"}).machine == "rack-7"
+
+
+@pytest.mark.parametrize(
+    ("query", "unix"), [("", True), ("?unix=yes", True), ("?unix=no", False), ("?wait=5&unix=no", False)]
+)
+def test_unix_sockets_may_be_left_out(query, unix):
+    assert place(f"tcp://10.0.0.1:4000{query}", BY_HAND).unix == unix
+
+
+def test_a_word_that_is_neither_yes_nor_no_is_answered_with_both():
+    with pytest.raises(ValueError, match=r"\?unix= takes yes or no \(got: 'maybe'\)"):
+        place("tcp://10.0.0.1:4000?unix=maybe", BY_HAND)

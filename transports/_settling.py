@@ -1,0 +1,37 @@
+"""What the ranks of one machine arrange when all have met: whose cores they share, and by which sockets they talk.
+
+The one rule: letters on the sockets they have met on, in one order on all of them; whoever leaves meanwhile is named.
+"""
+
+import asyncio
+
+from transports._cores import cores_together
+from transports._errors import RendezvousError
+from transports._place import Place
+from transports._rendezvous import Peers
+from transports._shortcut import shortcuts
+
+
+async def settle_in(place: Place, peers: Peers) -> int:
+    """Put faster sockets in the place of those to ranks of this machine; all ranks call this.
+
+    Returns: the cores that the ranks of this machine may run on, together.
+    Raises:
+        RendezvousError: one of them left, fell silent for `place.wait` seconds, or said what makes no sense.
+    Cost: three small letters there and back with each rank of this machine.
+    """
+    here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[place.rank]}
+    try:
+        async with asyncio.timeout(place.wait):
+            cores = await cores_together(here.values())
+            if place.unix:
+                peers.update(await shortcuts(place.rank, here))
+    except TimeoutError as error:
+        raise _left(f"it said nothing in {place.wait:g} s") from error
+    except ExceptionGroup as several:
+        raise _left(several.exceptions[0]) from several.exceptions[0]
+    return cores
+
+
+def _left(why: object) -> RendezvousError:
+    return RendezvousError(f"a rank of this machine left before all had met ({why}); see its own words")
