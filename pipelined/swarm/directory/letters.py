@@ -66,7 +66,7 @@ def _unpack_checked(question: Question, most: int) -> dict[str, Any]:
     hooks = {"list_hook": count, "object_hook": count}
     try:
         told = msgpack.unpackb(question.blocks[0].data, strict_map_key=False, **sizes, **hooks)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
         raise ValueError(f"not a letter: {type(error).__name__} {error}".rstrip()) from error
     if not isinstance(told, dict):
         raise ValueError(f"a letter is a map (it is: {type(told).__name__})")

@@ -37,8 +37,8 @@ async def serve_directory(
     """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
 
     Args:
-        journal: a file from which it goes on after a restart; None: a restart would begin another directory, which
-            its clients refuse.
+        journal: a file from which it goes on after a restart, or a simulated machine's disk; None: a restart would
+            begin another directory, which its clients refuse.
         limits: on what is held and taken.
     Raises:
         UsageError: the file is no journal, or cannot be used.

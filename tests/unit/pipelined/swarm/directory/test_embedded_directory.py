@@ -1,16 +1,20 @@
 """The embedded directory and its clients when processes die, stop and come back, on the virtual clock and network."""
 
 import asyncio
+import warnings
+from contextlib import suppress
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory import (
+    Conflict,
     CutOff,
     EmbeddedDirectory,
+    Entry,
     Full,
     Limits,
     MemoryDisk,
@@ -18,6 +22,7 @@ from pipelined.swarm.directory import (
     letters,
     serve_directory,
 )
+from pipelined.swarm.directory.within import within
 from transports.endpoints import Refusal
 from transports.endpoints.virtual import VirtualNetwork
 
@@ -164,6 +169,61 @@ def test_whenever_it_is_killed_what_was_asked_once_happens_once(moment, write, s
     played(story, journal=MemoryDisk(pause), seed=seed, jitter=5e-4)
 
 
+FAULTS = st.sampled_from(["restart", "tear", "cut", "reset", "freeze", "freeze directory"])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 2.0), FAULTS, st.sampled_from(["one", "other"])), max_size=6), st.integers(0, 9)
+)
+def test_whatever_happens_to_whom_no_increment_is_lost_or_doubled(faults, seed):
+    """Two clients count the same key up; each remembers what it was told."""
+
+    async def count(party, told):
+        while len(told) < 12:
+            entry = (await party.read("n")).entries.get("n", Entry(b"0", 0))
+            with suppress(Conflict):
+                value = b"%d" % (int(entry.value) + 1)
+                told[await party.transact({"n": entry.revision}, {"n": value})] = value
+
+    async def befall(world, fault, name):
+        network, clock = world.network, world.clock
+        if fault == "restart":
+            await world.restart()
+        elif fault == "tear":
+            world.kill()
+            world.journal.data += b"\0\0\1\0torn" if world.journal.data else b""  # what is replaced is never torn
+            world.start()
+        elif fault == "cut":
+            network.cut(name, "directory")
+            await clock.sleep(3.0)
+            network.heal(name, "directory")
+        elif fault == "reset":
+            network.reset(name, "directory")
+        else:
+            frozen = "directory" if fault.endswith("directory") else name
+            network.freeze(frozen)
+            await clock.sleep(3.0)
+            network.thaw(frozen)
+
+    async def story(world):
+        told = {name: {} for name in ("one", "other")}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of torn journals
+            async with asyncio.TaskGroup() as tasks:
+                for name, mine in told.items():
+                    tasks.create_task(count(world.party(name), mine))
+                for pause, fault, name in faults:
+                    await world.clock.sleep(pause)
+                    await befall(world, fault, name)
+        every = sorted((told["one"] | told["other"]).items())
+        assert [value for _, value in every] == [b"%d" % n for n in range(1, 25)]
+
+    async def pause():
+        await VirtualClock().sleep(0.05)
+
+    played(story, journal=MemoryDisk(pause), seed=seed, delay=0.02, jitter=0.01)
+
+
 def test_after_a_restart_a_lease_lives_its_whole_time_again():
     async def story(world):
         holder, other = world.party("holder"), world.party("other")
@@ -292,6 +352,7 @@ LETTERS = [
     (letters.READ, (b"\x91" * 1000,), "not a letter"),
     (letters.READ, (b"\xdc\x00\x40" + b"\x90" * 64,), "not a letter: ValueError too many lists and maps (most: 4)"),
     (letters.READ, (b"\xdc\xff\xff" + bytes(65535),), "not a letter: ValueError 65535 exceeds max_array_len(100)"),
+    (letters.READ, (b"\x81\x90\x01",), "not a letter: TypeError"),
     (letters.READ, (msgpack.packb([1]),), "a letter is a map (it is: list)"),
     (letters.READ, (msgpack.packb({}),), "no whole number"),
     (letters.READ, letter(prefix=7), "a key is text (type: int)"),
@@ -318,6 +379,48 @@ def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks
         assert why in caught.value.facts["why"]
         assert (await world.party("one").read()).revision == 0
         assert not world.end.failed.done()
+
+    played(story)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(0, 3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELDS = [
+    "name",
+    "client",
+    "number",
+    "settled",
+    "prefix",
+    "after",
+    "wait",
+    "expect",
+    "put",
+    "delete",
+    "lease",
+    "seconds",
+]
+TOPICS = [letters.ENTER, letters.READ, letters.CHANGES, letters.TRANSACT, letters.GRANT, letters.RENEW, letters.REVOKE]
+ODD = st.binary(max_size=64) | st.dictionaries(st.sampled_from(FIELDS), PLAIN | st.just(1), min_size=3).map(
+    msgpack.packb
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(TOPICS), ODD), max_size=20))
+def test_no_letter_brings_a_directory_down(odd):
+    async def story(world):
+        stranger, one = world.network.endpoint("stranger"), world.party("one")
+        revision = await one.transact({}, {"a": b""})
+        for topic, block in odd:
+            with suppress(Refusal, TimeoutError):
+                await within(world.clock, 1.0, stranger.ask(SERVER, topic, block))
+        assert not world.end.failed.done()
+        assert (await one.read("a")).entries == {"a": Entry(b"", revision)}
 
     played(story)
 
