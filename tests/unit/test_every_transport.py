@@ -24,8 +24,15 @@ def run(scheme, size, clause):
         runner.run(main())
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("clause", EVERYWHERE)
+def cases():
+    """Each clause in worlds of two and three; 256 MiB go between two in every run, round three with --full."""
+    for clause in EVERYWHERE:
+        for size in (2, 3):
+            huge = "256_mib" in clause and size == 3
+            yield pytest.param(clause, size, marks=[pytest.mark.full] * huge)
+
+
+@pytest.mark.parametrize(("clause", "size"), [*cases()])
 @pytest.mark.parametrize("scheme", TOGETHER)
 def test_clause(scheme, clause, size):
     run(scheme, size, EVERYWHERE[clause])
