@@ -207,6 +207,19 @@ async def both_sides_hear_that_a_connection_was_closed(world):
     assert lost == [(b.address, b.incarnation), (a.address, a.incarnation)]
 
 
+async def who_calls_and_is_called_at_once_is_lost_once(world):
+    a, b = await pair(world, echo=echo)
+    a.answer("echo", echo)
+    await asyncio.gather(a.ask(b.address, "echo"), b.ask(a.address, "echo"))
+    lost, heard = [], asyncio.Event()
+    a.on_lost(lambda party: (lost.append(party), heard.set()))
+    await world.kill(b)
+    await heard.wait()
+    with pytest.raises(Unreachable):
+        await a.ask(b.address, "echo")
+    assert lost == [(b.address, b.incarnation)]
+
+
 async def who_answered_a_party_that_died_does_not_go_on(world):
     hold = Holding()
     a, b = await pair(world, hold=hold)

@@ -57,14 +57,14 @@ class Circle:
         self._towards.setdefault(there.address, connection)
 
     def leave(self, connection: Connected) -> None:
-        """A connection has ended: ask over another one, if there is one, and tell who wants to hear of it."""
+        """A connection has ended: ask over another with the same party, or tell who wants to hear that it is lost."""
         del self._connections[connection]
         there = connection.talk.there
         for address, towards in list(self._towards.items()):
             if towards is connection:
                 del self._towards[address]
                 self._replace(address)
-        if there is not None:
+        if there is not None and all(other.talk.there != there for other in self._connections):
             for hear in self._hearers:
                 hear(there)
 

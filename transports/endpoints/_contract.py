@@ -127,7 +127,10 @@ class Endpoint(ABC):
 
     @abstractmethod
     def on_lost(self, hear: Callable[[Party], None]) -> None:
-        """Call `hear` whenever the connection with a party breaks or is closed, whichever side had opened it."""
+        """Call `hear` whenever the connection with a party breaks or is closed, whichever side had opened it.
+
+        Two parties that call one another at the same moment have two connections; the last one counts.
+        """
 
     @property
     @abstractmethod
