@@ -1,8 +1,7 @@
-"""One task that asks a library without callbacks, again and again, which of its requests are done.
+"""When to ask a library without callbacks, again and again, which of its requests are done.
 
-The one rule: all outstanding requests are asked about in one call, and how soon to ask again depends on how long it
-has been quiet, on whether this rank is computing, and on how many ranks share the node's cores. Knows no MPI: it is
-given the function that tests requests.
+The one rule: how soon to ask again depends on how long it has been quiet, on whether this rank is computing, and on how
+many ranks share the node's cores. Knows no MPI; what is asked about, and who is told, is `transports._watched`.
 """
 
 import asyncio
@@ -13,9 +12,8 @@ from enum import IntEnum
 from typing import Any
 
 from transports._patience import Patience
+from transports._watched import Done, Test, Watched
 
-Done = Callable[[Any], None]
-Test = Callable[[list[Any]], list[tuple[int, Any]]]
 FEW = 8
 URGENT_POLLS = 4
 
@@ -32,19 +30,15 @@ class Poller:
     """Watches requests until they are done.
 
     Args:
-        test: given the requests, returns (index, outcome) of those done now; an outcome that is an exception is a
-            failure. It never blocks.
+        test: as `Watched` takes it.
         patience: how long to nap.
         doze: told, one poll before the first nap, that this rank must be rung to hear of anything at once; and that it
             polls without naps again.
     """
 
     def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
-        self._test, self._patience, self._doze = test, patience, doze
+        self._watched, self._patience, self._doze = Watched(test), patience, doze
         self._loop = asyncio.get_running_loop()
-        self._listen: Callable[[], bool] = lambda: False
-        self._requests: list[Any] = []
-        self._dones: list[Done] = []
         self._turns: list[asyncio.Future] = []
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
@@ -55,18 +49,17 @@ class Poller:
         self._woken = False
         self._urgent = 0
         self._stopped = False
-        self._failure: Exception | None = None
         self._active = self._loop.time()
 
     @property
     def requests(self) -> list[Any]:
         """What is being watched now."""
-        return list(self._requests)
+        return list(self._watched.requests)
 
     @property
     def failure(self) -> Exception | None:
         """Why nothing is watched any more, if that is so."""
-        return self._failure
+        return self._watched.failure
 
     @property
     def gentle(self) -> bool:
@@ -75,30 +68,19 @@ class Poller:
 
     def listen(self, listen: Callable[[], bool]) -> None:
         """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
-        self._listen = listen
+        self._watched.listen(listen)
 
     def watch(self, request: Any, done: Done) -> None:
         """Call `done(outcome)` once the request is done; at once if the poller has given up."""
-        if self._failure is not None:
-            done(self._failure)
-            return
-        self._requests.append(request)
-        self._dones.append(done)
-        self.wake()
+        self._watched.watch(request, done)
+        if self._watched.requests:
+            self.wake()
 
     def watch_all(self, requests: Sequence[Any], done: Done) -> None:
         """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
-        outcomes: list[Any] = []
-
-        def one_done(outcome: Any) -> None:
-            outcomes.append(outcome)
-            if len(outcomes) == len(requests):
-                done(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), outcome))
-
-        for request in requests:
-            self.watch(request, one_done)
-        if not requests:
-            done(self._failure)
+        self._watched.watch_all(requests, done)
+        if self._watched.requests:
+            self.wake()
 
     def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future:
         """A future of what `watch_all` would tell; cancelling it leaves the requests watched.
@@ -122,24 +104,11 @@ class Poller:
     def turn(self) -> asyncio.Future:
         """A future that is done after the next poll, or at once if there will be none."""
         turn = self._loop.create_future()
-        if self._failure is None:
+        if self.failure is None:
             self._turns.append(turn)
         else:
             turn.set_result(None)
         return turn
-
-    def poll(self) -> bool:
-        """Ask once about all requests and for news; call what was to be called; say whether anything happened."""
-        news = self._listen()
-        finished = self._test(self._requests) if self._requests else []
-        if not finished:
-            return news
-        dones = [(self._dones[index], outcome) for index, outcome in finished]
-        for index in sorted([index for index, _ in finished], reverse=True):
-            del self._requests[index], self._dones[index]
-        for done, outcome in dones:
-            done(outcome)
-        return True
 
     def linger(self, over: Callable[[], bool]) -> None:
         """Poll right here for a moment, for what comes sooner than the loop's turns would notice it.
@@ -148,7 +117,7 @@ class Poller:
         """
         end = self._loop.time() + self._time_to_spare
         while not over() and self._loop.time() < end:
-            self.poll()
+            self._watched.poll()
 
     def spin(self, look: Callable[[], Any], most: float = math.inf) -> Any:
         """The same for one request that is not watched yet: what `look` says, asked once or until it is not None.
@@ -165,7 +134,7 @@ class Poller:
 
     @property
     def _time_to_spare(self) -> float:
-        return 0.0 if self._computing or len(self._requests) > FEW else self._patience.linger
+        return 0.0 if self._computing or len(self._watched.requests) > FEW else self._patience.linger
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
@@ -179,28 +148,31 @@ class Poller:
             self._next.cancel()
 
     def _tick(self) -> None:
-        """Poll once and set the timer for the next time."""
+        """Poll once and set the timer for the next time; whoever the news is for goes on before that."""
         self._napping = False
         try:
-            if self._look():
-                self._active, self._rung = self._loop.time(), False
+            news = self._look()
         except Exception as error:
             resolve(self._over, error)
             return
         self._take_turn()
         if self._stopped:
             resolve(self._over, None)
-            return
-        quiet, asleep = self._loop.time() - self._active, self._woken and not self._requests
-        self._rest(self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep))
+        elif news:
+            self._active, self._rung, self._napping = self._loop.time(), False, True
+            self._next = self._loop.call_soon(self._rest)
+        else:
+            self._rest()
 
     def _look(self) -> bool:
         """Poll; a few times where somebody waits urgently, for a turn of the loop takes longer than several polls."""
         times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
-        return any(self.poll() for _ in range(times))
+        return any(self._watched.poll() for _ in range(times))
 
-    def _rest(self, pause: float) -> None:
+    def _rest(self) -> None:
         """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
+        quiet, asleep = self._loop.time() - self._active, self._woken and not self._watched.requests
+        pause = self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
         dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
         self._napping = pause > 0 and self._dozing == dozing
         self._stir(dozing)
@@ -221,10 +193,7 @@ class Poller:
 
     def fail(self, error: Exception) -> list[Any]:
         """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
-        self._failure = self._failure or error
-        requests, dones, self._requests, self._dones = self._requests, self._dones, [], []
-        for done in dones:
-            done(self._failure)
+        requests = self._watched.fail(error)
         self._take_turn()
         self.stop()
         return requests

@@ -304,6 +304,20 @@ def test_a_rank_says_how_it_dozes():
     assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
 
 
+def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
+    said = []
+
+    async def work(poller, library):
+        waiting = poller.wait("a")
+        waiting.add_done_callback(lambda future: said.append("goes on"))
+        library.outcomes["a"] = 1
+        await waiting
+        await poller.turn()
+
+    poll(work, Patience(keen=0, shortest=1000, longest=1000), said.append)
+    assert said[0] == "goes on"
+
+
 def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_crowded_node():
     said, news = [], []
 
