@@ -71,21 +71,33 @@ class TorchDevice(Device):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {name}")
 
     async def _compute(self, op: str, work: Callable[[], T]) -> T:
-        running = asyncio.get_running_loop().run_in_executor(self._thread, self._finish, work)
+        """Hand the work over and back with one turn of the loop each: an executor's futures take three."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[T, None] | tuple[None, BaseException]] = loop.create_future()
+        running = self._thread.submit(lambda: loop.call_soon_threadsafe(_settle, done, self._finish(work)))
         try:
-            return await asyncio.shield(running)
+            result, error = await done
         except asyncio.CancelledError:
-            await asyncio.wait([running], timeout=PATIENCE_S)
+            await asyncio.wait([asyncio.wrap_future(running)], timeout=PATIENCE_S)
             raise
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or it and this frame would keep each other, and the work's tensors, alive
+        return result  # type: ignore[return-value]
 
-    def _finish(self, work: Callable[[], T]) -> T:
+    def _finish(self, work: Callable[[], T]) -> tuple[T, None] | tuple[None, BaseException]:
         """Run the work to its end: a GPU's kernels are waited for here, in the thread, not on the loop."""
-        result = work()
-        if self.name != "cpu":
-            import torch
+        try:
+            result = work()
+            if self.name != "cpu":
+                import torch
 
-            torch.cuda.synchronize(self.name)
-        return result
+                torch.cuda.synchronize(self.name)
+        except BaseException as error:
+            return None, error
+        return result, None
 
     def close(self) -> None:
         """Take no more work; what has begun and was given up is not waited for."""
@@ -106,3 +118,9 @@ class TimedDevice(Device):
     async def _compute(self, op: str, work: Callable[[], Any]) -> Any:
         await self.clock.sleep(self.seconds.get(op, 0.0))
         return work()
+
+
+def _settle(done: "asyncio.Future[Any]", outcome: object) -> None:
+    """Tell who waits, if somebody still does."""
+    if not done.done():
+        done.set_result(outcome)

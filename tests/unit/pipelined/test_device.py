@@ -58,6 +58,47 @@ def test_cancelled_work_is_finished_before_the_cancellation_passes():
     assert asyncio.run(main()) == [True]
 
 
+@pytest.mark.parametrize(("raised", "seen"), [(ValueError, ValueError), (StopIteration, RuntimeError)])
+def test_what_work_raises_comes_out_of_the_run(raised, seen):
+    """A future refuses to hold a StopIteration: whoever waited for one would wait for ever."""
+
+    async def main():
+        device = TorchDevice("cpu", RealClock())
+
+        def work():
+            raise raised("broken")
+
+        try:
+            async with asyncio.timeout(20):
+                with pytest.raises(seen, match=r"broken|StopIteration"):
+                    await device.run("forward", work)
+                return await device.run("forward", lambda: "on")
+        finally:
+            device.close()
+
+    assert asyncio.run(main())[0] == "on"
+
+
+def test_work_that_was_given_up_ends_by_itself():
+    """Its loop is gone by then, and nobody is told."""
+
+    async def main():
+        task = asyncio.ensure_future(device.run("forward", lambda: (started.set(), go.wait(30), over.set())))
+        await asyncio.to_thread(started.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    device = TorchDevice("cpu", RealClock())
+    started, go, over = threading.Event(), threading.Event(), threading.Event()
+    asyncio.run(main())
+    go.set()
+    assert over.wait(30)
+    device.close()
+
+
 def test_the_hint_says_busy_only_while_work_runs():
     async def main():
         hints = []
