@@ -6,10 +6,11 @@ moment do they keep two, each asking over its own.
 """
 
 import asyncio
+import ipaddress
 import os
 import secrets
 import socket
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, parse_qsl
 
 from transports._door import Door
 from transports._errors import AuthenticationError, RendezvousError
@@ -22,22 +23,35 @@ from transports.endpoints._common import CommonEndpoint
 from transports.endpoints._connection import Connection
 from transports.endpoints._contract import Party, Unreachable
 from transports.endpoints._desk import MOST_UNDER_WAY
-from transports.endpoints._greeting import SAME_KEY, call, identity, party, why_turned_away, written
+from transports.endpoints._greeting import SAME_KEY, SCHEME, call, identity, party, read, why_turned_away, written
+
+USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
 
 async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
-    """Open `tcp://HOST:PORT`, port 0 for any free one; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
+    """Open `tcp://HOST:PORT[?listen=HOST:PORT]`; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
     Raises:
         ValueError: the URL makes no sense. See `open_at` for the others.
     """
-    if not parts.hostname or parts.path or parts.query:
-        raise ValueError(f"no place to listen at in {parts.geturl()!r}; write tcp://HOST:PORT, port 0 for any")
-    return await open_at((parts.hostname, parse_port(parts) or 0), read_key(os.environ), shape)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    listening = options.pop("listen", None)
+    if not parts.hostname or parts.path or options:
+        raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
+    place = parts.hostname, parse_port(parts) or 0
+    try:
+        behind = None if listening is None else read(f"{SCHEME}{listening}")
+    except ValueError as error:
+        raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
+    return await open_at(place, read_key(os.environ), shape, behind=behind)
 
 
 async def open_at(
-    place: Address, key: bytes = b"", shape: Shape | None = None, most_under_way: int = MOST_UNDER_WAY
+    place: Address,
+    key: bytes = b"",
+    shape: Shape | None = None,
+    most_under_way: int = MOST_UNDER_WAY,
+    behind: Address | None = None,
 ) -> "TcpEndpoint":
     """Listen at a host and port, the ones by which others reach this party.
 
@@ -45,28 +59,33 @@ async def open_at(
         key: the shared secret; empty for none, and then nothing leaves this machine.
         shape: of the links to all others.
         most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
+        behind: where to listen instead, if what comes to `place` is passed on to there.
     Raises:
         AuthenticationError: the address can be reached from other machines and there is no key.
         RendezvousError: no such address, or it is taken.
     """
     try:
         host = (await resolve(*place))[0][0]
-        _check(host, key)
-        listener = listen(reachable((host, place[1])))
+        if is_anywhere(host):
+            raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
+        at = reachable((host, place[1])) if behind is None else (await resolve(*behind))[0]
+        if not key and not (is_loopback(at[0]) and is_loopback(host)):
+            raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
+        listener = listen(at)
     except OSError as error:
+        where = place if behind is None else behind
         raise RendezvousError(
-            f"cannot listen there ({told(error)}; host: {place[0]}, port: {place[1]}); choose another address"
+            f"cannot listen there ({told(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
-    end = TcpEndpoint((host, listener.getsockname()[1]), listener, key, shape, most_under_way)
+    own = host, place[1] or listener.getsockname()[1]
+    end = TcpEndpoint(own, listener, key, shape, most_under_way)
     await end.listen()
     return end
 
 
-def _check(host: str, key: bytes) -> None:
-    if host in ("0.0.0.0", "::"):
-        raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
-    if not key and not is_loopback(host):
-        raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
+def is_anywhere(host: str) -> bool:
+    """Whether a numeric address means every interface."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
 class TcpEndpoint(CommonEndpoint):

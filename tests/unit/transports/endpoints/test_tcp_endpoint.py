@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import sys
 
 import numpy as np
@@ -92,6 +93,7 @@ def test_the_key_comes_from_the_environment(monkeypatch):
         ("tcp://127.0.0.1:0/path", "write tcp://HOST:PORT"),
         ("tcp://127.0.0.1:0?speed=1", "write tcp://HOST:PORT"),
         ("tcp://127.0.0.1:0?delay=fast", "takes a number"),
+        ("tcp://127.0.0.1:0?listen=nowhere", r"\?listen= takes HOST:PORT \(got: 'nowhere'\)"),
         ("virtual://name", "VirtualNetwork"),
     ],
 )
@@ -105,6 +107,43 @@ def test_an_address_at_which_nobody_can_ask_is_refused(host, monkeypatch):
     monkeypatch.setenv("PIPELINED_KEY", "key")
     with pytest.raises(RendezvousError, match="name the address"):
         run(open_endpoint(f"tcp://{host}:0"))
+
+
+def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
+    """As behind a router that passes a port on, which a relay of bytes does here."""
+
+    async def scenario():
+        async def relay(reader, writer):
+            onward, back = await asyncio.open_connection("127.0.0.1", behind)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pump(reader, back))
+                group.create_task(pump(onward, writer))
+
+        async def pump(reader, writer):
+            while data := await reader.read(MEBI):
+                writer.write(data)
+            writer.close()
+
+        relayed = await asyncio.start_server(relay, "127.0.0.1", 0)
+        behind = free_port()
+        place = relayed.sockets[0].getsockname()
+        async with relayed, opened() as other, await open_at(place, KEY, behind=("127.0.0.1", behind)) as here:
+            here.answer("echo", echo)
+            assert read(here.address) == place
+            assert (await other.ask(here.address, "echo", note="through")).note == "through"
+
+    run(scenario())
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_without_a_key_nobody_listens_behind_loopback_for_other_machines(monkeypatch):
+    monkeypatch.delenv("PIPELINED_KEY", raising=False)
+    with pytest.raises(AuthenticationError, match="no key is shared"):
+        run(open_endpoint("tcp://127.0.0.1:29500?listen=0.0.0.0:29500"))
 
 
 def test_a_port_that_is_taken_is_named():
@@ -265,6 +304,7 @@ def test_answers_that_are_not_read_keep_their_places():
 CHILD = """
 import asyncio
 import signal
+import socket
 import sys
 from transports.endpoints import Answer, open_endpoint
 
