@@ -30,4 +30,4 @@ def test_the_figures_are_the_codes():
         f"Beyond {LEAST_COMPACTED >> 20} MiB",
         MAGIC.decode().strip(),
     )
-    assert [figure for figure in figures if figure not in TEXT] == []
+    assert [figure for figure in figures if figure not in " ".join(TEXT.split())] == []

@@ -15,7 +15,7 @@ from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directo
 from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.round_trip import RoundTrip
-from transports.endpoints import Endpoint, Party
+from transports.endpoints import Answer, Endpoint, Party, Question
 
 
 class EmbeddedDirectory(Directory):
@@ -43,6 +43,7 @@ class EmbeddedDirectory(Directory):
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
         endpoint.on_lost(self._lost)
+        endpoint.answer(letters.ALIVE, self._say_alive)
 
     async def read(self, prefix: str = "") -> View:
         self._limits.check_prefix(prefix)
@@ -126,6 +127,10 @@ class EmbeddedDirectory(Directory):
             yield number
         finally:
             del self._open[number]
+
+    async def _say_alive(self, question: Question) -> Answer:
+        """Nobody else answers for this incarnation."""
+        return Answer(note=self._caller.endpoint.incarnation)
 
     def _lost(self, party: Party) -> None:
         addresses = {self._caller.address, self._entered and self._entered["address"]}

@@ -18,6 +18,8 @@ TOPIC = "directory."
 ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
     TOPIC + each for each in ("enter", "read", "changes", "transact", "grant", "renew", "revoke")
 )
+ALIVE = TOPIC + "alive"
+"""What the directory asks a client: who it is; answered with its incarnation as a note."""
 ANOTHER, STOPPING = "another directory", "stopping"
 OVERHEAD = 64
 """Bytes that a key takes in a question at most, beside itself and its value."""

@@ -68,6 +68,10 @@ class Machine:
             raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
         return self._leases.renew(lease, now)
 
+    def lives(self, lease: int) -> bool:
+        """Whether there is such a lease."""
+        return lease in self._leases
+
     def revoke(self, lease: int) -> None:
         """It is gone with its keys, if it was not before."""
         if lease in self._leases:

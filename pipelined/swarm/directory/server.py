@@ -1,8 +1,8 @@
 """The embedded directory itself: a machine, its journal, and an endpoint that is asked.
 
 The rule: nobody is told what may still be forgotten: every answer waits until all deeds before it are in the journal.
-Time is this process's own. A lease belongs to who granted or renewed it last; when the connection with it breaks, it
-has the grace that it asked for, some round trips as it observed them, to come back and renew.
+Time is this process's own. A lease is held by who asked for it or renewed it last. When a connection with its holder
+breaks, it is asked whether it lives; until it says so or renews, its leases have only the grace that it asked for.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from pipelined.swarm.directory.letters import Asking
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.machine import Machine
 from pipelined.swarm.directory.within import within
+from transports import TransportError
 from transports.endpoints import Answer, Endpoint, Handler, Party, Question, Refusal
 
 LATE_S = 0.1
@@ -59,14 +60,15 @@ class _Server:
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
         self._holders: dict[int, tuple[Party, float]] = {}
+        self._tasks = asyncio.TaskGroup()
         self._changed, self._hurried = Bell(), Bell()
         self._stopped = False
 
     async def run(self) -> NoReturn:
         """Answer, write the journal, and end leases."""
-        self._open()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with self._tasks as tasks:
+                self._open()
                 tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
                 tasks.create_task(self._end_leases(), name="end the directory's leases")
         except BaseExceptionGroup as several:
@@ -149,31 +151,45 @@ class _Server:
         return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
 
     async def _grant(self, asking: Asking) -> Told:
+        grace = asking.time("grace")
         lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
-        self._hold(lease, asking)
+        self._hold(lease, asking.asker, grace)
         self._hurried.ring()
         return {"lease": lease}
 
     async def _renew(self, asking: Asking) -> Told:
-        lease = asking.whole("lease")
+        lease, grace = asking.whole("lease"), asking.time("grace")
         self._machine.renew(lease, self._clock.now())
-        self._hold(lease, asking)
+        self._hold(lease, asking.asker, grace)
         return {}
 
     async def _revoke(self, asking: Asking) -> Told:
         self._machine.revoke(asking.whole("lease"))
         return {}
 
-    def _hold(self, lease: int, asking: Asking) -> None:
-        """From now on the lease is its asker's."""
-        self._holders[lease] = asking.asker, asking.time("grace")
+    def _hold(self, lease: int, holder: Party, grace: float) -> None:
+        """From now on this is who is asked whether it lives."""
+        if self._machine.lives(lease):
+            self._holders[lease] = holder, grace
 
     def _lost(self, party: Party) -> None:
-        """The connection with a party broke: its leases end soon, if it does not come back."""
-        for lease, (holder, grace) in self._holders.items():
-            if holder == party:
-                self._machine.hurry(lease, self._clock.now() + grace)
+        """A connection with a party broke, perhaps not the only one."""
+        held = {lease: grace for lease, (holder, grace) in self._holders.items() if holder == party}
+        if not held or self._stopped:
+            return
+        for lease, grace in held.items():
+            self._machine.hurry(lease, self._clock.now() + grace)
         self._hurried.ring()
+        self._tasks.create_task(self._look_after(party, max(held.values())), name=f"ask whether {party.address} lives")
+
+    async def _look_after(self, party: Party, grace: float) -> None:
+        """Ask a party whether it lives; if it does, so do its leases."""
+        with suppress(TransportError, TimeoutError):
+            answer = await within(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
+            if answer.note != party.incarnation:
+                return
+            for lease in [lease for lease, (holder, _) in self._holders.items() if holder == party]:
+                self._machine.renew(lease, self._clock.now())
 
     def _catch_up(self) -> None:
         """End what has run out, unless this process did not run while it should have heard of renewals."""

@@ -117,6 +117,34 @@ def test_a_holder_whose_connection_breaks_comes_back_in_time():
     played(story)
 
 
+def test_a_broken_connection_takes_nothing_from_who_answers_over_another():
+    """The directory may see a connection break long after its holder has, which renewed in between."""
+
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        lease = await holder.grant(60.0)
+        revision = await holder.transact({}, {"peer": b""}, lease=lease)
+        for _ in range(3):
+            world.network.reset("holder", "directory")
+            await world.clock.sleep(1.0)  # nobody renews
+        assert set((await other.read()).entries) == {"peer"}
+        assert 58.5 < await gone_after(world, other, "peer", revision) < 60.1
+
+    played(story)
+
+
+def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_self():
+    async def story(world):
+        holder, other = world.party("holder"), world.party("other")
+        lease = await holder.grant(60.0)
+        revision = await holder.transact({}, {"peer": b""}, lease=lease)
+        world.network.kill("holder")
+        await world.party("holder").read()
+        assert await gone_after(world, other, "peer", revision) < 0.5
+
+    played(story)
+
+
 def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
     async def story(world):
         one, other = world.party("one"), world.party("other")
@@ -191,7 +219,7 @@ def test_whatever_happens_to_whom_no_increment_is_lost_or_doubled(faults, seed):
             await world.restart()
         elif fault == "tear":
             world.kill()
-            world.journal.data += b"\0\0\1\0torn" if world.journal.data else b""  # what is replaced is never torn
+            world.journal.data += bytes(8) if world.journal.data else b""  # what is replaced is never torn
             world.start()
         elif fault == "cut":
             network.cut(name, "directory")
@@ -343,7 +371,7 @@ def test_many_changes_are_told_in_several_answers():
 
 def letter(**told):
     """One block, from the first client of a directory in its first life."""
-    return (msgpack.packb({"name": 1, "client": 1, "number": 0, "settled": 0, **told}),)
+    return (msgpack.packb({"name": 1, "client": 1, "number": 0, "settled": 0, "grace": 1.0, **told}),)
 
 
 LETTERS = [
@@ -361,6 +389,7 @@ LETTERS = [
     (letters.CHANGES, letter(prefix="", after=0, wait=float("nan")), "no length of time"),
     (letters.GRANT, letter(seconds=1e9), "seconds: 1000000000.0"),
     (letters.GRANT, letter(seconds=1.0, number=-1), "no whole number"),
+    (letters.GRANT, letter(seconds=1.0, grace=float("inf")), "grace is no length of time"),
     (letters.RENEW, letter(lease=True), "no whole number"),
     (letters.TRANSACT, letter(), "expects and puts maps"),
     (letters.TRANSACT, letter(expect={}, put={1: b""}, delete=[]), "a key is text"),

@@ -14,6 +14,9 @@ class Deaf:
     def on_lost(self, hear):
         pass
 
+    def answer(self, topic, handler):
+        pass
+
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:7000", "virtual://directory"])
 def test_an_address_is_where_an_embedded_one_is_asked(url):
