@@ -76,11 +76,12 @@ class Contest:
         return [ends for largest, ends in ranked if largest <= SLACK * ranked[0][0]][:most]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TokenRows:
-    """The contest's data as a pipeline's feed."""
+    """The contest's data as a pipeline's feed; a step's rows are drawn once, as the other contender draws them."""
 
     contest: Contest
+    drawn: tuple[int, torch.Tensor] | None = None
 
     def inputs(self, step: int, microbatch: int) -> torch.Tensor:
         """Ids (B, T)."""
@@ -91,7 +92,9 @@ class TokenRows:
         return self._rows(step, microbatch)[:, 1:]
 
     def _rows(self, step: int, microbatch: int) -> torch.Tensor:
-        return self.contest.rows(step)[microbatch * self.contest.batch :][: self.contest.batch]
+        if self.drawn is None or self.drawn[0] != step:
+            self.drawn = step, self.contest.rows(step)
+        return self.drawn[1][microbatch * self.contest.batch :][: self.contest.batch]
 
 
 class CutGPT2(GPT2):
