@@ -173,6 +173,7 @@ def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
     played(story, journal=MemoryDisk())
 
 
+@settings(max_examples=50)
 @given(moment=st.floats(0.0, 0.02), write=st.floats(0.0, 0.004), seed=st.integers(0, 5))
 def test_whenever_it_is_killed_what_was_asked_once_happens_once(moment, write, seed):
     async def story(world):
@@ -435,7 +436,7 @@ ODD = st.binary(max_size=64) | st.dictionaries(st.sampled_from(FIELDS), PLAIN | 
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from(TOPICS), ODD), max_size=20))
 def test_no_letter_brings_a_directory_down(odd):
     async def story(world):
