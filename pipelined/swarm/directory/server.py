@@ -70,12 +70,13 @@ class _Server:
             async with self._tasks as tasks:
                 self._open()
                 tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
-                tasks.create_task(self._end_leases(), name="end the directory's leases")
+                try:
+                    await self._end_leases()
+                finally:
+                    self._stopped = True
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from several
-        finally:
-            self._stopped = True
-        raise AssertionError("neither ends by itself")
+        raise AssertionError("leases never end ending")
 
     def _open(self) -> None:
         answers = {

@@ -16,6 +16,7 @@ from pipelined.swarm.directory import (
     EmbeddedDirectory,
     Entry,
     Full,
+    JournalError,
     Limits,
     MemoryDisk,
     kept,
@@ -351,6 +352,33 @@ def test_what_the_directory_holds_is_bounded():
             await one.grant(1.0)
 
     played(story, limits=Limits(entries=2, leases=1))
+
+
+class FillingDisk(MemoryDisk):
+    """Has room until it is full."""
+
+    full = False
+
+    async def append(self, data):
+        if self.full:
+            raise JournalError("no room")
+        await super().append(data)
+
+
+def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_was_told():
+    async def story(world):
+        one = world.party("one", patience=2.0)
+        revision = await one.transact({}, {"a": b"1"})
+        world.journal.full = True
+        with pytest.raises(CutOff):
+            await one.transact({}, {"a": b"2"})
+        with pytest.raises(JournalError, match="no room"):
+            await world.lives[0]
+        world.journal.full = False
+        await world.restart()
+        assert (await world.party("fresh").read()).entries == {"a": Entry(b"1", revision)}
+
+    played(story, journal=FillingDisk())
 
 
 def test_many_changes_are_told_in_several_answers():
