@@ -61,7 +61,7 @@ class Group:
         channel: int,
         links: Links | None = None,
         piece: int = 2 << 20,
-        window: int = 2 << 20,
+        window: int = (2 << 20) + 2 * GREETING_BYTES,
         patience: float = 0.1,
         intact: bool | None = None,
     ):
