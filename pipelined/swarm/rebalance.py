@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 PERIOD_S = 300.0
 """Seconds between two looks (SWARM, section 4.3)."""
 JITTER = 0.1
-BAND_PEERS, BAND_SHARE = 0.5, 0.01
+BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """What the stage that gives must have to spare beyond the peer itself: parts of a peer, and of all that it has."""
 
 Stage = Mapping[str, float | None]
@@ -86,19 +86,17 @@ class _State(NamedTuple):
 
     Args:
         speeds: of its peers.
-        used: how much of their summed speed is in use.
+        capacity: the sum of them.
+        used: how much of it is in use.
         queue: mean load, not cut off at 1.
         serving: peers that are not on their way.
     """
 
     speeds: Mapping[str, float]
+    capacity: float
     used: float
     queue: float
     serving: int
-
-    @property
-    def capacity(self) -> float:
-        return sum(self.speeds.values())
 
     @property
     def load(self) -> float:
@@ -108,8 +106,8 @@ class _State(NamedTuple):
         """Whether it stays below a load without this peer, with some to spare."""
         if self.serving < 2:
             return False
-        own, capacity = self.speeds[peer], self.capacity
-        left = capacity - own - max(BAND_PEERS * own, BAND_SHARE * capacity)
+        own = self.speeds[peer]
+        left = self.capacity - own - max(BAND_PEERS * own, BAND_SHARE * self.capacity)
         return load == float("inf") or self.used <= load * left
 
 
@@ -126,7 +124,7 @@ def _states(stages: Sequence[Stage], speeds: Mapping[str, float]) -> list[_State
 def _state(stage: Stage, speeds: Mapping[str, float], work: float) -> _State:
     loads = _measured(stage)
     mean = _mean(speeds.values(), 1.0)
-    return _State(speeds, work * mean, _mean(loads.values(), 0.0), len(loads))
+    return _State(speeds, sum(speeds.values()), work * mean, _mean(loads.values(), 0.0), len(loads))
 
 
 def _work(stage: Stage, speeds: Mapping[str, float]) -> float | None:
@@ -137,6 +135,7 @@ def _work(stage: Stage, speeds: Mapping[str, float]) -> float | None:
 
 
 def _speeds(stage: Stage, speeds: Mapping[str, float]) -> dict[str, float]:
+    """Of every peer; those that are not known are like the mean of those that are."""
     mean = _mean([speeds[peer] for peer in stage if peer in speeds], 1.0)
     return {peer: speeds.get(peer, mean) for peer in stage}
 

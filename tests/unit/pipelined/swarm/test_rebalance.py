@@ -60,7 +60,8 @@ def test_the_least_loaded_peer_of_the_least_loaded_stage_goes_to_the_most_loaded
         ([3, 1, 1], 1),
         ([7, 1, 1], 4),
         ([100, 102], 0),
-        ([100, 103], 1),
+        ([100, 106], 0),
+        ([100, 107], 1),
         ([10, 5, 3, 2], 5),
     ],
 )
@@ -78,8 +79,8 @@ def test_a_balanced_swarm_moves_nobody(sizes):
 
 @given(SIZES, st.data())
 def test_noise_moves_nobody_in_a_balanced_swarm(sizes, data):
-    """With eight peers or fewer at a stage, measured loads may be off by 5 percent."""
-    stages, speeds = swarm([min(max(sizes), 8)] * len(sizes))
+    """Measured loads may be off by 5 percent."""
+    stages, speeds = swarm([max(sizes)] * len(sizes))
     loads = fluid(stages, speeds)
     noisy = [{peer: load * data.draw(st.floats(0.95, 1.0)) for peer, load in stage.items()} for stage in loads]
     assert moves(noisy) == []
@@ -89,7 +90,7 @@ def test_noise_moves_nobody_in_a_balanced_swarm(sizes, data):
 def test_it_converges_to_even_stages_by_the_fewest_moves(sizes):
     stages, speeds = swarm(sizes)
     done = settle(stages, speeds)
-    assert max(map(len, stages)) - min(map(len, stages)) <= 3, "half a peer, or a hundredth of a stage"
+    assert max(map(len, stages)) - min(map(len, stages)) <= 3, "half a peer, or a twentieth of a stage"
     assert len(done) <= sum(max(0, size - sum(sizes) // len(sizes)) for size in sizes)
     assert len({move.peer for move in done}) == len(done), "nobody moves twice"
 
@@ -109,7 +110,8 @@ def test_a_stage_that_costs_more_gets_more_peers(sizes, data):
     loads = [len(stage) / cost for stage, cost in _costed(stages, costs)]
     poorest = min(range(len(stages)), key=loads.__getitem__)
     for stage, cost in _costed(stages, costs):
-        assert len(stage) < 2 or (len(stage) - 1.6) / cost <= loads[poorest] * 1.02, "it could have given another"
+        left = len(stage) - 1 - max(0.5, 0.05 * len(stage))
+        assert len(stage) < 2 or left / cost <= loads[poorest] * (1 + 1e-9), "it could have given another"
 
 
 @given(SIZES, st.data())
