@@ -56,7 +56,7 @@ class Holding:
         coding: Coding,
     ):
         self.name, self.index, self.stage, self.step = name, index, stage, step
-        self.load = Load(device.clock)
+        self.load, self.done = Load(device.clock), {"forwards": 0, "backwards": 0}
         self.donor = Donor(stage, device)
         self._rules, self._device, self._endpoint, self._coding = rules, device, endpoint, coding
         self._ledger, self._handing_over = Ledger(), False
@@ -250,6 +250,7 @@ class Holding:
 
         with self.load.one():
             result, *_ = await self._device.run(op, current)
+        self.done[f"{op}s"] += 1
         return result
 
     async def _which(self, question: Question) -> Microbatch:

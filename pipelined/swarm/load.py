@@ -31,6 +31,10 @@ class Load:
         self._since, self._area = self._seen, 0.0
         return mean
 
+    def told(self) -> dict[str, float]:
+        """The present state, for whoever looks on."""
+        return {"waiting": self.waiting}
+
     def _change(self, by: int) -> None:
         now = self._clock.now()
         self._area += self.waiting * (now - self._seen)

@@ -156,10 +156,10 @@ class StagePeer:
         return Peer(self.name, self._endpoint.address, place.incarnation, index, phase, self._rules.digest, heir)
 
     async def _hand_over(self, place: Standing) -> None:
-        """Give what was counted to another peer of the stage; where there is none, stay until it counts."""
-        holding = self.holding
+        """Give what was counted to another peer of the stage; where there is none, stay until it counts, if it can."""
+        holding, roster = self.holding, self._roster
         await self._say(place, Phase.LEAVING)
-        while holding.counted and await holding.follow(self._roster.head):
+        while holding.counted and roster.trainers and not roster.cut_off and await holding.follow(self._roster.head):
             heir = await self._find_heir(holding)
             if heir is not None:
                 await self._say(place, Phase.LEAVING, heir=heir)
@@ -203,6 +203,7 @@ class StagePeer:
         for topic, (method, most_bytes) in topics.items():
             self._endpoint.answer(topic, self._for_us(method), most_bytes)
         self._endpoint.answer("announce", self._announce)
+        self._endpoint.answer("status", self._status)
 
     def _for_us(self, method: Callable[[Holding], Handler]) -> Handler:
         async def answer(question: Question) -> Answer:
@@ -213,6 +214,18 @@ class StagePeer:
             return await method(self.holding)(question)
 
         return answer
+
+    async def _status(self, question: Question) -> Answer:
+        """What this peer does, for whoever looks on."""
+        holding, endpoint = self.holding, self._endpoint
+        held = {} if holding is None else {"step": holding.step, "counted": holding.counted, **holding.load.told()}
+        done = {"forwards": 0, "backwards": 0} if holding is None else holding.done
+        traffic = {
+            "sent": endpoint.bytes_sent,
+            "received": endpoint.bytes_received,
+            "rejected": dict(endpoint.rejected),
+        }
+        return Answer(note={**held, **done, **traffic, "cut_off": self._roster.cut_off})
 
     async def _announce(self, question: Question) -> Answer:
         """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""

@@ -19,7 +19,7 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
 from pipelined.swarm.trainer import Data, Trainer
 from pipelined.swarm.wiring import Wiring
-from transports.endpoints import Endpoint
+from transports.endpoints import Answer, Endpoint, Question
 
 
 class PeerProcess:
@@ -92,7 +92,12 @@ class TrainerProcess:
         Raises: the first error of any of its parts.
         """
         self._endpoint.answer("work", self.leadership.work)
+        self._endpoint.answer("status", self._status)
         await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
+
+    async def _status(self, question: Question) -> Answer:
+        leading = {"leads": self.leadership.left is not None, "left": self.leadership.left}
+        return Answer(note={**self.trainer.status(), **leading, "cut_off": self.roster.cut_off})
 
     async def _over(self) -> None:
         last, roster = self._steps, self.roster

@@ -8,7 +8,9 @@ through here as it is, coded or not.
 Source: SWARM, section 3.2 and Appendix C.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 from pipelined.clock import Clock
@@ -23,6 +25,8 @@ from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.wiring import Wiring
 from transports.endpoints import Answer, Endpoint, Party, Refusal, Unreachable
 
+MOST_PAUSE_S = 10.0
+"""How long at most until a banned peer is asked again to announce itself."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
 """The inputs of the first stage and the labels of the last, from the name alone."""
 
@@ -52,7 +56,8 @@ class Trainer:
         self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
         self._asking = Asking(endpoint, roster)
         self._patience = {(stage, which): Patience() for stage in range(stages) for which in get_args(Pass)}
-        self.done = 0
+        self.done, self.answers = 0, Counter[str]()
+        self._unheard = set[Party]()
 
     async def run(self, incarnation: int) -> None:
         """Train under this incarnation until cancelled."""
@@ -60,6 +65,14 @@ class Trainer:
             self._tasks.create_task(self._follow())
             for slot in range(self._slots):
                 self._tasks.create_task(self._work(incarnation, slot))
+
+    def status(self) -> dict[str, Any]:
+        """What it has done, for whoever looks on: microbatches, answers by peer, and bans in seconds by address."""
+        return {
+            "done": self.done,
+            "answers": dict(self.answers),
+            "banned": {name: round(left, 3) for name, left in self._wiring.banned(self._clock.now()).items()},
+        }
 
     async def _follow(self) -> None:
         """Tell the wiring who serves."""
@@ -149,18 +162,27 @@ class Trainer:
             took = self._clock.now() - began
             self._wiring.observe(party, topic, took)
             patience.observe(took)
+            self.answers[peer.name] += 1
             return peer, answer
 
     def _ban(self, peer: Peer, party: Party) -> None:
         """Ask this peer no more until it announces itself again, and ask it to."""
         self._wiring.ban(party, self._clock.now())
-        self._tasks.create_task(self._ask_to_announce(peer))
+        if party not in self._unheard:
+            self._unheard.add(party)
+            self._tasks.create_task(self._ask_to_announce(peer, party))
 
-    async def _ask_to_announce(self, peer: Peer) -> None:
+    async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
+        """Ask until it has, or is gone: who cannot be reached now may be later, and knows of no ban."""
+        pause = RETRY_S
         try:
-            await self._asking.ask(peer, "announce")
-        except (Ended, Refusal):
-            return
+            while self._roster.is_here(peer) and self._party(peer) == party:
+                with suppress(Ended, Refusal):
+                    await self._asking.ask(peer, "announce")
+                await self._roster.next_change(pause)
+                pause = min(2 * pause, MOST_PAUSE_S)
+        finally:
+            self._unheard.discard(party)
 
     async def _pick(self, stage: int, topic: Pass) -> Peer:
         """The peer whose turn it is; waits while the stage has none."""

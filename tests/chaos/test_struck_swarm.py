@@ -1,0 +1,61 @@
+"""Real processes over TCP, struck in each phase of a step: what remains trains as one process does, to the bit."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.swarm.real_swarm import check, train
+
+PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "piece", "summed", "commit")
+
+
+def drawn(seed):
+    """One fault for a peer of each stage, and sometimes one for a trainer."""
+    draw = random.Random(seed)
+    faults = {}
+    for stage in range(3):
+        name, phase, times = f"s{stage}{draw.choice('ab')}", draw.choice(PHASES), draw.randint(1, 6)
+        faults[name] = f"{phase}:{times}:{draw.choice(['SIGKILL', 'SIGSTOP'])}"
+    if draw.random() < 0.5:
+        faults["t0"] = f"microbatch:{draw.randint(3, 12)}:SIGKILL"
+    return faults
+
+
+def struck(faults, late=()):
+    everyone, trainers = asyncio.run(train(faults, late))
+    check(everyone, trainers, faults)
+
+
+@pytest.mark.timeout(120)
+def test_a_swarm_that_is_struck_everywhere_changes_no_bit():
+    """A donor dies as it gives its state, a member as it sums, a trainer at work; a peer stops as it computes."""
+    faults = {
+        "s0a": "chunk:1:SIGKILL",
+        "s1a": "piece:2:SIGKILL",
+        "s2a": "backward:3:SIGSTOP",
+        "t0": "microbatch:9:SIGKILL",
+    }
+    struck(faults, late=["s0d"])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_swarm_struck_in_any_phase_changes_no_bit(phase, times, name):
+    struck({"s1a": f"{phase}:{times}:{name}"})
+
+
+@pytest.mark.full
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("seed", range(30))
+def test_a_swarm_struck_at_more_random_moments_changes_no_bit(seed):
+    struck(drawn(seed))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(90)
+def test_donors_struck_while_they_give_their_state_are_replaced():
+    struck({"s0a": "chunk:1:SIGKILL", "s1a": "manifest:1:SIGKILL"}, late=["s0d", "s1d"])

@@ -1,0 +1,116 @@
+"""One real process of a swarm of exact stages: `python -m tests.swarm.exact_process ROLE ADDRESS NAME [FAULT]`.
+
+A peer tells of every step that it takes with which weights. A fault names a phase, how often it has to begin first, and
+a signal that the process then sends itself: `piece:2:SIGKILL`, `backward:5:SIGSTOP`. So each phase can be hit for sure.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.swarm import donor, holding, trainer
+from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from tests.swarm.exact import ExactStage, data
+from transports import new_event_loop
+from transports.endpoints import open_endpoint
+
+STAGES, BATCH, STEPS = 3, 12, 6
+LEASE_S = 1.0
+RULES = Rules(
+    model="exact", stages=STAGES, batch=BATCH, samples=BATCH, lease_s=LEASE_S, rebalance_s=0.0, codec="", sums_codec=""
+)
+SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
+
+PHASES = {
+    "forward": (holding.Holding, "forward"),
+    "backward": (holding.Holding, "backward"),
+    "acknowledged": (holding.Load, "_change"),  # every other one is at the end of some work, before its answer leaves
+    "prepare": (holding.Holding, "prepare"),
+    "reduce": (holding.Holding, "reduce"),
+    "piece": (holding.Round, "take"),
+    "summed": (holding, "digest_of"),
+    "commit": (holding.Holding, "follow"),
+    "manifest": (donor.Donor, "manifest"),
+    "chunk": (donor.Donor, "chunk"),
+    "microbatch": (trainer.Trainer, "_through"),
+}
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def strike_at(fault):
+    """Let this process send itself a signal when a phase begins for the n-th time."""
+    phase, times, name = fault.split(":")
+    owner, method = PHASES[phase]
+    original, left = getattr(owner, method), [int(times)]
+
+    def struck(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            say("struck", phase, name)
+            os.kill(os.getpid(), getattr(signal, name))
+        return original(*args, **kwargs)
+
+    setattr(owner, method, struck)
+
+
+def tell_steps():
+    """Let a peer tell the weights of each step that it takes."""
+    original = ExactStage.apply
+
+    def apply(self, step, total, scale):
+        original(self, step, total, scale)
+        say("took", step + 1, self.index, self.weights.tobytes().hex())
+
+    ExactStage.apply = apply
+
+
+async def coordinator():
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        say("at", endpoint.address)
+        await serve_directory(endpoint, RealClock())
+
+
+async def peer(address, name):
+    clock = RealClock()
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        directory = EmbeddedDirectory(endpoint, address, clock)
+        stage = int(name[1]) if name[0] == "s" else None
+        device = TimedDevice(SECONDS, clock)
+        process = PeerProcess(name, build, RULES, endpoint, directory, clock, device, stage, threads=False)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.peer.leave)
+        await process.run()
+
+
+def build(index):
+    stage = ExactStage(index, STAGES)
+    stage.index = index
+    return stage
+
+
+async def train(address, name):
+    clock = RealClock()
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        directory = EmbeddedDirectory(endpoint, address, clock)
+        await TrainerProcess(name, data, RULES, endpoint, directory, clock, slots=3, steps=STEPS).run()
+    say("done")
+
+
+def main(role, address="", name="", fault=""):
+    tell_steps()
+    if fault:
+        strike_at(fault)
+    work = {"coordinator": coordinator, "peer": lambda: peer(address, name), "train": lambda: train(address, name)}
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work[role]())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

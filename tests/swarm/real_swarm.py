@@ -1,0 +1,96 @@
+"""A swarm of real processes over TCP: three stages of three peers, two trainers, a coordinator; each with its fault.
+
+What the peers tell of their steps is held to one process, to the bit.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tests.launching import ROOT
+from tests.swarm.exact import Reference
+from tests.swarm.exact_process import BATCH, STAGES, STEPS
+
+PEERS = [f"s{stage}{letter}" for stage in range(STAGES) for letter in "abc"]
+
+
+class Process:
+    """One of its processes, and what it said."""
+
+    def __init__(self, name, child):
+        self.name, self.child, self.said = name, child, []
+
+    async def listen(self, begun):
+        """Take down what it says; `begun` is set when it has taken a step."""
+        while line := await self.child.stdout.readline():
+            words = line.decode().split()
+            self.said.append(words)
+            if words[0] == "took":
+                begun.set()
+            if words[0] == "struck" and words[2] == "SIGSTOP":
+                await self._go_on()
+
+    async def _go_on(self):
+        """A stopped process is let go on once the others have seen that it is silent."""
+        await asyncio.sleep(3.0)
+        self.child.send_signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def process(*words):
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.swarm.exact_process",
+        *words,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield Process(words[2] if len(words) > 2 else words[0], child)
+    finally:
+        if child.returncode is None:
+            child.send_signal(signal.SIGCONT)
+            child.kill()
+        await child.wait()
+
+
+async def train(faults, late=()):
+    """Train to the last step while faults befall; returns every process.
+
+    Args:
+        faults: by name of a peer ("s0a" … "s2c") or trainer ("t0", "t1"), as `exact_process` takes them.
+        late: peers that come when training has begun.
+    """
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(process("coordinator"))
+        address = (await coordinator.child.stdout.readline()).decode().split()[1]
+        start = lambda role, name: stack.enter_async_context(process(role, address, name, faults.get(name, "")))  # noqa: E731
+        everyone, begun = [await start("peer", name) for name in PEERS], asyncio.Event()
+        trainers = [await start("train", name) for name in ("t0", "t1")]
+        async with asyncio.TaskGroup() as tasks:
+            listening = [tasks.create_task(each.listen(begun)) for each in [*everyone, *trainers]]
+            for name in late:
+                await begun.wait()
+                everyone.append(await start("peer", name))
+                listening.append(tasks.create_task(everyone[-1].listen(begun)))
+            await asyncio.gather(*(each.child.wait() for each in trainers if each.name not in faults))
+            for task in listening:
+                task.cancel()
+        return everyone, trainers
+
+
+def check(everyone, trainers, faults):
+    """Every step that any peer took is that of one process; the last was taken at each stage; trainers ended well."""
+    reference = Reference(STAGES, BATCH)
+    taken = [words for each in everyone for words in each.said if words[0] == "took"]
+    for _, step, stage, weights in taken:
+        assert weights == reference.weights(int(step), int(stage)).tobytes().hex(), (step, stage)
+    assert {int(stage) for _, step, stage, _ in taken if int(step) == STEPS} == set(range(STAGES))
+    for name, fault in faults.items():
+        (struck,) = [each for each in [*everyone, *trainers] if each.name == name]
+        assert ["struck", fault.split(":")[0], fault.split(":")[2]] in struck.said, f"{name} was not struck: {fault}"
+    assert all(each.child.returncode == 0 for each in trainers if each.name not in faults)
