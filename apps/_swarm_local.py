@@ -1,0 +1,126 @@
+"""`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one.
+
+The one rule: none outlives this process: children are asked to end, then made to, and each dies with its parent.
+"""
+
+import asyncio
+import ctypes
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+
+from rich.live import Live
+
+from apps._swarm_config import Local, Place
+from apps._swarm_look import look
+from apps._swarm_run import entered
+from apps._swarm_status import EVERY_S
+from apps._swarm_table import table
+from pipelined.nursery import Nursery
+from pipelined.swarm.directory import CutOff
+
+PR_SET_PDEATHSIG = 1
+PARTING_S = 10.0
+"""How long children that were asked to end may take."""
+
+
+class ChildFailed(Exception):
+    """A process of the swarm ended with an error."""
+
+
+async def local(flags: Local, say: Callable[[str], None]) -> None:
+    """Train to the last step.
+
+    Raises:
+        ChildFailed: a trainer did; what it printed says why.
+    """
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-")))
+        journal = flags.journal or folder / "journal"
+        coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal)]))
+        address = (await coordinator.stdout.readline()).decode().split()[-1]
+        say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
+        at = ["--coordinator", address, "--listen", f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")]
+        peers = [["serve", *at, "--name", f"peer{number}"] for number in range(flags.peers)]
+        trainers = [
+            ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
+        ]
+        everyone = [await stack.enter_async_context(_child(words)) for words in [*peers, *trainers]]
+        async with Nursery() as tasks:
+            watching = tasks.create_task(_watch(address, everyone, say))
+            await _all_done(everyone[len(peers) :])
+            watching.cancel()
+
+
+def _training(flags: Local, number: int) -> list[str]:
+    words = ["--tokenizer", flags.tokenizer, "--slots", str(flags.slots)]
+    if flags.data:
+        words += ["--data", *map(str, flags.data)]
+    if flags.metrics is not None and number == 0:
+        words += ["--metrics", str(flags.metrics)]
+    for entry in fields(flags.subject):
+        value = getattr(flags.subject, entry.name)
+        if value != entry.default:
+            words += [f"--{entry.name.replace('_', '-')}", str(value)]
+    return words
+
+
+@asynccontextmanager
+async def _child(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of the swarm, which is over when the block is."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
+    )
+    try:
+        yield child
+    finally:
+        await _end(child)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        child.terminate()
+        try:
+            async with asyncio.timeout(PARTING_S):
+                await child.communicate()
+        except TimeoutError:
+            child.kill()
+            await child.communicate()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _all_done(trainers: Sequence[asyncio.subprocess.Process]) -> None:
+    for trainer in trainers:
+        code = await trainer.wait()
+        if code:
+            raise ChildFailed(f"a trainer ended with {code}; what it printed says why")
+
+
+async def _watch(address: str, everyone: Sequence[asyncio.subprocess.Process], say: Callable[[str], None]) -> None:
+    """Pass on what the children say, and show the swarm where somebody looks."""
+    async with Nursery() as tasks:
+        live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
+        for child in everyone:
+            tasks.create_task(_pass_on(child, live.console.print if live else say))
+        if live is not None:
+            with live:
+                async with entered(Place(coordinator=address)) as (endpoint, directory):
+                    while True:
+                        try:
+                            live.update(table(await look(endpoint, directory)))
+                        except CutOff:
+                            say("the coordinator does not answer")
+                        await asyncio.sleep(EVERY_S)
+
+
+async def _pass_on(child: asyncio.subprocess.Process, say: Callable[[str], None]) -> None:
+    while line := await child.stdout.readline():
+        say(line.decode(errors="replace").rstrip())

@@ -1,0 +1,140 @@
+"""The processes of a swarm, each from its flags to its end: coordinator, peer, trainer.
+
+Whoever comes waits for the directory, finds there what is trained (the first trainer says it), and refuses to take part
+in anything else. SIGTERM asks a peer to hand over and leave, and a trainer or coordinator to end.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from apps._swarm_config import Coordinator, Place, Serve, Told, Train, differences
+from apps._swarm_data import feed_of
+from apps._swarm_metrics import follow_steps
+from apps._text import read_text
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.errors import UsageError
+from pipelined.nursery import Nursery
+from pipelined.swarm.directory import Conflict, Directory, open_directory, serve_directory
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from transports import TransportError
+from transports.endpoints import Endpoint, open_endpoint
+
+SUBJECT = "subject"
+"""The directory's key of what is trained."""
+
+
+async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
+    """Be the directory until asked to end."""
+    async with await _endpoint(flags.listen) as endpoint:
+        say(f"coordinator at {endpoint.address}")
+        await _until_asked(serve_directory(endpoint, RealClock(), flags.journal))
+
+
+async def serve(flags: Serve, say: Callable[[str], None]) -> None:
+    """Be a peer until asked to leave."""
+    async with entered(flags.place) as (endpoint, directory):
+        told = await _what_is_trained(directory)
+        from apps._swarm_subject import rules_of, training_of
+        from pipelined.swarm.torch_stage import TorchStage
+
+        training = await asyncio.to_thread(training_of, told)
+        rules, clock = rules_of(told, training), RealClock()
+        device = TorchDevice(flags.device, clock)
+        name = flags.place.name or _own_name()
+
+        def build(index: int) -> TorchStage:
+            say(f"{name}: stage {index}")
+            return TorchStage(training, index, flags.device)
+
+        process = PeerProcess(name, build, rules, endpoint, directory, clock, device, flags.stage)
+        say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
+        _on_request(process.peer.leave)
+        await process.run()
+
+
+async def train(flags: Train, say: Callable[[str], None]) -> None:
+    """Be a trainer until the last step stands, or asked to end."""
+    subject = flags.subject
+    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    mine = Told(subject, text.tokenizer.vocab_size, text.digest)
+    async with entered(flags.place) as (endpoint, directory):
+        from apps._swarm_subject import rules_of, training_of
+
+        training = await asyncio.to_thread(training_of, mine)
+        await _agree(directory, mine)
+        rules, name = rules_of(mine, training), flags.place.name or _own_name()
+        process = TrainerProcess(
+            name, feed, rules, endpoint, directory, RealClock(), slots=flags.slots, steps=subject.steps
+        )
+        say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
+        async with Nursery() as tasks:
+            telling = tasks.create_task(
+                follow_steps(process.roster, training.recipe.rate, subject.batch * subject.seq, flags.metrics, say)
+            )
+            await _until_asked(process.run())
+            telling.cancel()
+
+
+async def _agree(directory: Directory, mine: Told) -> None:
+    """Say what is trained, or find that it is this."""
+    try:
+        await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack()})
+    except Conflict as error:
+        theirs = Told.unpack(error.found[SUBJECT].value)
+        if theirs != mine:
+            fact = f"this swarm trains something else ({differences(mine, theirs)})"
+            raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
+
+
+async def _what_is_trained(directory: Directory) -> Told:
+    """Read it, and wait for the first trainer to say it."""
+    view = await directory.read(SUBJECT)
+    if SUBJECT not in view.entries:
+        async for changes in directory.watch(SUBJECT, view.revision):
+            for change in changes:
+                if change.entry is not None:
+                    return Told.unpack(change.entry.value)
+    return Told.unpack(view.entries[SUBJECT].value)
+
+
+@asynccontextmanager
+async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
+    """An endpoint, and the swarm's directory."""
+    async with await _endpoint(place.listen) as endpoint:
+        async with open_directory(place.directory or place.coordinator, endpoint, RealClock()) as directory:
+            yield endpoint, directory
+
+
+async def _endpoint(url: str) -> Endpoint:
+    try:
+        return await open_endpoint(url)
+    except (ValueError, TransportError) as error:
+        raise UsageError(f"--listen {url}: {error}") from error
+
+
+async def _until_asked(work: Coroutine[Any, Any, Any]) -> None:
+    """Run this until it ends or somebody asks this process to."""
+    task = asyncio.ensure_future(work)
+    _on_request(task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if asyncio.current_task().cancelling():
+            raise
+
+
+def _on_request(act: Callable[[], Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        loop.add_signal_handler(number, act)
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

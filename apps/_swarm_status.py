@@ -1,0 +1,38 @@
+"""`python -m apps.swarm status`: look once, or again and again."""
+
+import asyncio
+from contextlib import ExitStack
+
+from rich.console import Console
+from rich.live import Live
+
+from apps._swarm_config import Status
+from apps._swarm_look import look
+from apps._swarm_run import entered
+from apps._swarm_table import table
+from apps._swarm_web import Web, as_json
+
+EVERY_S = 1.0
+
+
+async def show(flags: Status) -> None:
+    """Print what a swarm looks like; with --watch or --web for as long as one likes."""
+    async with entered(flags.place) as (endpoint, directory):
+        with ExitStack() as stack:
+            web = stack.enter_context(Web(flags.web)) if flags.web is not None else None
+            if web is not None:
+                print(f"page at {web.address}", flush=True)
+            live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch else None
+            while True:
+                seen = await look(endpoint, directory)
+                if live is not None:
+                    live.update(table(seen))
+                elif flags.json:
+                    print(as_json(seen))
+                elif web is None:
+                    Console().print(table(seen))
+                if web is not None:
+                    web.last = seen
+                if live is None and web is None:
+                    return
+                await asyncio.sleep(EVERY_S)

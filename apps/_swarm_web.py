@@ -1,0 +1,128 @@
+"""A look at a swarm over HTTP, read only: a page, a JSON object, and metrics as Prometheus reads them.
+
+The one rule: a request is answered from the last look and touches nothing; the server knows no swarm. It listens on
+127.0.0.1 alone.
+"""
+
+import html
+import json
+import math
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import TracebackType
+
+from rich.console import Console
+
+from apps._swarm_look import Look
+from apps._swarm_table import table
+
+PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
+<style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
+
+
+class Web:
+    """A context in which the page is served.
+
+    Args:
+        port: 0 for any free one.
+
+    Attributes:
+        address: of the page.
+        last: the look that is shown.
+    """
+
+    def __init__(self, port: int):
+        self.last: Look | None = None
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), _answering(lambda: self.last))
+        self.address = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> "Web":
+        self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _answering(last: Callable[[], Look | None]) -> type[BaseHTTPRequestHandler]:
+    class Answering(BaseHTTPRequestHandler):
+        timeout = 5  # a silent caller keeps a thread, not for long
+
+        def do_GET(self) -> None:
+            known = {
+                "/": ("text/html", page),
+                "/status.json": ("application/json", as_json),
+                "/metrics": ("text/plain", metrics),
+            }
+            look = last()
+            if self.path not in known or look is None:
+                return self.send_error(404 if self.path not in known else 503)
+            kind, render = known[self.path]
+            body = render(look).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    return Answering
+
+
+def page(look: Look) -> str:
+    """The look as a page that renews itself."""
+    console = Console(width=140, record=True, file=_Nowhere())
+    console.print(table(look))
+    return PAGE.format(html.escape(console.export_text()))
+
+
+def as_json(look: Look) -> str:
+    """The look as one JSON object; what is no number is null."""
+    return json.dumps(_plain(look))
+
+
+def metrics(look: Look) -> str:
+    """The look as Prometheus reads it."""
+    return "".join(f"{line}\n" for line in _metrics(look))
+
+
+def _metrics(look: Look) -> Iterator[str]:
+    for name in ("step", "loss", "norm"):
+        if look[name] is not None:
+            yield f"# TYPE swarm_{name} gauge"
+            yield f"swarm_{name} {look[name]}"
+    for name in ("waiting", "counted", "forwards", "backwards", "sent", "received"):
+        yield f"# TYPE swarm_peer_{name} gauge"
+        for peer in look["peers"]:
+            if name in peer:
+                yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",stage="{peer["stage"]}"}} {peer[name]}'
+    yield "# TYPE swarm_peer_rejected counter"
+    for peer in look["peers"]:
+        for reason, count in peer.get("rejected", {}).items():
+            yield f'swarm_peer_rejected{{peer="{_label(peer["name"])}",reason="{_label(reason)}"}} {count}'
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Nowhere:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing to do."""

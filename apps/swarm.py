@@ -1,0 +1,78 @@
+"""Train with a swarm of unreliable machines: `python -m apps.swarm local --peers 6 --stages 3`.
+
+    coordinator   be the directory: who is a member, which step stands
+    serve         join as a peer
+    train         run a trainer
+    local         all of it on this machine, with a live view
+    status        show a swarm
+
+The way in: read the flags, then one coroutine a process. Torch is imported only by who needs it.
+"""
+
+import asyncio
+import sys
+from typing import Annotated
+
+from apps._swarm_config import Coordinator, Local, Serve, Status, Train
+from pipelined.ending import end_process, hush, tell
+from pipelined.errors import UsageError
+from pipelined.runtime import complaint
+from transports import new_event_loop
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+PROGRAM = "python -m apps.swarm"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code (0 done or asked to end, 1 failure, 2 usage, 130 interrupted)."""
+    try:
+        flags = _parse(sys.argv[1:] if arguments is None else arguments)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_work(flags))
+    except UsageError as error:
+        tell(complaint(error, PROGRAM))
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        hush()
+    return DONE
+
+
+def _parse(arguments: list[str]) -> Coordinator | Serve | Train | Local | Status:
+    import tyro
+
+    def named(kind: type, name: str) -> type:
+        return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
+
+    kinds = named(Coordinator, "coordinator"), named(Serve, "serve"), named(Train, "train")
+    every = kinds[0] | kinds[1] | kinds[2] | named(Local, "local") | named(Status, "status")
+    return tyro.cli(every, args=arguments, prog=PROGRAM, config=(tyro.conf.OmitArgPrefixes,))
+
+
+async def _work(flags: Coordinator | Serve | Train | Local | Status) -> None:
+    if isinstance(flags, Local):
+        from apps._swarm_local import local
+
+        return await local(flags, _say)
+    if isinstance(flags, Status):
+        from apps._swarm_status import show
+
+        return await show(flags)
+    from apps import _swarm_run
+
+    match flags:
+        case Coordinator():
+            await _swarm_run.coordinate(flags, _say)
+        case Serve():
+            await _swarm_run.serve(flags, _say)
+        case Train():
+            await _swarm_run.train(flags, _say)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,67 @@
+"""What a swarm is told: refused where it cannot be, kept in the directory as it was, and read there with suspicion."""
+
+import json
+
+import pytest
+
+from apps._swarm_config import Local, Place, Subject, Told, differences
+from apps.swarm import main
+from pipelined.errors import UsageError
+
+TOLD = Told(Subject(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32)
+
+
+def test_what_is_trained_comes_back_as_it_was_kept():
+    assert Told.unpack(TOLD.pack()) == TOLD
+
+
+@pytest.mark.parametrize(
+    "change", [{"stages": "2"}, {"layers": 2.5}, {"stages": 0}, {"lease": -1.0}, {"nobody": 1}, {"microbatch": 5}]
+)
+def test_what_no_release_wrote_is_refused(change):
+    told = json.loads(TOLD.pack())
+    told["subject"] |= change
+    with pytest.raises(UsageError):
+        Told.unpack(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_what_is_no_subject_is_refused(data):
+    with pytest.raises(UsageError):
+        Told.unpack(data)
+
+
+def test_differences_name_both_sides():
+    theirs = Told(Subject(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32)
+    assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
+
+
+def test_a_process_is_told_one_place():
+    with pytest.raises(UsageError, match="--coordinator"):
+        Place()
+    with pytest.raises(UsageError, match="--coordinator"):
+        Place(coordinator="tcp://127.0.0.1:1", directory="etcd://127.0.0.1:2")
+
+
+def test_every_stage_needs_a_peer():
+    with pytest.raises(UsageError, match="peers: 2, stages: 3"):
+        Local(Subject(stages=3), peers=2)
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("serve", "say where the swarm is"),
+        ("local --peers 1", "every stage needs a peer"),
+        ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
+        ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
+        ("coordinator --listen nonsense", "unknown endpoint"),
+    ],
+)
+def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
+    try:
+        code = main(words.split())
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
+    assert told in " ".join(capsys.readouterr().err.split())

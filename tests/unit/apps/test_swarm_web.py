@@ -1,0 +1,63 @@
+"""A look at a swarm for people, programs and Prometheus."""
+
+import json
+import math
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from apps._swarm_web import Web, as_json, metrics
+
+PEER = {
+    "name": 'a"b',
+    "stage": 1,
+    "phase": "serving",
+    "silent": False,
+    "step": 3,
+    "counted": 2,
+    "waiting": 1,
+    "forwards": 10,
+    "backwards": 9,
+    "sent": 1 << 20,
+    "received": 5,
+    "share": math.nan,
+    "rejected": {"not a frame": 2},
+}
+TRAINER = {"name": "t", "silent": False, "done": 7, "leads": True, "banned": {"tcp://x:1": math.inf}}
+LOOK = {
+    "step": 3,
+    "loss": 1.5,
+    "norm": 0.25,
+    "conductor": "t",
+    "stages": 2,
+    "peers": [PEER],
+    "trainers": [TRAINER],
+    "waits_for": "a peer of stage 0",
+}
+
+
+def test_prometheus_reads_each_number_once():
+    lines = metrics(LOOK).splitlines()
+    assert "swarm_loss 1.5" in lines
+    assert r'swarm_peer_forwards{peer="a\"b",stage="1"} 10' in lines
+    assert r'swarm_peer_rejected{peer="a\"b",reason="not a frame"} 2' in lines
+    assert len(lines) == len(set(lines))
+
+
+def test_json_has_no_numbers_that_are_none():
+    told = json.loads(as_json(LOOK))
+    assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": None}
+
+
+def test_the_page_shows_the_last_look_and_takes_nothing_else():
+    with Web(0) as web:
+        with pytest.raises(HTTPError, match="503"):
+            urlopen(web.address)
+        web.last = LOOK
+        page = urlopen(web.address).read().decode()
+        assert "waits for a peer of stage 0" in page and "bans tcp://x:1" in page
+        assert json.loads(urlopen(f"{web.address}status.json").read())["step"] == 3
+        assert "swarm_step 3" in urlopen(f"{web.address}metrics").read().decode()
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{web.address}../etc/passwd")
