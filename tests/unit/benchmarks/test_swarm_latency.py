@@ -16,7 +16,7 @@ def test_one_microbatch_alone_takes_its_messages_and_its_work_one_after_another(
 def test_with_queues_the_slowest_thing_is_always_busy():
     taken = batch(Setting([[1.0], [1.0]], Work(1.0, 3.0), in_flight=8, microbatches=200), lambda: 0.5)
     assert taken.utilisation > 0.97
-    bound_by_line = Setting([[1.0]], Work(0.1, 0.1, (100.0, 0.0)), bandwidth=100.0, in_flight=4, microbatches=200)
+    bound_by_line = Setting([[1.0]], Work(0.1, 0.1, (100.0, 0.0)), bandwidth=100.0, in_flight=16, microbatches=200)
     assert batch(bound_by_line).seconds == pytest.approx(200, rel=0.02)
 
 
