@@ -16,8 +16,7 @@ Between ranks of a node a larger body goes through memory they share, if there i
                                         <───  Irecv bodies tag 7, into x
       the send returns                        the receive returns
 
-Closing: everybody says GOODBYE with the number of bare buffers sent to each peer; a rank that hears it fetches all
-that this peer still holds, so that the peer can go; a rank that closes throws away what still comes, for the same end.
+How all of it ends is told in `transports._mpi_parting`.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from mpi4py import MPI
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError, WireError
-from transports._landing import copied, landing
+from transports._landing import copied
 from transports._matching import Arrival, Mailbox
 from transports._mpi_bodies import Bodies
 from transports._mpi_buffers import Buffers
@@ -39,6 +38,7 @@ from transports._mpi_frames import Frames
 from transports._mpi_message import Message
 from transports._mpi_native import MpiNative
 from transports._mpi_neighbours import Neighbours, cores_of, nodes_of
+from transports._mpi_parting import Parting
 from transports._mpi_requests import keep_alive, outcomes_now
 from transports._mpi_shared import MpiShared
 from transports._patience import Patience
@@ -98,6 +98,8 @@ class MpiTransport(Transport):
         self._frames = Frames(frames, self._poller, longest, ring, self._heard, self._give_up)
         self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
         self._buffers = Buffers(buffers, self._poller, piece)
+        mine = self._standing, self._mailbox, self._frames, self._bodies, self._buffers, self._poller
+        self._parting = Parting(world.size, *mine, self._give_up)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -214,8 +216,9 @@ class MpiTransport(Transport):
             if self._closed:
                 return
             if self._standing.end is None:
-                self._say_goodbye()
-            while not self._quiet():
+                self._refuse(Closed(f"rank {self.rank} is closed"))
+                self._parting.say(self._limits)
+            while not self._parting.over:
                 await self._poller.turn()
             in_order = self._poller.failure is None
             self._poller.stop()
@@ -252,7 +255,7 @@ class MpiTransport(Transport):
             case Kind.ABORT:
                 self._give_up(PeerAborted(source, str(header.note)))
             case Kind.GOODBYE:
-                self._goodbye_came(source, int(header.note))
+                self._parting.heard(source, int(header.note))
             case kind:
                 raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
 
@@ -265,45 +268,6 @@ class MpiTransport(Transport):
     def _restore(self, arrival: Arrival[Message], blocks: Sequence[Block]) -> None:
         arrival.item.blocks = copied(blocks)
         self._mailbox.put_back(arrival)
-
-    def _say_goodbye(self) -> None:
-        """Refuse what is new, let peers go of what they hold for us, tell them that nothing more will come."""
-        self._poller.is_woken(False)  # bare buffers that nobody asked for come without a ring
-        self._refuse(Closed(f"rank {self.rank} is closed"))
-        for peer in range(self.world_size):
-            for arrival in self._mailbox.drop(peer):
-                if arrival.item.blocks is None:
-                    self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
-            goodbye = encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=self._limits)
-            self._frames.start(peer, goodbye)
-
-    def _goodbye_came(self, source: int, buffers: int) -> None:
-        """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
-        self._standing.lose(PeerLost(source, "it closed"))
-        self._buffers.announce(source, buffers)
-        arrivals = self._mailbox.drop(source)
-        requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
-        self._poller.watch_all(requests, partial(self._goodbye_done, source, arrivals))
-
-    def _fetch_held(self, arrival: Arrival[Message]) -> list[MPI.Request]:
-        message = arrival.item
-        if message.blocks is not None:
-            return []
-        message.blocks = landing(message.header.layouts)
-        return self._bodies.fetch(arrival.peer, message.tag, message.blocks)
-
-    def _goodbye_done(self, source: int, arrivals: Sequence[Arrival[Message]], outcome: Any) -> None:
-        if isinstance(outcome, Exception):
-            return self._give_up(outcome)
-        for arrival in arrivals:
-            self._mailbox.put_back(arrival)
-        self._mailbox.fail_peer(source, self._standing.lost[source])
-
-    def _quiet(self) -> bool:
-        """Everybody closed, everything came, and nothing is under way."""
-        if self._poller.failure is not None:
-            return True
-        return len(self._standing.lost) == self.world_size and self._buffers.swallow() and not self._poller.requests
 
     def _refuse(self, error: TransportError) -> None:
         self._standing.finish(error)
