@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from transports._blocks import Block
 from transports._contract import Key
 from transports._errors import TransportError
-from transports._outflow import Outgoing
+from transports._outflow import CACHED_CHUNK, Outgoing
 from transports._wire import Kind, encode_bare, encode_head
 from transports.endpoints._line import nothing
 from transports.endpoints._utterance import Utterance
 
 SHORT_BYTES = 64 << 10  # a body that goes in its frame; a longer one goes in parts
-LEAST_PART, FIRST_PART, MOST_PART = 16 << 10, 256 << 10, 1 << 20
+LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
 AHEAD = 2  # parts that the writer has, so that it never waits for one
 TURN_BYTES = 4 << 20  # what is written before others on the loop have their turn
@@ -54,7 +54,7 @@ class Turns:
         self._said: dict[tuple[Kind, int], Utterance] = {}
         self._streams: set[int] = set()
         self._last_stream = self._writing = self.queued = 0
-        self._part = FIRST_PART
+        self._part = MOST_PART
 
     def begin(self, writer: Writer) -> None:
         """There is a connection now; what was said before goes first."""

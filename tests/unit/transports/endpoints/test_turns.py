@@ -9,9 +9,9 @@ from transports import WireError
 from transports._blocks import Block
 from transports._outflow import LONG_BYTES, Outgoing
 from transports._wire import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
-from transports.endpoints._turns import FIRST_PART, LEAST_PART, MOST_PART, SHORT_BYTES, Turns
+from transports.endpoints._turns import LEAST_PART, MOST_PART, SHORT_BYTES, Turns
 
-LONG = 3 * FIRST_PART
+LONG = 3 * MOST_PART
 
 
 class Pen:
@@ -104,7 +104,7 @@ def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
         ask(turns, 0, 16 * MOST_PART)
         await asyncio.sleep(seconds * 1000)
         sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
-        assert sizes[0] == FIRST_PART and sizes[-2] == size
+        assert sizes[0] == MOST_PART and sizes[-2] == size
 
     run(scenario, seconds)
 
