@@ -6,7 +6,7 @@ them stands. Knows microbatches, rounds and the device; it must not know the dir
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -67,9 +67,9 @@ class Holding:
         self._given_up = False
 
     @property
-    def counted(self) -> int:
-        """Microbatches of the present step in this peer's sum."""
-        return len(self._ledger.losses)
+    def counted(self) -> Set[int]:
+        """The microbatches of the present step in this peer's sum."""
+        return self._ledger.losses.keys()
 
     async def forward(self, question: Question) -> Answer:
         """The outputs of one microbatch.

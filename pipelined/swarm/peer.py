@@ -218,7 +218,7 @@ class StagePeer:
     async def _status(self, question: Question) -> Answer:
         """What this peer does, for whoever looks on."""
         holding, endpoint = self.holding, self._endpoint
-        held = {} if holding is None else {"step": holding.step, "counted": holding.counted, **holding.load.told()}
+        held = {} if holding is None else {"step": holding.step, "counted": len(holding.counted), **holding.load.told()}
         done = {"forwards": 0, "backwards": 0} if holding is None else holding.done
         traffic = {
             "sent": endpoint.bytes_sent,

@@ -1,7 +1,7 @@
 """Random fault programs: what befalls a swarm, when, and to whom, drawn from a seed; and the telling of it.
 
-Spared are one peer of every stage, one trainer and the directory: everything else may die, stop, be cut off, come and
-go. All faults end before `QUIET_S`, and after that the swarm must get on.
+Spared are one peer of every stage, one trainer and the directory's disk: everything else may die, stop, be cut off,
+come and go, or be told to change stage. All faults end before `QUIET_S`, and after that the swarm must get on.
 """
 
 import asyncio
@@ -27,6 +27,9 @@ class Fault(StrEnum):
     LEAVE = "ask a peer to leave"
     JOIN = "start a peer"
     RESTART = "kill a peer, and start it under its name"
+    RESTART_DIRECTORY = "kill the directory, and start it from its journal"
+    FREEZE_DIRECTORY = "stop the directory, and let it go on"
+    CUT_DIRECTORY = "cut the directory off from everybody, and heal"
 
 
 class Story:
@@ -43,6 +46,7 @@ class Story:
         self.spared = {f"anchor{stage}" for stage in range(self.stages)} | {"t0"}
         self.extra = [f"p{at}" for at in range(draw.randint(0, 2 * self.stages))]
         self.trainers = [f"t{at}" for at in range(draw.randint(1, 3))]
+        self.rebalance_s = draw.choice([0.0, 0.5])
         self.events = sorted(
             (draw.uniform(0.05, QUIET_S - 1), draw.choice(list(Fault))) for _ in range(draw.randint(1, 8))
         )
@@ -53,13 +57,13 @@ class Story:
         Raises:
             AssertionError: with the whole story.
         """
-        swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed)
+        swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, rebalance_s=self.rebalance_s)
         for stage in range(self.stages):
             swarm.peer(f"anchor{stage}", stage)
         for name in self.extra:
             swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]))
         for name in self.trainers:
-            swarm.trainer(name, self.steps, slots=self._draw.randint(1, 4))
+            swarm.trainer(name, self.steps, slots=self._draw.randint(1, 4), balance=self._balance)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for moment, fault in self.events:
@@ -109,6 +113,30 @@ class Story:
             await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
             self._tell(f"{name} goes on")
             self.swarm.network.thaw(name)
+
+    def _balance(self, loads):
+        """Send anybody anywhere who is not spared, and so leave nobody's stage empty."""
+        movable = [(stage, name) for stage, each in enumerate(loads) for name in sorted(set(each) - self.spared)]
+        if not movable or self.stages == 1:
+            return {}
+        chosen = self._draw.sample(movable, self._draw.randint(1, min(2, len(movable))))
+        moves = {name: self._draw.choice([to for to in range(self.stages) if to != at]) for at, name in chosen}
+        self._tell(f"to go to other stages: {moves}")
+        return moves
+
+    async def _restart_directory(self):
+        if "directory" in self.swarm.tasks:
+            self._tell("the directory dies")
+            self.swarm.kill("directory")
+            await asyncio.sleep(self._draw.uniform(0.0, QUIET_S - 1))
+            self._tell("the directory is started again")
+            self.swarm.start_directory()
+
+    async def _freeze_directory(self):
+        await self._freeze("directory")
+
+    async def _cut_directory(self):
+        await self._cut_and_heal("directory")
 
     async def _freeze_trainer(self):
         if (name := self._one(self.swarm.trainers)) is not None:

@@ -1,15 +1,17 @@
 """A whole swarm in one process on the virtual clock and network: the real actors, small exact stages, faults at will.
 
-Parties by name: "directory", peers, trainers. The one rule: whatever befalls them, every peer's parameters at a step
-are those of one process that took as many; `check` looks at all peers at once.
+Parties by name: "directory", "watcher", peers, trainers. The one rule: whatever befalls them, every peer's parameters
+at a step are those of one process that took as many; `check` looks at all peers at once, and the watcher at each head.
 """
 
 import asyncio
+from collections import defaultdict
 
 import numpy as np
 
 from pipelined.device import TimedDevice
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import ExactStage, Reference, data
@@ -18,8 +20,26 @@ from transports.endpoints.virtual import VirtualNetwork
 SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
 
 
+WRITE_S = 2e-3
+
+
+class Skewed:
+    """A party's clock that is wrong by so many seconds."""
+
+    def __init__(self, clock, offset):
+        self._clock, self._offset, self.sleep = clock, offset, clock.sleep
+
+    def now(self):
+        return self._clock.now() + self._offset
+
+
 class VirtualSwarm:
-    """The parties, the network between them, and what each peer must equal."""
+    """The parties, the network between them, and what each peer must equal.
+
+    Attributes:
+        heads: every step that was decided, as the watcher saw it.
+        summed: by round, stage and peer, the microbatches that its sum held when it was summed.
+    """
 
     def __init__(self, stages=2, batch=8, seed=0, **rules):
         self.network = VirtualNetwork(seed, delay=1e-3, jitter=5e-4)
@@ -34,19 +54,31 @@ class VirtualSwarm:
         self.rules = Rules(**common | rules)
         self.reference = Reference(stages, batch)
         self.peers, self.trainers, self.tasks, self.dead = {}, {}, {}, []
-        self._start("directory", serve_directory(self.network.endpoint("directory"), self.network.clock("directory")))
+        self.heads, self.summed = [], defaultdict(lambda: defaultdict(dict))
+        self.slots = 0
+        self._disk = MemoryDisk(lambda: self.network.clock("directory").sleep(WRITE_S))
+        self.start_directory()
+        self.watcher, self.directory, clock = self._client("watcher")
+        self._start("watcher", self._watch(Roster(self.directory, clock)))
 
-    def peer(self, name, stage=None, speed=1.0):
-        endpoint, directory, clock = self._client(name)
+    def start_directory(self):
+        """Start it, or start it again from its journal."""
+        endpoint, clock = self.network.endpoint("directory"), self.network.clock("directory")
+        self._start("directory", serve_directory(endpoint, clock, self._disk))
+
+    def peer(self, name, stage=None, speed=1.0, offset=0.0):
+        endpoint, directory, clock = self._client(name, offset)
         device = TimedDevice({op: seconds / speed for op, seconds in SECONDS.items()}, clock)
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
         process = PeerProcess(name, build, self.rules, endpoint, directory, clock, device, stage, threads=False)
         self.peers[name] = process
+        self._witness(process, endpoint)
         self._start(name, process.run())
 
-    def trainer(self, name, steps, slots=4):
-        endpoint, directory, clock = self._client(name)
-        self.trainers[name] = TrainerProcess(name, data, self.rules, endpoint, directory, clock, slots, steps)
+    def trainer(self, name, steps, slots=4, offset=0.0, balance=None):
+        endpoint, directory, clock = self._client(name, offset)
+        self.trainers[name] = TrainerProcess(name, data, self.rules, endpoint, directory, clock, slots, steps, balance)
+        self.slots += slots
         self._start(name, self.trainers[name].run())
 
     def kill(self, name):
@@ -63,6 +95,8 @@ class VirtualSwarm:
                 weights = self.reference.weights(holding.step, holding.index)
                 told = f"{name} at step {holding.step} of stage {holding.index}"
                 assert np.array_equal(holding.stage.weights, weights), f"{told} differs from one process"
+                waiting = holding.load.waiting
+                assert waiting <= self.slots, f"{told} has more to do than all trainers ask ({waiting} > {self.slots})"
         for name, task in self.tasks.items():
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise AssertionError(f"{name} failed") from task.exception()
@@ -75,6 +109,13 @@ class VirtualSwarm:
             assert asyncio.get_running_loop().time() < deadline, f"no end within {within} s: {self.describe()}"
             await asyncio.sleep(0.05)
         self.check()
+
+    async def until(self, holds, within=20.0):
+        """Let it train until this holds; all is checked meanwhile."""
+        async with asyncio.timeout(within):
+            while not holds():
+                self.check()
+                await asyncio.sleep(0.01)
 
     async def close(self):
         tasks = [*self.tasks.values(), *self.dead]
@@ -91,9 +132,46 @@ class VirtualSwarm:
         heads = {name: t.roster.head and t.roster.head.step for name, t in self.trainers.items()}
         return f"peers (stage, step, counted): {held}; steps: {heads}; left: {boards}"
 
+    async def _watch(self, roster):
+        """Look at every head that is decided."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(roster.follow())
+            while True:
+                await roster.wait_for(lambda: roster.head is not None and roster.head not in self.heads[-1:])
+                self.heads.append(roster.head)
+                self._check_head(roster.head)
+
+    def _check_head(self, head):
+        """The step's sums held each microbatch of the batch once, at every stage; its loss is that of one process."""
+        if not head.step:
+            return
+        self.reference.weights(head.step, 0)
+        assert head.loss == self.reference.losses[head.step - 1], f"another loss at step {head.step}"
+        for stage, names in enumerate(head.members):
+            held = sorted(index for name in names for index in self.summed[head.round][stage][name])
+            assert held == list(range(self.rules.batch)), f"stage {stage} took step {head.step} with {held}"
+
+    def _witness(self, process, endpoint):
+        """Note what a peer's sum holds whenever it has summed."""
+        plain = endpoint.answer
+
+        def answer(topic, handler, *limits):
+            plain(topic, noting(handler) if topic == "reduce" else handler, *limits)
+
+        def noting(handler):
+            async def reduce(question):
+                holding, (term, attempt) = process.peer.holding, question.note["round"]
+                answer = await handler(question)
+                self.summed[f"{term}.{attempt}"][holding.index][holding.name] = frozenset(holding.counted)
+                return answer
+
+            return reduce
+
+        endpoint.answer = answer
+
     def _start(self, name, coroutine):
         self.tasks[name] = self.network.run(name, coroutine)
 
-    def _client(self, name):
-        endpoint, clock = self.network.endpoint(name), self.network.clock(name)
+    def _client(self, name, offset=0.0):
+        endpoint, clock = self.network.endpoint(name), Skewed(self.network.clock(name), offset)
         return endpoint, EmbeddedDirectory(endpoint, "virtual://directory", clock, patience=1.0), clock
