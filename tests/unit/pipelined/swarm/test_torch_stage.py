@@ -1,6 +1,7 @@
 """Stages of a swarm against the whole model in float64, replicas bit for bit, and what is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pipelined.errors import UsageError
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe
 from pipelined.swarm import torch_stage
+from pipelined.swarm.saved import Mark, common_step, load, marks, save
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
@@ -115,14 +117,14 @@ def test_what_may_not_be_written_to_is_taken_as_well():
     assert torch.equal(got, expected)
 
 
-def step_of(pair: list[list[TorchStage]], step: int) -> None:
-    """Two replicas of every stage take a step, each with its own microbatches."""
-    for number, stages in enumerate(pair):
+def step_of(replicas: list[list[TorchStage]], step: int) -> None:
+    """All replicas of every stage take a step, each with a microbatch of its own."""
+    for number, stages in enumerate(replicas):
         run(stages, Microbatch(step, number))
-    totals = [ours.sums + theirs.sums for ours, theirs in zip(*pair, strict=True)]
-    for stages in pair:
+    totals = [sum(stage.sums for stage in peers) for peers in zip(*replicas, strict=True)]
+    for stages in replicas:
         for stage, total in zip(stages, totals, strict=True):
-            stage.apply(step, total, 1.0 / (2 * ROWS))
+            stage.apply(step, total.copy(), 1.0 / (len(replicas) * ROWS))
             stage.clear()
 
 
@@ -154,6 +156,20 @@ def test_a_joiner_that_loads_a_state_goes_on_bit_for_bit(update: str):
     pair[1] = joined
     step_of(pair, 2)
     assert all(same(*replicas) for replicas in zip(*pair, strict=True))
+
+
+def test_what_three_stages_saved_two_go_on_with(tmp_path: Path):
+    three, two = build(), build(replace(EXACT, cut=(range(0, 3), range(3, 6))))
+    step_of([three], 0)
+    for stage in three:
+        save(tmp_path, Mark(1, stage.index, 3, "a"), stage.state(), MODEL.identity())
+    for stage in two:
+        stage.load(load(tmp_path, common_step(marks(tmp_path)), layout_of(stage.state()), MODEL.identity()))
+    saved = {name: tensor for stage in three for name, tensor in stage.state().items()}
+    loaded = {name: tensor for stage in two for name, tensor in stage.state().items()}
+    assert saved.keys() == loaded.keys()
+    assert all(torch.equal(saved[name], loaded[name]) for name in saved)
+    assert int(loaded["updates/count"]) == 1
 
 
 def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
