@@ -6,7 +6,7 @@ when nobody joins any more; the last total is kept always, for a peer that misse
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,20 @@ class Donor:
         self._copy: Copy | None = None
         self._taken: deque[Taken] = deque()
 
-    async def manifest(self, step: int) -> Answer:
-        """Which state this is: digests of its chunks, with the notes `step` and `root`."""
-        if self._copy is None:
-            self._copy, *_ = await self._device.run("copy", lambda: _copy(step, self._stage.state()))
-        digests = self._copy.manifest.digests
-        return Answer((digests,), {"step": self._copy.step, "root": self._copy.manifest.root})
+    async def manifest(self, step: Callable[[], int]) -> Answer:
+        """Which state this is: digests of its chunks, with the notes `step` and `root`.
+
+        Args:
+            step: of the stage; asked when the device is at the copy, for a step may be taken before that.
+        """
+
+        def copied() -> Copy:
+            if self._copy is None:
+                self._copy = _copy(step(), self._stage.state())
+            return self._copy
+
+        copy = self._copy or (await self._device.run("copy", copied))[0]
+        return Answer((copy.manifest.digests,), {"step": copy.step, "root": copy.manifest.root})
 
     async def chunk(self, question: Question) -> Answer:
         """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""

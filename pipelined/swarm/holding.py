@@ -163,7 +163,7 @@ class Holding:
 
     async def manifest(self, question: Question) -> Answer:
         """Which state a joiner can have from here."""
-        return await self.donor.manifest(self.step)
+        return await self.donor.manifest(lambda: self.step)
 
     async def hand_over(self, give: Callable[[Sequence[Any], Mapping[str, Any]], Awaitable[None]]) -> None:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
