@@ -92,7 +92,7 @@ ROTARY_PRESETS: Mapping[str, RotaryConfig] = {
     "ours": _OURS,
     "ours-unshared": replace(_OURS, shared=1),
 }
-"""Known models: `tiny` learns on a laptop in a minute, `base`, `xxlarge` and `gpt3` are 12 layers of the widths and
+"""Known models: `tiny` learns on a laptop in minutes, `base`, `xxlarge` and `gpt3` are 12 layers of the widths and
 heads of appendix F, and `ours` is section 4.3's (3 groups of 16 layers, GPT-2's vocabulary, sequences up to 2048)."""
 
 
