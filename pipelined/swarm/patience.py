@@ -1,6 +1,7 @@
 """How long an answer is waited for: as long as answers were seen to take, and much longer. Never a constant.
 
-Until enough was seen there is no limit: leases end the wait for who is silent altogether.
+Until enough was seen there is no limit: leases end the wait for who is silent altogether, and nobody is late before his
+lease would be, for a busy machine is no lost one.
 """
 
 from collections import deque
@@ -13,9 +14,14 @@ MULTIPLE = 4.0
 
 
 class Patience:
-    """Answer times of one kind of question to one stage, whoever answered."""
+    """Answer times of one kind of question to one stage, whoever answered.
 
-    def __init__(self) -> None:
+    Args:
+        least: seconds that are never too long.
+    """
+
+    def __init__(self, least: float) -> None:
+        self._least = least
         self._seen: deque[float] = deque(maxlen=KEPT)
 
     def observe(self, seconds: float) -> None:
@@ -29,4 +35,4 @@ class Patience:
             return None
         middle = median(self._seen)
         deviation = median(abs(seconds - middle) for seconds in self._seen)
-        return max(MULTIPLE * middle, middle + DEVIATIONS * deviation)
+        return max(self._least, MULTIPLE * middle, middle + DEVIATIONS * deviation)

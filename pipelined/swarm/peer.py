@@ -100,11 +100,13 @@ class StagePeer:
                 await self._come_to_hold(place)
                 await self._say(place, Phase.SERVING)
                 continue
-            target = head.moves.get(self.name, self.holding.index)
-            if target != self.holding.index and head.step == self.holding.step:
+            target, here = head.moves.get(self.name, self.holding.index), self._roster.serving(self.holding.index)
+            if target != self.holding.index and head.step == self.holding.step and len(here) > 1:
                 self._wanted = target
                 self._let_go()
                 return
+            if not any(peer.phase == Phase.JOINING for peer in self._roster.peers.values()):
+                self.holding.donor.nobody_joins()
             due = self._announced + NEWS_S - self._clock.now() if self._asked_to_announce else math.inf
             if due <= 0:
                 await self._say(place, Phase.SERVING)

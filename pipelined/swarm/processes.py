@@ -84,7 +84,7 @@ class TrainerProcess:
         asking = Asking(endpoint, self.roster)
         self.leadership = Leadership(name, endpoint.address, self.roster, asking, rules, clock, balance or _balance)
         wiring = Wiring(rules.stages, seed=name)
-        self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots)
+        self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots, rules.lease_s)
 
     async def run(self) -> None:
         """Train until the last step stands, or cancelled.

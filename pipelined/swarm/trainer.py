@@ -8,6 +8,7 @@ through here as it is, coded or not.
 Source: SWARM, section 3.2 and Appendix C.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ class Trainer:
         stages: of the model.
         wiring: chooses peers; its seed should be this trainer's own.
         slots: microbatches under way at once.
+        lease_s: seconds of a peer's lease; no answer is late before.
     """
 
     def __init__(
@@ -51,11 +53,12 @@ class Trainer:
         clock: Clock,
         wiring: Wiring,
         slots: int,
+        lease_s: float,
     ):
         self.name, self._stages, self._data = name, stages, data
         self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
         self._asking = Asking(endpoint, roster)
-        self._patience = {(stage, which): Patience() for stage in range(stages) for which in get_args(Pass)}
+        self._patience = {(stage, which): Patience(lease_s) for stage in range(stages) for which in get_args(Pass)}
         self.done, self.answers = 0, Counter[str]()
         self._unheard = set[Party]()
 
@@ -185,14 +188,21 @@ class Trainer:
             self._unheard.discard(party)
 
     async def _pick(self, stage: int, topic: Pass) -> Peer:
-        """The peer whose turn it is; waits while the stage has none."""
+        """The peer whose turn it is; waits while the stage has none, and then takes even one that is banned."""
+        waited = False
         while True:
-            now = self._clock.now()
+            now, serving = self._clock.now(), self._roster.serving(stage)
             party = self._wiring.pick(stage, topic, now)
-            for peer in self._roster.serving(stage) if party else ():
+            for peer in serving if party else ():
                 if self._party(peer) == party:
                     return peer
-            await self._roster.next_change(self._wiring.returns(stage, now) - now)
+            if waited and party is None and serving:
+                banned = self._wiring.banned(now)
+                return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
+            await self._roster.next_change(
+                min(RETRY_S, self._wiring.returns(stage, now) - now) if serving else math.inf
+            )
+            waited = True
 
 
 class Stale(Exception):
