@@ -17,7 +17,7 @@ class Subject:
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared (docs/swarm.md has their sizes)."""
+    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared (docs/swarm-model.md has their sizes)."""
     layers: int | None = None
     """Transformer layers, instead of the preset's."""
     d_model: int | None = None

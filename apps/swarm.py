@@ -26,7 +26,7 @@ PROGRAM = "python -m apps.swarm"
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done or asked to end, 1 failure, 2 usage, 130 interrupted)."""
     try:
-        flags = _parse(sys.argv[1:] if arguments is None else arguments)
+        flags = parse(sys.argv[1:] if arguments is None else arguments)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_work(flags))
     except UsageError as error:
@@ -39,7 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     return DONE
 
 
-def _parse(arguments: list[str]) -> Coordinator | Serve | Train | Local | Status:
+def parse(arguments: list[str]) -> Coordinator | Serve | Train | Local | Status:
+    """Make a command's flags of a command line.
+
+    Raises:
+        SystemExit: 0 after --help, 2 on what cannot be (tyro says what).
+    """
     import tyro
 
     def named(kind: type, name: str) -> type:

@@ -1,0 +1,42 @@
+"""docs/command-line.md has every flag of the swarm with its default; the commands of docs/swarm.md are understood."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from apps._swarm_config import Coordinator, Local, Place, Serve, Status, Subject, Train
+from apps.swarm import parse
+from tests.docs.test_command_line_document import part, rows, shown
+from tests.docs.test_documents import commands_with
+
+INNER = ("place", "subject")
+
+
+def flags_of(kind):
+    found = {"--" + f.name.replace("_", "-"): f.default for f in fields(kind) if f.name not in INNER}
+    return {name: shown(default or None if default != 0 else default) for name, default in found.items()}
+
+
+@pytest.mark.parametrize(
+    "heading, kind", [("### What is trained", Subject), ("### Where a process finds its swarm", Place)]
+)
+def test_every_flag_that_commands_share_is_there(heading, kind):
+    assert dict(rows(part(heading))[0:]) == flags_of(kind)
+
+
+@pytest.mark.parametrize("kind", [Coordinator, Serve, Train, Local, Status])
+def test_every_flag_of_a_command_is_there(kind):
+    told = (
+        part("### Of one command alone")
+        .split(f"`python -m apps.swarm {kind.__name__.lower()}`:")[1]
+        .split("`python -m")[0]
+    )
+    assert dict(row for row in rows(told) if row[0].startswith("--")) == flags_of(kind)
+
+
+@pytest.mark.parametrize("command", commands_with("-m apps.swarm "))
+def test_every_shown_command_is_understood(command):
+    words = re.split(r"-m apps\.swarm ", command)[1].split()
+    if words[1:] or words[0] == "coordinator":
+        parse(words)
