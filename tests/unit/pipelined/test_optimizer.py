@@ -65,6 +65,31 @@ def test_an_update_does_not_load_torch_s_compiler():
     assert done.returncode == 0, done.stderr
 
 
+def updated(threads, shape, beside):
+    """A parameter after three updates by so many threads, with others beside it."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(1)
+    named = {"0": nn.Parameter(torch.randn(shape, generator=generator))}
+    named |= {f"{n}": nn.Parameter(torch.ones(7)) for n in range(1, 1 + beside)}
+    optimizer = RECIPE.build(named)
+    for step in range(3):
+        for parameter in named.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator if parameter is named["0"] else None)
+        update(optimizer, RECIPE.rate(step), 0.5)
+    return named["0"].detach()
+
+
+@pytest.mark.parametrize("shape", [(7,), (1001, 103)], ids=["short", "for several threads"])
+def test_the_bits_of_an_update_depend_on_neither_threads_nor_other_parameters(shape):
+    threads = torch.get_num_threads()
+    try:
+        alone = updated(1, shape, beside=0)
+        assert torch.equal(alone, updated(3, shape, beside=0))
+        assert torch.equal(alone, updated(3, shape, beside=2))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_restored_state_goes_on_bit_for_bit():
     first, second = parameters(), parameters()
     one, other = RECIPE.build(first), RECIPE.build(second)
