@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier
 from pipelined.actor import Actor
 from pipelined.buckets import Bucket
-from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.exchange import gather, share
 from pipelined.noise import Noise
@@ -42,23 +42,6 @@ class Load:
     seconds: Mapping[str, float]
     activation_bytes: int = 0
     gradient_bytes: tuple[int, ...] = ()
-
-
-class PunctualClock(RealClock):
-    """Wakes a little early and lets the rest pass awake: a device is done at its time, however late timers are.
-
-    Args:
-        early: seconds; the loop takes them for other things otherwise.
-    """
-
-    def __init__(self, early: float = 150e-6):
-        self._early = early
-
-    async def sleep(self, seconds: float) -> None:
-        end = self.now() + seconds
-        await super().sleep(max(0.0, seconds - self._early))
-        while self.now() < end:
-            pass
 
 
 @dataclass(frozen=True)

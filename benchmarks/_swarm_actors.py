@@ -63,8 +63,8 @@ class Step:
     devices: int
 
 
-class _Stage:
-    """One number for a parameter, and as many numbers passed on as were given."""
+class Relay:
+    """A stage with one number for a parameter, which passes on as many numbers as it was given."""
 
     model = "emulated"
 
@@ -73,6 +73,8 @@ class _Stage:
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         return [("float32", self._passed.shape)]
+
+    expects_given = expects
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
         return [self._passed]
@@ -119,9 +121,9 @@ async def _step(actors: Actors) -> Step:
         for number, speed in enumerate(speeds):
             name = f"peer-{index}-{number}"
             end, directory, clock = client(name)
-            devices.append(TimedDevice(_seconds(actors.work, index == depth - 1, speed), clock))
+            devices.append(TimedDevice(device_seconds(actors.work, index == depth - 1, speed), clock))
             peer = PeerProcess(
-                name, lambda _: _Stage(elements), rules, end, directory, clock, devices[-1], index, threads=False
+                name, lambda _: Relay(elements), rules, end, directory, clock, devices[-1], index, threads=False
             )
             tasks.append(network.run(name, peer.run()))
     tensor = np.arange(elements, dtype=np.float32)
@@ -142,7 +144,7 @@ async def _step(actors: Actors) -> Step:
         await asyncio.gather(running, *tasks, return_exceptions=True)
 
 
-def _seconds(work: Work, last: bool, speed: float) -> dict[str, float]:
+def device_seconds(work: Work, last: bool, speed: float) -> dict[str, float]:
     """The last stage is asked for both passes at once."""
     backward = work.forward + work.backward if last else work.backward
     return {"forward": work.forward / speed, "backward": backward / speed}

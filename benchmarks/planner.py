@@ -17,10 +17,10 @@ import torch
 
 from apps._config import Config
 from apps._subject import Subject, subject_of
-from benchmarks._emulated import PunctualClock
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
 from benchmarks._predictions import as_json, as_table, row_of
+from benchmarks._punctual import PunctualClock
 from collectives import Group, Links, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock

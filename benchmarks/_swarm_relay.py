@@ -1,0 +1,96 @@
+"""One real process of a swarm on emulated devices: `python -m benchmarks._swarm_relay ROLE ADDRESS NAME JSON`.
+
+Real endpoints, directory, peers and trainers; only what a device computes is left out. The trainer says `step` whenever
+it sees a step stand.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from benchmarks._punctual import PunctualClock
+from benchmarks._swarm_actors import Relay, device_seconds
+from benchmarks._swarm_model import Work
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from transports import new_event_loop
+from transports.endpoints import open_endpoint
+
+LEASE_S = 10.0
+"""Long: nobody fails here, and 2 cores have many processes to run."""
+
+
+def rules_of(task: dict[str, Any]) -> Rules:
+    """What all processes of the swarm have alike."""
+    batch = task["microbatches"]
+    return Rules("emulated", task["depth"], batch, float(batch), lease_s=LEASE_S, rebalance_s=0.0)
+
+
+async def coordinate() -> None:
+    """Be the directory."""
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        print("at", endpoint.address, flush=True)
+        await serve_directory(endpoint, RealClock())
+
+
+async def serve(address: str, name: str, task: dict[str, Any]) -> None:
+    """Be a peer; its name is STAGE-NUMBER."""
+    stage, work = int(name.partition("-")[0]), Work(task["forward_s"], task["backward_s"])
+    seconds = device_seconds(work, stage == task["depth"] - 1, 1.0)
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedDevice(seconds, PunctualClock())
+        elements = task["activation_bytes"] // 4
+        process = PeerProcess(
+            name, lambda _: Relay(elements), rules_of(task), endpoint, directory, RealClock(), device, stage
+        )
+        await process.run()
+
+
+async def train(address: str, name: str, task: dict[str, Any]) -> None:
+    """Be the trainer."""
+    tensor = np.arange(task["activation_bytes"] // 4, dtype=np.float32)
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        directory = EmbeddedDirectory(endpoint, address, RealClock())
+        process = TrainerProcess(
+            name,
+            lambda _: ([tensor], [tensor]),
+            rules_of(task),
+            endpoint,
+            directory,
+            RealClock(),
+            slots=task["slots"],
+            steps=task["steps"],
+        )
+        telling = asyncio.create_task(_tell_steps(process.roster))
+        await process.run()
+        telling.cancel()
+
+
+async def _tell_steps(roster: Roster) -> None:
+    seen = 0
+    while True:
+        await roster.wait_for(lambda seen=seen: roster.head is not None and roster.head.step > seen)
+        seen = roster.head.step
+        print("step", seen, flush=True)
+
+
+def main(role: str, address: str = "", name: str = "", task: str = "{}") -> None:
+    """Play one role."""
+    work = {
+        "coordinator": lambda: coordinate(),
+        "peer": lambda: serve(address, name, json.loads(task)),
+        "train": lambda: train(address, name, json.loads(task)),
+    }
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work[role]())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

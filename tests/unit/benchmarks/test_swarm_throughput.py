@@ -1,0 +1,28 @@
+"""A swarm in which nobody fails is nearly as fast as 1F1B, and the benchmark says when it is not."""
+
+import pytest
+
+from benchmarks.swarm_throughput import Options, Row, virtual
+from pipelined.errors import UsageError
+
+
+@pytest.mark.parametrize("width, rtt", [(1, 0.0), (1, 5e-4), (2, 5e-4)])
+def test_a_swarm_without_faults_is_within_a_twentieth_of_1f1b(width, rtt):
+    row = virtual(Options(), width, 16, rtt)
+    assert row.ours_s == (pytest.approx((16 + 3) * 0.04),)
+    assert row.within, row.line()
+
+
+def test_one_peer_a_stage_and_no_latency_is_1f1b_s_makespan():
+    assert virtual(Options(), 1, 16, 0.0).ratio == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("swarm, kept", [((1.0, 1.05, 9.0), True), ((1.0, 1.06, 1.07), False)])
+def test_a_row_is_judged_by_medians(swarm, kept):
+    row = Row("processes", 1, 16, (1.0, 0.5, 3.0), swarm)
+    assert row.within == kept and ("under" in row.line()) != kept
+
+
+def test_a_batch_that_is_mostly_bubble_is_refused():
+    with pytest.raises(UsageError, match="4 D"):
+        Options(microbatches=(8,))
