@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.launching import ROOT
@@ -17,16 +18,17 @@ PEERS = [f"s{stage}{letter}" for stage in range(STAGES) for letter in "abc"]
 
 
 class Process:
-    """One of its processes, and what it said."""
+    """One of its processes, and what it said, when."""
 
     def __init__(self, name, child):
-        self.name, self.child, self.said = name, child, []
+        self.name, self.child, self.said, self.moments = name, child, [], []
 
     async def listen(self, begun):
         """Take down what it says; `begun` is set when it has taken a step."""
         while line := await self.child.stdout.readline():
             words = line.decode().split()
             self.said.append(words)
+            self.moments.append(time.perf_counter())
             if words[0] == "took":
                 begun.set()
             if words[0] == "struck" and words[2] == "SIGSTOP":
