@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
-from pipelined.swarm.notes import RoundName, tell_members
+from pipelined.swarm.notes import RoundName, field, number, tell_members
 from pipelined.swarm.records import Peer
 from transports.endpoints import Answer, Refusal
 
@@ -39,12 +42,17 @@ class Attempt:
 
     Args:
         members: by stage, who has its state.
+
+    Attributes:
+        told: by stage and name, what peers said when asked.
+        digests: by stage, of the totals.
     """
 
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
         self.name, self._step, self._batch = name, step, batch
         self._members, self._asking = members, asking
         self.told: list[dict[str, Told]] = []
+        self.digests: list[Any] = []
 
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
@@ -68,6 +76,7 @@ class Attempt:
 
         Raises:
             Failed: a member was lost. Diverged: see there.
+            UsageError: the totals are not finite.
         """
         async with Nursery() as tasks:
             stages = [
@@ -78,6 +87,7 @@ class Attempt:
         for stage, each in enumerate(answers):
             if len(set(each)) > 1:
                 raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
+        self.digests = [each[0][1] for each in answers]
         return [each[0][0] for each in answers]
 
     def members(self) -> list[list[str]]:
@@ -86,19 +96,20 @@ class Attempt:
 
     async def _ask_prepared(self, stage: int, peer: Peer) -> None:
         try:
-            answer = await self._ask(peer, "prepare")
-            indices, losses = (block.numpy().tolist() for block in answer.blocks)
-        except (Ended, Refusal, ValueError):
+            self.told[stage][peer.name] = _read_told(peer, await self._ask(peer, "prepare"))
+        except (Ended, Refusal):
             return
-        self.told[stage][peer.name] = Told(peer, dict(zip(indices, losses, strict=True)), answer.note["load"])
 
     async def _ask_reduced(self, peer: Peer, each: Mapping[str, Told], covered: Cover) -> tuple[float, bytes]:
         members = [each[name].peer for name in sorted(each)]
         try:
             answer = await self._ask(peer, "reduce", members=tell_members(members), keep=peer.name in covered.keep)
+            return number(answer.note, "square"), field(answer.note, "digest")
         except (Ended, Refusal) as error:
+            if isinstance(error, Refusal) and error.reason == "not finite":
+                fact = f"the gradients of step {self._step} add up to no finite number ({peer.name}: {error})"
+                raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             raise Failed(f"{peer.name}: {error}") from error
-        return float(answer.note["square"]), answer.note["digest"]
 
     async def _quietly(self, peer: Peer, topic: str, **note: Any) -> None:
         try:
@@ -108,3 +119,17 @@ class Attempt:
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
         return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+
+
+def _read_told(peer: Peer, answer: Answer) -> Told:
+    """What a peer has counted.
+
+    Raises:
+        Refusal: that cannot be read, or its losses are none; its sum is left out then.
+    """
+    if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
+        raise Refusal("malformed", why="not indices and losses")
+    indices, losses = (block.numpy() for block in answer.blocks)
+    if indices.shape != losses.shape or not np.isfinite(losses).all():
+        raise Refusal("malformed", why="not a finite loss for each index")
+    return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

@@ -84,11 +84,14 @@ class Round:
             Refusal: aborted, or it is no part of what is summed here.
         """
         note = question.note
-        position, start = note["from"], note["start"]
+        position, start = note.get("from"), note.get("start")
+        self._check_bringer(position, question)
         piece = self._piece(start)
-        part = self._decoded(question.blocks, note.get("codec"), self._span(start))
-        if position not in range(len(self._members)) or position in piece.brought or piece.total.done():
+        if position in piece.brought or piece.total.done():
             raise Refusal("strange piece", position=position)
+        part = self._decoded(question.blocks, note.get("codec"), self._span(start))
+        if not np.isfinite(part).all():
+            raise Refusal("not finite", position=position)
         self._bring(piece, position, part)
         blocks, codec_note = await asyncio.shield(piece.total)
         return Answer(blocks, {"codec": codec_note})
@@ -148,6 +151,12 @@ class Round:
             total += piece.brought[position]
         return total
 
+    def _check_bringer(self, position: Any, question: Question) -> None:
+        """Each brings its own part."""
+        known = type(position) is int and position in range(len(self._members))
+        if not known or self._members[position].address != question.asker.address:
+            raise Refusal("strange piece", position=f"{position!r:.40}")
+
     def _piece(self, start: int) -> _Piece:
         """What is gathered for the piece that begins here; it must be one of mine."""
         first, last = self._bounds[self._me], self._bounds[self._me + 1]
@@ -174,7 +183,8 @@ class Round:
             Refusal: it is not.
         """
         try:
-            (block,) = unpack(blocks, note) if note is not None else map(Block.of, blocks)
+            most = (span.stop - span.start) * self._sums.itemsize
+            (block,) = unpack(blocks, note, most) if note is not None else map(Block.of, blocks)
         except (WireError, ValueError) as error:
             raise Refusal("strange piece", why=str(error)) from error
         if block.dtype != self._sums.dtype.name or block.shape != (span.stop - span.start,):

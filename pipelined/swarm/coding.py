@@ -24,7 +24,7 @@ class Coding:
     """
 
     def __init__(self, codec: str = "", threads: bool = True):
-        self.codec, self._threads = codec, threads
+        self.codec, self.threads = codec, threads
 
     async def pack(self, arrays: Sequence[Any], what: str) -> Coded:
         """Code arrays. Raises WireError: values that the codec cannot carry."""
@@ -47,4 +47,4 @@ class Coding:
             raise Refusal("malformed", why=str(error)) from error
 
     async def _beside(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work) if self._threads else work()
+        return await asyncio.to_thread(work) if self.threads else work()

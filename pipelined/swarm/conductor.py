@@ -8,8 +8,9 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 """
 
 import asyncio
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from pipelined.clock import Clock
@@ -20,9 +21,10 @@ from pipelined.swarm.attempt import Attempt, Failed
 from pipelined.swarm.board import Board
 from pipelined.swarm.cover import Cover
 from pipelined.swarm.directory import Conflict, CutOff
+from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.notes import field, told, whole
-from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head
+from pipelined.swarm.notes import field, read_done, told, whole
+from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
 from transports.endpoints import Answer, Question, Refusal
@@ -49,11 +51,21 @@ class Leadership:
     Args:
         name, address: of the trainer.
         moves: decides who changes stage, once in `rules.rebalance_s`.
+        back: knows when all must go back to what was saved.
     """
 
     def __init__(
-        self, name: str, address: str, roster: Roster, asking: Asking, rules: Rules, clock: Clock, moves: Moves
+        self,
+        name: str,
+        address: str,
+        roster: Roster,
+        asking: Asking,
+        rules: Rules,
+        clock: Clock,
+        moves: Moves,
+        back: GoingBack,
     ):
+        self._back, self._revision = back, 0
         self._me, self._roster, self._asking = Conductor(name, address), roster, asking
         self._rules, self._clock, self._moves = rules, clock, moves
         self._board: Board | None = None
@@ -94,26 +106,34 @@ class Leadership:
             Refusal: "not leading"; "stranger": it is no member under this incarnation.
         """
         trainer = self._roster.trainers.get(str(field(question.note, "name")))
-        if trainer is None or trainer.incarnation != question.note.get("incarnation"):
-            raise Refusal("stranger")
+        proved = question.asker.address, question.note.get("incarnation")
+        if trainer is None or (trainer.address, trainer.incarnation) != proved:
+            raise Refusal("stranger", address=question.asker.address)
         slot = f"{trainer.name}/{whole(question.note, 'slot')}"
         self._take_down(slot, question.note)
         while True:
             if self._board is None or self._roster.head is None:
                 raise Refusal("not leading")
+            if not self._roster.is_here(trainer):  # while it waited: what it were given now nobody would take back
+                raise Refusal("stranger", address=question.asker.address)
             given = self._board.take(slot)
             if given is not None:
-                note = {"step": self._step, "index": given.index, "stages": list(given.stages)}
+                note = {
+                    "step": self._step,
+                    "index": given.index,
+                    "stages": list(given.stages),
+                    "lineage": self._lineage,
+                    "revision": self._revision,
+                }
                 return Answer(note=note)
             await asyncio.shield(self._changed)
 
     def _take_down(self, slot: str, note: Mapping[str, Any]) -> None:
         if self._board is None:
             return
-        done = note.get("done")
-        if type(done) is dict and done.get("step") == self._step:
-            counted = {stage: peer for stage, peer in done["counted"] if 0 <= stage < self._rules.stages}
-            self._board.done(slot, done["index"], counted)
+        done = read_done(note.get("done"), self._rules.stages)
+        if done is not None and done[:2] == (self._step, self._revision):
+            self._board.done(slot, *done[2:])
         self._board.give_back(lambda held: held == slot)
         self._tell()
 
@@ -124,30 +144,49 @@ class Leadership:
             Deposed: somebody else leads.
         """
         if self._roster.head is None:
-            await self._decide(Head(self._rules.stages, self._rules.digest), 0)
+            await self._decide(await self._while_leading(self._first()), 0)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
         begun = True  # by who led before, perhaps
         while True:
             head, revision = self._roster.head, self._roster.head_revision
-            self._step = head.step
+            self._step, self._lineage, self._revision = head.step, head.lineage, revision
             self._board = Board(self._rules.batch, self._rules.stages)
             self._tell()
-            try:
-                async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
-                    after = await self._led(head, begun)
-            except Ended as error:
-                raise Deposed from error
+            after = await self._while_leading(self._led(head, begun))
             await self._decide(after, revision)
-            begun = False
+            begun = after.step != head.step + 1
+
+    async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
+        """Raises: Deposed: somebody else leads."""
+        try:
+            async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
+                return await work
+        except Ended as error:
+            raise Deposed from error
+
+    async def _first(self) -> Head:
+        """Where a swarm begins: before the first step, or where a former one was saved."""
+        return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
 
     async def _led(self, head: Head, begun: bool) -> Head:
-        """`_taken`, while the board is kept true to who is there."""
+        """`_taken`, while the board is kept true to who is there; or, where that cannot be, where all go back to."""
         async with Nursery() as tasks:
             watching = tasks.create_task(self._watch())
-            after = await self._taken(head, begun)
-            watching.cancel()
-        return after
+            ways = [tasks.create_task(self._taken(head, begun)), tasks.create_task(self._back.needed())]
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for task in (watching, *ways):
+                task.cancel()
+        taken, back = ways
+        return self._head_at(back.result()) if taken.cancelled() else taken.result()
+
+    def _head_at(self, mark: Mark | None) -> Head:
+        """The head that lets all begin there; None: before the first step."""
+        if mark is None:
+            return Head(self._rules.stages, self._rules.digest)
+        self._attempts += 1
+        name = told((self._term, self._attempts))
+        return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage)
 
     async def _watch(self) -> None:
         """Put back on the board what those had who left."""
@@ -192,6 +231,7 @@ class Leadership:
 
     def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
         norm = math.sqrt(math.fsum(squares))
+        scale = self._rules.scale(norm)
         losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
         return Head(
             stages=head.stages,
@@ -199,10 +239,11 @@ class Leadership:
             step=head.step + 1,
             round=told(attempt.name),
             members=attempt.members(),
-            scale=self._rules.scale(norm),
+            scale=scale,
             loss=math.fsum(losses) / self._rules.samples,
             norm=norm / self._rules.samples,
             moves=self._rebalanced(attempt),
+            lineage=_lineage_after(head, attempt, scale),
         )
 
     def _rebalanced(self, attempt: Attempt) -> dict[str, int]:
@@ -225,7 +266,7 @@ class Leadership:
                 break
             except Conflict as error:
                 found = error.found.get(HEAD)
-                if found is None or Head.unpack(found.value).round != head.round or not head.round:
+                if found is None or found.value != head.pack():
                     raise Deposed from error
                 break  # it had happened before the directory was cut off
             except CutOff:
@@ -239,3 +280,9 @@ class Leadership:
     def _tell(self) -> None:
         self._changed.set_result(None)
         self._changed = asyncio.get_running_loop().create_future()
+
+
+def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:
+    """Names all that parameters follow from: where they were, every stage's total, and the scale."""
+    said = repr([head.lineage, attempt.digests, scale])
+    return hashlib.blake2b(said.encode(), digest_size=12).hexdigest()

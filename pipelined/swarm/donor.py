@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pipelined.device import Device
-from pipelined.swarm.notes import whole
+from pipelined.swarm.notes import field, whole
+from pipelined.swarm.records import Point
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Manifest, TransferError, cut, describe
 from transports import Block
@@ -22,18 +23,19 @@ from transports.endpoints import Answer, Question, Refusal
 
 @dataclass(frozen=True)
 class Copy:
-    """A state as it was at one step."""
+    """A state as it was at one point."""
 
-    step: int
+    point: Point
     state: Mapping[str, Block]
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was taken: what it was taken with."""
+    """A step that was taken: from where to where, and what with."""
 
-    step: int
+    before: Point
+    after: Point
     total: np.ndarray
     scale: float
 
@@ -50,20 +52,20 @@ class Donor:
         self._copy: Copy | None = None
         self._taken: deque[Taken] = deque()
 
-    async def manifest(self, step: Callable[[], int]) -> Answer:
-        """Which state this is: digests of its chunks, with the notes `step` and `root`.
+    async def manifest(self, point: Callable[[], Point]) -> Answer:
+        """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
 
         Args:
-            step: of the stage; asked when the device is at the copy, for a step may be taken before that.
+            point: of the stage; asked when the device is at the copy, for a step may be taken before that.
         """
 
         def copied() -> Copy:
             if self._copy is None:
-                self._copy = _copy(step(), self._stage.state())
+                self._copy = _copy(point(), self._stage.state())
             return self._copy
 
         copy = self._copy or (await self._device.run("copy", copied))[0]
-        return Answer((copy.manifest.digests,), {"step": copy.step, "root": copy.manifest.root})
+        return Answer((copy.manifest.digests,), {**copy.point._asdict(), "root": copy.manifest.root})
 
     async def chunk(self, question: Question) -> Answer:
         """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""
@@ -76,17 +78,21 @@ class Donor:
             raise Refusal("malformed", why=str(error)) from error
 
     async def total(self, question: Question) -> Answer:
-        """What a step was taken with, and the note `scale`. Raises Refusal: that is not kept here (any more)."""
-        step = whole(question.note, "step")
-        for taken in self._taken:
-            if taken.step == step:
-                return Answer((taken.total,), {"scale": taken.scale})
-        raise Refusal("not kept", step=step)
+        """What a step was taken with, and the notes `scale` and `lineage`, after it.
 
-    def took(self, step: int, total: np.ndarray, scale: float) -> None:
+        Raises:
+            Refusal: that is not kept here (any more).
+        """
+        before = whole(question.note, "step"), field(question.note, "lineage")
+        for taken in self._taken:
+            if taken.before == before:
+                return Answer((taken.total,), {"scale": taken.scale, "lineage": taken.after.lineage})
+        raise Refusal("not kept", step=before[0])
+
+    def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
-        self._taken.append(Taken(step, total, scale))
-        while len(self._taken) > 1 and (self._copy is None or self._taken[0].step < self._copy.step):
+        self._taken.append(Taken(before, after, total, scale))
+        while len(self._taken) > 1 and (self._copy is None or self._taken[0].before.step < self._copy.point.step):
             self._taken.popleft()
 
     def nobody_joins(self) -> None:
@@ -94,7 +100,12 @@ class Donor:
         self._copy = None
 
 
-def _copy(step: int, state: Mapping[str, Any]) -> Copy:
+def copied(state: Mapping[str, Any]) -> dict[str, Block]:
+    """A state of its own, that no step changes."""
     views = {name: Block.of(value) for name, value in state.items()}
-    kept = {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}
-    return Copy(step, kept, describe(kept))
+    return {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}
+
+
+def _copy(point: Point, state: Mapping[str, Any]) -> Copy:
+    kept = copied(state)
+    return Copy(point, kept, describe(kept))

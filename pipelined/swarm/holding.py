@@ -6,8 +6,10 @@ them stands. Knows microbatches, rounds and the device; it must not know the dir
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,16 +17,19 @@ import numpy as np
 from pipelined.device import Device
 from pipelined.swarm.averaging import Round
 from pipelined.swarm.coding import Coding
-from pipelined.swarm.donor import Donor
+from pipelined.swarm.donor import Donor, copied
 from pipelined.swarm.load import Load
 from pipelined.swarm.notes import MOST, RoundName, check_layouts, digest_of, read_members, read_round, told, whole
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Head, Mark, Point
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch, SwarmStage
+from pipelined.swarm.stage import Microbatch, NotFinite, SwarmStage
 from transports import Block
+from transports._blocks import SIZES
 from transports.endpoints import Answer, Endpoint, Question, Refusal
 
 T = TypeVar("T")
+LEAST_BYTES = 1 << 14
+"""What a codec may add to an array of any size."""
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Holding:
     Args:
         name: of the peer.
         index: which stage.
-        step: the next that its parameters are to take.
+        point: where its parameters are; `step`, of it, is the next that they are to take.
     """
 
     def __init__(
@@ -49,13 +54,14 @@ class Holding:
         name: str,
         index: int,
         stage: SwarmStage,
-        step: int,
+        point: Point,
         rules: Rules,
         device: Device,
         endpoint: Endpoint,
         coding: Coding,
     ):
-        self.name, self.index, self.stage, self.step = name, index, stage, step
+        self.name, self.index, self.stage = name, index, stage
+        self.step, self.lineage = point
         self.load, self.done = Load(device.clock), {"forwards": 0, "backwards": 0}
         self.donor = Donor(stage, device)
         self._rules, self._device, self._endpoint, self._coding = rules, device, endpoint, coding
@@ -67,6 +73,11 @@ class Holding:
         self._given_up = False
 
     @property
+    def point(self) -> Point:
+        """Where its parameters are."""
+        return Point(self.step, self.lineage)
+
+    @property
     def counted(self) -> Set[int]:
         """The microbatches of the present step in this peer's sum."""
         return self._ledger.losses.keys()
@@ -75,7 +86,7 @@ class Holding:
         """The outputs of one microbatch.
 
         Raises:
-            Refusal: "stale", "behind" (both with this peer's step), or "malformed".
+            Refusal: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
         """
         which = await self._which(question)
         (inputs,) = await self._inputs(question, 1)
@@ -136,7 +147,7 @@ class Holding:
 
         Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
         Raises:
-            Refusal: "stale", "not prepared", "lost" (with the member's name), "round aborted".
+            Refusal: "stale", "not prepared", "lost" (with the member's name), "round aborted", "not finite".
         """
         name, members = self._led(question), read_members(question.note.get("members"))
         me = [at for at, member in enumerate(members) if member.name == self.name]
@@ -148,6 +159,8 @@ class Holding:
         self._tell()
         total = await self._round.run()
         square, *_ = await self._device.run("square", lambda: self.stage.square(total))
+        if not math.isfinite(square):
+            raise Refusal("not finite", why="all gradients together")
         if self._ledger.frozen != name:
             raise Refusal("round aborted", why="another began")
         self._summed = name, total
@@ -163,7 +176,15 @@ class Holding:
 
     async def manifest(self, question: Question) -> Answer:
         """Which state a joiner can have from here."""
-        return await self.donor.manifest(lambda: self.step)
+        return await self.donor.manifest(lambda: self.point)
+
+    def mark(self) -> Mark:
+        """The name of its state."""
+        return Mark(self.step, self.index, self._rules.stages, self.lineage)
+
+    async def copy(self) -> Mapping[str, Block]:
+        """Its state as it is between two pieces of work."""
+        return (await self._device.run("copy", lambda: copied(self.stage.state())))[0]
 
     async def hand_over(self, give: Callable[[Sequence[Any], Mapping[str, Any]], Awaitable[None]]) -> None:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
@@ -178,7 +199,7 @@ class Holding:
             await self._device.run("hand over", lambda: None)  # what is being counted now is in
             losses = self._ledger.losses
             arrays = self.stage.sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await give(arrays, {"step": self.step})
+            await give(arrays, self.point._asdict())
             await self._keep(False)
         finally:
             self._handing_over, self._ledger.frozen = False, None
@@ -190,7 +211,7 @@ class Holding:
         Raises:
             Refusal: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
         """
-        await self._reached(whole(question.note, "step"))
+        await self._reached_point(question)
         sums, indices, losses = _inheritance(question, self.stage.sums, self._rules.batch)
 
         def work() -> None:
@@ -216,7 +237,7 @@ class Holding:
 
         False means that it was not a member of what was decided: its state is of no use any more.
         """
-        if head.step == self.step:
+        if head.point == self.point:
             return True
         here = head.step == self.step + 1 and self.name in head.members[self.index]
         if not here or self._summed is None or told(self._summed[0]) != head.round:
@@ -225,9 +246,9 @@ class Holding:
 
         def take() -> None:
             self.stage.apply(self.step, total, head.scale)
-            self.donor.took(self.step, total, head.scale)
+            self.donor.took(self.point, head.point, total, head.scale)
             self.stage.clear()
-            self._ledger, self._summed, self.step = Ledger(), None, head.step
+            self._ledger, self._summed, (self.step, self.lineage) = Ledger(), None, head.point
 
         await self._device.run("step", take)
         self._tell()
@@ -245,6 +266,8 @@ class Holding:
                 raise Refusal("stale", step=self.step)
             try:
                 return work()
+            except NotFinite as error:
+                raise Refusal("not finite", why=str(error)) from error
             except (ValueError, TypeError) as error:
                 raise Refusal("malformed", why=str(error)) from error
 
@@ -257,7 +280,7 @@ class Holding:
         which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
         if which.index >= self._rules.batch:
             raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, batch: {self._rules.batch})")
-        await self._reached(which.step)
+        await self._reached_point(question)
         return which
 
     async def _inputs(self, question: Question, groups: int) -> list[tuple[Block, ...]]:
@@ -272,13 +295,15 @@ class Holding:
             blocks = question.blocks[start : start + count]
             taken.append(await self._coding.unpack(blocks, code, self.most_bytes))
             start += count
-        check_layouts(taken[0], self.stage.expects())
+        for blocks, wanted in zip(taken, (self.stage.expects(), self.stage.expects_given()), strict=False):
+            check_layouts(blocks, wanted)
         return taken
 
     @property
     def most_bytes(self) -> int:
         """What one group of arrays may come to, decoded."""
-        return max(1 << 20, 8 * sum(Block.empty(dtype, shape).nbytes for dtype, shape in self.stage.expects()))
+        layouts = [*self.stage.expects(), *self.stage.expects_given()]
+        return LEAST_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
 
     async def _reached(self, step: int) -> None:
         """Wait for the step before to stand; one ahead of that is not waited for."""
@@ -286,6 +311,12 @@ class Holding:
             await self._until(lambda: self.step >= step)
         if step != self.step:
             raise Refusal("stale" if step < self.step else "behind", step=self.step)
+
+    async def _reached_point(self, question: Question) -> None:
+        """The same, and in the lineage that is asked about: since the step was asked for all may have gone back."""
+        await self._reached(whole(question.note, "step"))
+        if question.note.get("lineage", "") != self.lineage:
+            raise Refusal("stale", step=self.step)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -324,6 +355,8 @@ def _inheritance(question: Question, mine: np.ndarray, batch: int) -> tuple[np.n
     sums, indices, losses = (block.numpy() for block in question.blocks)
     if sums.shape != mine.shape or indices.ndim != 1 or indices.shape != losses.shape:
         raise Refusal("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
+    if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
+        raise Refusal("not finite", why="sums or losses of a peer that leaves")
     if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
         raise Refusal("malformed", why="indices of no step")
     return sums, indices.tolist(), losses.tolist()

@@ -6,16 +6,21 @@ another: what was fetched is kept where the other has the same state.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.membership import Ended, Roster
-from pipelined.swarm.records import Peer
+from pipelined.swarm.notes import field, number, whole
+from pipelined.swarm.records import Peer, Point
 from pipelined.swarm.stage import SwarmStage
-from pipelined.swarm.transfer import Download, TransferError, expect, layout_of
-from transports.endpoints import Refusal
+from pipelined.swarm.transfer import Download, Layout, TransferError, expect, layout_of
+from transports import Block
+from transports.endpoints import Answer, Refusal
 
+Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
+"""The tensors of a layout as they were at a point, if they were saved where this peer can find them."""
 UNDER_WAY = 4  # chunks asked for at once
 
 
@@ -24,31 +29,51 @@ class Joining:
 
     Args:
         index: which stage.
-        step: the step at which `stage` is now, if it is of this swarm: 0 as built; None: nobody knows.
+        point: where `stage` is now, if it is of this swarm; None: nobody knows.
+        find: asked where nobody has the state.
     """
 
-    def __init__(self, stage: SwarmStage, index: int, step: int | None, roster: Roster, asking: Asking, device: Device):
-        self.step = step
+    def __init__(
+        self,
+        stage: SwarmStage,
+        index: int,
+        point: Point | None,
+        roster: Roster,
+        asking: Asking,
+        device: Device,
+        find: Find,
+    ):
+        self.point, self._find = point, find
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
         self._failed = set[int]()
 
-    async def arrive(self) -> int:
-        """Fetch what is missing until this stage is at the step that stands; returns it.
+    async def arrive(self) -> Point:
+        """Fetch what is missing until this stage is where the swarm stands; returns that.
 
-        Waits while nobody serves the stage.
+        Waits while nobody serves the stage, and nobody saved it.
         """
-        while self.step != self._roster.head.step:
-            donor = self._donor()
+        while self.point != self._roster.head.point:
+            donor, seen = self._donor(), self._roster.revision
             if donor is None:
-                await self._roster.next_change()
+                found = not self._roster.holding(self._index) and await self._found()
+                if not found and self._roster.revision == seen:
+                    await self._roster.next_change()
                 continue
             try:
                 if not await self._caught_up(donor):
                     await self._fetch(donor)
             except (Ended, Refusal, TransferError):
                 self._failed.add(self._roster.announced[donor.name])
-        return self.step
+        return self.point
+
+    async def _found(self) -> bool:
+        """Load what was saved of where the swarm stands, if it was."""
+        point = self._roster.head.point
+        state = await self._find(point, layout_of(self._stage.state()))
+        if state is not None:
+            await self._load(state, point)
+        return state is not None
 
     def _donor(self) -> Peer | None:
         """Somebody who has the state; who failed is asked again once all have, or when it announces itself again."""
@@ -62,40 +87,42 @@ class Joining:
     async def _caught_up(self, donor: Peer) -> bool:
         """Take the steps that are missing, if the donor has their totals."""
         try:
-            while self.step is not None and self.step < self._roster.head.step:
-                answer = await self._asking.ask(donor, "total", step=self.step)
-                await self._take(answer.blocks[0].numpy(), float(answer.note["scale"]))
+            while self.point is not None and self.point.step < self._roster.head.step:
+                answer = await self._asking.ask(donor, "total", **self.point._asdict())
+                await self._take(_only(answer).numpy(), number(answer.note, "scale"), _lineage(answer))
         except Refusal as refusal:
             if refusal.reason != "not kept":
                 raise
-        return self.step == self._roster.head.step
+        return self.point == self._roster.head.point
 
-    async def _take(self, total, scale: float) -> None:
+    async def _take(self, total, scale: float, lineage: str) -> None:
         if total.dtype != self._stage.sums.dtype or total.shape != self._stage.sums.shape:
             raise TransferError(f"a total of another stage (shape: {total.shape}, here: {self._stage.sums.shape})")
 
         def take() -> None:
-            self._stage.apply(self.step, total, scale)
-            self.step += 1
+            self._stage.apply(self.point.step, total, scale)
+            self.point = Point(self.point.step + 1, lineage)
 
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
         answer = await self._asking.ask(donor, "manifest")
-        manifest = expect(layout_of(self._stage.state()), answer.blocks[0], answer.note["root"])
+        manifest = expect(layout_of(self._stage.state()), _only(answer), field(answer.note, "root"))
+        point = Point(whole(answer.note, "step"), _lineage(answer))
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
         async with Nursery() as tasks:
             for index in list(self._download.missing):
                 tasks.create_task(self._fetch_chunk(donor, index, limit))
-        state, step = self._download.finish(), int(answer.note["step"])
+        await self._load(self._download.finish(), point)
 
+    async def _load(self, state: Mapping[str, Block], point: Point) -> None:
         def load() -> None:
-            self.step = None
+            self.point = None
             self._stage.load(state)
             self._stage.clear()
-            self.step = step
+            self.point = point
 
         await self._device.run("load", load)
 
@@ -104,3 +131,16 @@ class Joining:
             root = self._download.manifest.root
             answer = await self._asking.ask(donor, "chunk", root=root, index=index)
             self._download.add(index, answer.blocks)
+
+
+def _lineage(answer: Answer) -> str:
+    lineage = field(answer.note, "lineage")
+    if type(lineage) is not str:
+        raise TransferError(f"an answer of no lineage (got: {lineage!r:.40})")
+    return lineage
+
+
+def _only(answer: Answer) -> Block:
+    if len(answer.blocks) != 1 or answer.blocks[0].dtype == "bfloat16":
+        raise TransferError(f"an answer of other arrays than were asked for (arrays: {len(answer.blocks)})")
+    return answer.blocks[0]

@@ -5,6 +5,7 @@ the order in which rounds were begun, whoever leads.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,6 +65,27 @@ def read_members(value: Any) -> list[Peer]:
             raise Refusal("malformed", why=f"not a member (got: {entry!r:.80})")
         members.append(Peer(*entry, stage=0, phase=Phase.SERVING, model=""))
     return members
+
+
+def read_done(value: Any, stages: int) -> tuple[int, int, int, dict[int, str]] | None:
+    """What a trainer's slot is through with: step, the head's revision then, index, who counted it by stage."""
+    if value is None:
+        return None
+    counted = field(value, "counted")
+    if type(counted) is not list or any(
+        type(entry) is not list or [type(part) for part in entry] != [int, str] or not 0 <= entry[0] < stages
+        for entry in counted
+    ):
+        raise Refusal("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
+    return whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted)
+
+
+def number(note: Any, name: str) -> float:
+    """A finite number."""
+    value = field(note, name)
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise Refusal("malformed", why=f"{name} is not a finite number (got: {value!r:.40})")
+    return float(value)
 
 
 def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:

@@ -5,14 +5,16 @@ one rule: what it does to its parameters follows from the directory's head alone
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.nursery import Nursery
+from pipelined.swarm.admission import Admission
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.averaging import PIECE_BYTES
+from pipelined.swarm.averaging import PIECE_BYTES, UNDER_WAY
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.directory import CutOff, LeaseLost
@@ -21,14 +23,22 @@ from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.notes import field
 from pipelined.swarm.rebalance import place
-from pipelined.swarm.records import PEERS, PLACING, Peer, Phase
+from pipelined.swarm.records import PEERS, PLACING, Peer, Phase, Point
 from pipelined.swarm.rules import Rules
+from pipelined.swarm.saving import Saving
+from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
+from pipelined.swarm.transfer import Layout
+from transports import Block
 from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
 
 NEWS_S = 1.0
 """A peer announces itself again at most this often, however many ask for it."""
+MOST_PASSES, MOST_ROUNDS = 256, 16
+"""Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
+Admit = Callable[[Question, int], Awaitable[None]]
+"""Refuses who may not ask this; see `Admission`."""
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
 
@@ -40,6 +50,8 @@ class StagePeer:
         name: of this peer, nobody else's.
         build: builds the stage that it is to hold.
         stage: which; None: where it helps most.
+        shelf: where it saves what it holds, and finds what was saved; None: nowhere.
+        save_every: steps from one save to the next; 0: never.
     """
 
     def __init__(
@@ -53,11 +65,14 @@ class StagePeer:
         device: Device,
         coding: Coding,
         stage: int | None = None,
+        shelf: Shelf | None = None,
+        save_every: int = 0,
     ):
         self.name, self.holding = name, None
         self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
         self._clock, self._device, self._coding, self._wanted = clock, device, coding, stage
-        self._asking = Asking(endpoint, roster)
+        self._asking, self._admission = Asking(endpoint, roster), Admission(roster)
+        self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
         self._incarnation = 0
         self._leaving = self._asked_to_announce = False
         self._announced = clock.now()
@@ -71,15 +86,15 @@ class StagePeer:
             OtherModel: the swarm trains something else.
         """
         self._answer_questions()
-        while not self._leaving:
-            try:
-                async with standing(
-                    self._roster.directory, PEERS + self.name, self._rules.lease_s, self._clock
-                ) as place:
-                    await self._live(place)
-                    await place.lease.revoke()
-            except (LeaseLost, CutOff):
-                await self._clock.sleep(RETRY_S)
+        async with Nursery() as self._tasks:
+            while not self._leaving:
+                try:
+                    key, seconds = PEERS + self.name, self._rules.lease_s
+                    async with standing(self._roster.directory, key, seconds, self._clock) as place:
+                        await self._live(place)
+                        await place.lease.revoke()
+                except (LeaseLost, CutOff):
+                    await self._clock.sleep(RETRY_S)
 
     def leave(self) -> None:
         """Hand over and go (a preemption notice)."""
@@ -88,6 +103,8 @@ class StagePeer:
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
+        await self._saving.look()
+        await self._saving.tell(place)
         await self._roster.wait_for(lambda: self._roster.head is not None)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
@@ -95,13 +112,16 @@ class StagePeer:
         await self._come_to_hold(place)
         await self._say(place, Phase.SERVING)
         while not self._leaving:
-            head = self._roster.head
+            head, before = self._roster.head, self.holding.point
             if not await self.holding.follow(head):
                 await self._come_to_hold(place)
                 await self._say(place, Phase.SERVING)
                 continue
+            if self.holding.point != before:
+                await self._save(self.holding)
+            await self._saving.tell(place)
             target, here = head.moves.get(self.name, self.holding.index), self._roster.serving(self.holding.index)
-            if target != self.holding.index and head.step == self.holding.step and len(here) > 1:
+            if target != self.holding.index and head.point == self.holding.point and len(here) > 1:
                 self._wanted = target
                 self._let_go()
                 return
@@ -125,11 +145,24 @@ class StagePeer:
             await holding.start_afresh()
         else:
             index = await self._choose(place)
-        stage, step = (holding.stage, holding.step) if holding else (self._build(index), 0)
+        stage, point = (holding.stage, holding.point) if holding else (self._build(index), Point(0, ""))
         self._let_go()
-        step = await Joining(stage, index, step, self._roster, self._asking, self._device).arrive()
-        self.holding = Holding(self.name, index, stage, step, self._rules, self._device, self._endpoint, self._coding)
+        find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
+        point = await Joining(stage, index, point, self._roster, self._asking, self._device, find).arrive()
+        self.holding = Holding(self.name, index, stage, point, self._rules, self._device, self._endpoint, self._coding)
         self._answer_questions()
+
+    async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
+        """What was saved of this point, by this peer or by another that saves in the same place."""
+        await self._saving.look()
+        await self._saving.tell(place)
+        return await self._saving.find(point, layout)
+
+    async def _save(self, holding: Holding) -> None:
+        """Save the state, if this step is to be saved and this peer is the one of its stage to do it."""
+        first = [peer.name for peer in self._roster.serving(holding.index)[:1]]
+        if self._saving.due(holding.step) and first == [self.name]:
+            await self._saving.save(self._tasks, holding.mark(), holding.copy)
 
     async def _choose(self, place: Standing) -> int:
         """Choose a stage, knowing what all others chose before."""
@@ -143,6 +176,9 @@ class StagePeer:
     def _stage_to_hold(self) -> int:
         if self._wanted is not None:
             return self._wanted
+        lost = self._saving.own(self._roster.head.point, self._rules.stages)
+        if lost := [stage for stage in lost if not self._roster.holding(stage)]:
+            return min(lost)
         stages = [dict[str, float | None]() for _ in range(self._rules.stages)]
         for peer in self._roster.peers.values():
             if peer.stage in range(len(stages)) and peer.name != self.name:
@@ -190,32 +226,38 @@ class StagePeer:
         holding = self.holding
         arrays = holding.most_bytes if holding else 0
         sums = holding.stage.sums.nbytes if holding else 0
-        topics: dict[str, tuple[Callable[[Holding], Handler], int]] = {
-            "forward": (lambda held: held.forward, arrays),
-            "backward": (lambda held: held.backward, 2 * arrays),
-            "prepare": (lambda held: held.prepare, 0),
-            "resume": (lambda held: held.resume, 0),
-            "reduce": (lambda held: held.reduce, 0),
-            "piece": (lambda held: held.piece, PIECE_BYTES),
-            "inherit": (lambda held: held.inherit, sums + 16 * self._rules.batch),
-            "manifest": (lambda held: held.manifest, 0),
-            "chunk": (lambda held: held.donor.chunk, 0),
-            "total": (lambda held: held.donor.total, 0),
+        trainer, conductor, peer = self._admission.trainer, self._admission.conductor, self._admission.peer
+        topics: dict[str, tuple[Callable[[Holding], Handler], Admit, int, int]] = {
+            "forward": (lambda held: held.forward, trainer, arrays, MOST_PASSES),
+            "backward": (lambda held: held.backward, trainer, 2 * arrays, MOST_PASSES),
+            "prepare": (lambda held: held.prepare, conductor, 0, MOST_ROUNDS),
+            "resume": (lambda held: held.resume, conductor, 0, MOST_ROUNDS),
+            "reduce": (lambda held: held.reduce, conductor, 0, MOST_ROUNDS),
+            "piece": (lambda held: held.piece, peer, PIECE_BYTES, 2 * UNDER_WAY),
+            "inherit": (lambda held: held.inherit, peer, sums + 16 * self._rules.batch, 1),
+            "manifest": (lambda held: held.manifest, peer, 0, MOST_ROUNDS),
+            "chunk": (lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
+            "total": (lambda held: held.donor.total, peer, 0, MOST_ROUNDS),
         }
-        for topic, (method, most_bytes) in topics.items():
-            self._endpoint.answer(topic, self._for_us(method), most_bytes)
-        self._endpoint.answer("announce", self._announce)
-        self._endpoint.answer("status", self._status)
+        for topic, (method, admit, most_bytes, most_waiting) in topics.items():
+            self._endpoint.answer(topic, self._for_us(method, admit), most_bytes, most_waiting)
+        self._endpoint.answer("announce", self._announce, 0, MOST_ROUNDS)
+        self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
 
-    def _for_us(self, method: Callable[[Holding], Handler]) -> Handler:
+    def _for_us(self, method: Callable[[Holding], Handler], admit: Admit) -> Handler:
         async def answer(question: Question) -> Answer:
-            if field(question.note, "to") != self._incarnation:
-                raise Refusal("stale", incarnation=self._incarnation)
-            if self.holding is None:
-                raise Refusal("behind")
+            self._check_meant(question)
+            await admit(question, self.holding.index)
+            self._check_meant(question)
             return await method(self.holding)(question)
 
         return answer
+
+    def _check_meant(self, question: Question) -> None:
+        if field(question.note, "to") != self._incarnation:
+            raise Refusal("stale", incarnation=self._incarnation)
+        if self.holding is None:
+            raise Refusal("behind")
 
     async def _status(self, question: Question) -> Answer:
         """What this peer does, for whoever looks on."""
@@ -226,11 +268,13 @@ class StagePeer:
             "sent": endpoint.bytes_sent,
             "received": endpoint.bytes_received,
             "rejected": dict(endpoint.rejected),
+            "refused": dict(endpoint.refused),
         }
         return Answer(note={**held, **done, **traffic, "cut_off": self._roster.cut_off})
 
     async def _announce(self, question: Question) -> Answer:
         """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""
+        await self._admission.trainer(question, 0)
         self._asked_to_announce = True
         self._roster.look_again()
         return Answer()

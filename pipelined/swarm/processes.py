@@ -12,10 +12,12 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import Leadership, Moves
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
+from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.peer import Build, StagePeer
 from pipelined.swarm.rebalance import moves
 from pipelined.swarm.rules import Rules
+from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.standing import standing
 from pipelined.swarm.trainer import Data, Trainer
 from pipelined.swarm.wiring import Wiring
@@ -29,7 +31,8 @@ class PeerProcess:
         name: nobody else's in this swarm.
         build: builds a stage as it is before the first step.
         stage: which to hold; None: where it helps most.
-        threads: whether the loop has threads to code tensors in.
+        threads: whether the loop has threads to code tensors and to save in.
+        shelf, save_every: where states are saved, and every how many steps; see `StagePeer`.
     """
 
     def __init__(
@@ -43,10 +46,14 @@ class PeerProcess:
         device: Device,
         stage: int | None = None,
         threads: bool = True,
+        shelf: Shelf | None = None,
+        save_every: int = 0,
     ):
         self.roster = Roster(directory, clock)
         coding = Coding(rules.codec, threads)
-        self.peer = StagePeer(name, build, rules, endpoint, self.roster, clock, device, coding, stage)
+        self.peer = StagePeer(
+            name, build, rules, endpoint, self.roster, clock, device, coding, stage, shelf, save_every
+        )
         self._endpoint = endpoint
 
     async def run(self) -> None:
@@ -63,6 +70,7 @@ class TrainerProcess:
     Args:
         data: finds a microbatch by its name.
         slots: microbatches under way at once.
+        resume: where it leads, go on from what was saved; else only from what it saw stand itself.
         steps: after so many the run is over; None: never.
     """
 
@@ -77,12 +85,16 @@ class TrainerProcess:
         slots: int = 4,
         steps: int | None = None,
         balance: Moves | None = None,
+        resume: bool = False,
     ):
         self.name, self._rules, self._steps = name, rules, steps
         self._endpoint, self._directory, self._clock = endpoint, directory, clock
         self.roster = Roster(directory, clock)
         asking = Asking(endpoint, self.roster)
-        self.leadership = Leadership(name, endpoint.address, self.roster, asking, rules, clock, balance or _balance)
+        back = GoingBack(self.roster, rules.stages, rules.lease_s, clock, resume)
+        self.leadership = Leadership(
+            name, endpoint.address, self.roster, asking, rules, clock, balance or _balance, back
+        )
         wiring = Wiring(rules.stages, seed=name)
         self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots, rules.lease_s)
 
@@ -97,7 +109,8 @@ class TrainerProcess:
 
     async def _status(self, question: Question) -> Answer:
         leading = {"leads": self.leadership.left is not None, "left": self.leadership.left}
-        return Answer(note={**self.trainer.status(), **leading, "cut_off": self.roster.cut_off})
+        unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
+        return Answer(note={**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off})
 
     async def _over(self) -> None:
         last, roster = self._steps, self.roster

@@ -5,18 +5,23 @@
     placing           (a name)         the last peer that chose its stage: each chooses knowing what the others chose
     peers/NAME        Peer             a peer; dies with its lease
     trainers/NAME     Trainer          a trainer; dies with its lease
+    saved/NAME        Saved            what a peer has on disk; dies with its lease
 
 The one rule: a record read is checked field by field, for anybody with the key may have written it. An incarnation is
 the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 
-HEAD, CONDUCTOR, PLACING, PEERS, TRAINERS = "head", "conductor", "placing", "peers/", "trainers/"
+HEAD, CONDUCTOR, PLACING, PEERS, TRAINERS, SAVED = "head", "conductor", "placing", "peers/", "trainers/", "saved/"
+
+MOST_STAGES = 4096
+"""More stages than a saved model can have been cut into."""
 
 
 class Phase(StrEnum):
@@ -25,6 +30,46 @@ class Phase(StrEnum):
     JOINING = "joining"  # fetching its stage's state
     SERVING = "serving"
     LEAVING = "leaving"  # takes no new work; what it has counted still counts
+
+
+class Point(NamedTuple):
+    """Where training is.
+
+    Args:
+        step: how many steps were taken.
+        lineage: names how it came there, the totals of all steps: two states of one point are equal to the bit.
+    """
+
+    step: int
+    lineage: str
+
+
+class Mark(NamedTuple):
+    """What was saved of one stage.
+
+    Args:
+        step: how many steps had been taken.
+        stage: which, of so many `stages`.
+        lineage: names how training came there; the same for all stages of a step.
+    """
+
+    step: int
+    stage: int
+    stages: int
+    lineage: str
+
+    @property
+    def point(self) -> Point:
+        return Point(self.step, self.lineage)
+
+
+def common_step(saved: Iterable[Mark]) -> Mark | None:
+    """The latest step at which every stage was saved in one lineage, as the mark of its first stage."""
+    stages: dict[tuple[int, str, int], set[int]] = {}
+    for mark in saved:
+        stages.setdefault((mark.step, mark.lineage, mark.stages), set()).add(mark.stage)
+    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
+    return max((Mark(step, 0, count, lineage) for step, lineage, count in whole), default=None)
 
 
 class Record:
@@ -102,12 +147,31 @@ class Conductor(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Saved(Record):
+    """What a peer has on disk: the fields of each `Mark`."""
+
+    marks: list[list[Any]] = field(metadata={"kind": list})
+
+    def __post_init__(self) -> None:
+        for mark in self.marks:
+            if type(mark) is not list or [type(part) for part in mark] != [int, int, int, str]:
+                raise ValueError(f"Saved.marks has no mark (got: {mark!r:.80})")
+            step, stage, stages, _ = mark
+            if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
+                raise ValueError(f"Saved.marks has a mark of no stage (step: {step}, stage: {stage} of {stages})")
+
+    def all(self) -> list[Mark]:
+        return [Mark(*mark) for mark in self.marks]
+
+
+@dataclass(frozen=True, slots=True)
 class Head(Record):
     """The step that stands: what was decided last.
 
     Args:
         step: the next to be taken; 0 before the first.
         round: names the sums that led here, and so who took part; "" before the first.
+        lineage: names how training came here, whoever took part; "" before the first.
         members: by stage, the names of those who took part.
         scale: what their sums were multiplied by for the update.
         loss: mean over the step's samples; 0 before the first.
@@ -126,6 +190,11 @@ class Head(Record):
     loss: float = 0.0
     norm: float = 0.0
     moves: dict[str, int] = field(default_factory=dict, metadata={"kind": dict})
+    lineage: str = ""
+
+    @property
+    def point(self) -> Point:
+        return Point(self.step, self.lineage)
 
     def __post_init__(self) -> None:
         if not all(type(stage) is list and all(type(name) is str for name in stage) for stage in self.members):

@@ -10,31 +10,17 @@ or each machine's own; then peers tell one another their `marks`. Plain blocking
 """
 
 import fcntl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipelined import checkpoint
 from pipelined._checkpoint_directory import found
 from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.swarm.records import Mark
 from pipelined.swarm.transfer import Layout, describe
 from transports import Block
-
-
-class Mark(NamedTuple):
-    """What was saved of one stage.
-
-    Args:
-        step: how many steps had been taken.
-        stage: which, of so many `stages`.
-        lineage: names how training came there; the same for all stages of a step.
-    """
-
-    step: int
-    stage: int
-    stages: int
-    lineage: str
 
 
 def save(
@@ -66,20 +52,11 @@ def save(
         return checkpoint.commit(place, Meta(mark.step, identity, {}, scalars), [record], keep)
 
 
-def marks(directory: str | Path) -> list[Mark]:
-    """Everything that lies whole in a directory; what is damaged is left out."""
+def marks(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[Mark]:
+    """Everything that lies whole in a directory; what is damaged, or of another model, is left out."""
     places = sorted(Path(directory).glob("stage-*"))
-    read = [_told(path) for place in places for path in found(place).values()]
+    read = [_told(path, identity) for place in places for path in found(place).values()]
     return [told[0] for told in read if told]
-
-
-def common_step(saved: Iterable[Mark]) -> Mark | None:
-    """The latest step at which every stage was saved in one lineage, as the mark of its first stage."""
-    stages: dict[tuple[int, str, int], set[int]] = {}
-    for mark in saved:
-        stages.setdefault((mark.step, mark.lineage, mark.stages), set()).add(mark.stage)
-    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
-    return max((Mark(step, 0, count, lineage) for step, lineage, count in whole), default=None)
 
 
 def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
@@ -115,10 +92,12 @@ def _place(directory: str | Path, stage: int) -> Path:
     return Path(directory) / f"stage-{stage:02}"
 
 
-def _told(path: Path) -> tuple[Mark, str] | None:
+def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Mark, str] | None:
     """What a saved stage says it is, and its root; None where it does not say, or is not whole."""
     try:
         opened = checkpoint.open(path)
+        if identity is not None:
+            opened.require(identity)
         told = opened.meta.scalars
         return Mark(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
     except (CheckpointError, KeyError):

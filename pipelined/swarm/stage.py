@@ -31,6 +31,10 @@ class Passed(NamedTuple):
     loss: float | None = None
 
 
+class NotFinite(ValueError):
+    """What was computed is infinite or no number; nothing of it was counted."""
+
+
 class SwarmStage(Protocol):
     """One stage.
 
@@ -45,8 +49,15 @@ class SwarmStage(Protocol):
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         """Dtype and shape of each input of `forward` (and of its gradients), the batch first."""
 
+    def expects_given(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        """The same of what `backward` is given: gradients of the outputs, or the last stage's labels."""
+
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
-        """Outputs for the next stage; keeps nothing. Not called on the last stage."""
+        """Outputs for the next stage; keeps nothing. Not called on the last stage.
+
+        Raises:
+            NotFinite: the outputs are none that another stage can compute with.
+        """
 
     def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
         """Compute forward again, then backward.
@@ -54,6 +65,8 @@ class SwarmStage(Protocol):
         Args:
             given: gradients of the outputs, or, on the last stage, the labels.
             count: add the parameters' gradients to `sums`; else they are thrown away.
+        Raises:
+            NotFinite: the loss or a gradient is no finite number.
         """
 
     def clear(self) -> None:

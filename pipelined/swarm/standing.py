@@ -32,6 +32,10 @@ class Standing:
     def incarnation(self) -> int:
         return self.lease.number
 
+    def another(self, prefix: str) -> "Standing":
+        """A second key under the same lease, and the same name."""
+        return Standing(self._directory, prefix + self._key.partition("/")[2], self.lease)
+
     async def put(self, record: Record, claim: str = "", seen: int = 0) -> bool:
         """Say what we are now.
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pipelined.noise import Noise
-from pipelined.swarm.stage import Microbatch, Passed
+from pipelined.swarm.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.training import Training
 from pipelined.swarm.transfer import layout_of
 from pipelined.updates import Learned, find_update, sum_of_squares
@@ -89,7 +89,9 @@ class TorchStage:
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[torch.Tensor]:
         """See `SwarmStage`. Raises ValueError: not what it `expects`."""
         with torch.no_grad():
-            return (self._output(self._input(inputs), microbatch).cpu(),)
+            output = self._output(self._input(inputs), microbatch)
+            self._refuse_not_finite("outputs", microbatch, [output])
+            return (output.cpu(),)
 
     def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
         """See `SwarmStage`; the loss is the mean nats a token of each sequence, summed over the sequences.
@@ -106,6 +108,7 @@ class TorchStage:
         output = self._output(x, microbatch)
         root, seed = (self._loss(output, end), None) if self.last else (output, end)
         gradients = list(torch.autograd.grad(root, sources, seed)) if sources else []
+        self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
         back = [] if self.first else [gradients.pop(0).cpu()]
         self._count(gradients)
         return Passed(back, float(root.detach()) if self.last else None)
@@ -182,6 +185,11 @@ class TorchStage:
         vocabulary = self.training.model.shape_of(self.training.model.layers, 1, 1)[-1]
         if least < 0 or most >= vocabulary:
             raise ValueError(f"strange {what} at stage {self.index} (ids: {least} to {most}, symbols: {vocabulary})")
+
+    def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
+        """One number a tensor says it: what is not finite makes its sum so."""
+        if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
+            raise NotFinite(f"{what} at stage {self.index} that are not finite (microbatch: {tuple(microbatch)})")
 
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         noise = Noise(self.training.seed, microbatch.step, microbatch.index)

@@ -12,24 +12,43 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pipelined.clock import Clock
+from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.answer_times import Pass
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coded
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
+from pipelined.swarm.notes import field, whole
 from pipelined.swarm.patience import Patience
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.wiring import Wiring
 from transports.endpoints import Answer, Endpoint, Party, Refusal, Unreachable
 
+MOST_SPOILT = 16
+"""Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
 MOST_PAUSE_S = 10.0
 """How long at most until a banned peer is asked again to announce itself."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
 """The inputs of the first stage and the labels of the last, from the name alone."""
+
+
+class Given(NamedTuple):
+    """A microbatch that the conductor gives.
+
+    Args:
+        count: the stages that are to count it.
+        lineage: of the parameters that it is for.
+        revision: of the head at which it was given; past that it is of no use.
+    """
+
+    which: Microbatch
+    count: set[int]
+    lineage: str
+    revision: int
 
 
 class Trainer:
@@ -60,7 +79,7 @@ class Trainer:
         self._asking = Asking(endpoint, roster)
         self._patience = {(stage, which): Patience(lease_s) for stage in range(stages) for which in get_args(Pass)}
         self.done, self.answers = 0, Counter[str]()
-        self._unheard = set[Party]()
+        self._unheard, self._spoilt = set[Party](), 0
 
     async def run(self, incarnation: int) -> None:
         """Train under this incarnation until cancelled."""
@@ -104,35 +123,42 @@ class Trainer:
             try:
                 async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
                     given = (await self._endpoint.ask(leader.address, "work", note=note)).note
-                done = await self._while_it_stands(Microbatch(given["step"], given["index"]), given["stages"])
+                done = await self._while_it_stands(_read_given(given))
             except Ended:
                 continue
             except (Unreachable, Refusal):
                 await self._clock.sleep(RETRY_S)
 
-    async def _while_it_stands(self, which: Microbatch, count: Sequence[int]) -> dict[str, Any] | None:
-        """Take one microbatch through; what to say of it, or None where its step is past."""
-        head = lambda: self._roster.head is None or self._roster.head.step <= which.step  # noqa: E731
+    async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
+        """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
         try:
-            async with self._roster.as_long_as(head):
-                counted = await self._through(which, set(count))
+            async with self._roster.as_long_as(lambda: self._roster.head_revision <= given.revision):
+                counted = await self._through(given)
         except (Ended, Stale):
             return None
-        self.done += 1
-        return {"step": which.step, "index": which.index, "counted": counted}
+        except Spoilt as error:
+            self._spoilt += 1
+            if self._spoilt == MOST_SPOILT:
+                fact = f"{MOST_SPOILT} microbatches one after another came to nothing ({error})"
+                raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
+            return None
+        self.done, self._spoilt = self.done + 1, 0
+        return {**given.which._asdict(), "revision": given.revision, "counted": counted}
 
-    async def _through(self, which: Microbatch, count: set[int]) -> list[tuple[int, str]]:
+    async def _through(self, work: Given) -> list[tuple[int, str]]:
         """Forward, then backward; who counted it, by stage."""
+        which, count, lineage = work.which, work.count, work.lineage
         inputs, labels = self._data(which)
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
-            _, answer = await self._ask(stage, "forward", which, [kept[stage]])
-            kept.append((answer.blocks, answer.note["codec"]))
+            _, answer = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
+            kept.append((answer.blocks, field(answer.note, "codec")))
         given, counted = (tuple(labels), None), []
         for stage in reversed(range(self._stages)):
-            peer, answer = await self._ask(stage, "backward", which, [kept.pop(), given], count=stage in count)
-            given = (answer.blocks, answer.note["codec"])
-            if answer.note["counted"]:
+            groups = [kept.pop(), given]
+            peer, answer = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
+            given = (answer.blocks, field(answer.note, "codec"))
+            if field(answer.note, "counted") is True:
                 counted.append((stage, peer.name))
         return counted
 
@@ -143,6 +169,7 @@ class Trainer:
 
         Raises:
             Stale: the step is past.
+            Spoilt: what this peer was asked, or what it makes of that, is not finite: it is to be begun anew.
         """
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
@@ -158,8 +185,14 @@ class Trainer:
                 self._ban(peer, party)
                 continue
             except Refusal as refusal:
-                if refusal.reason == "stale" and refusal.facts.get("step", 0) > which.step:
+                there = refusal.facts.get("step")
+                if refusal.reason == "stale" and type(there) is int and there > which.step:
                     raise Stale from refusal
+                if refusal.reason == "not finite":
+                    raise Spoilt(str(refusal)) from refusal
+                if refusal.reason == "stranger":  # it is we who are none, as this peer has heard
+                    await self._clock.sleep(RETRY_S)
+                    continue
                 self._ban(peer, party)
                 continue
             took = self._clock.now() - began
@@ -207,3 +240,15 @@ class Trainer:
 
 class Stale(Exception):
     """The microbatch's step is past."""
+
+
+class Spoilt(Exception):
+    """A microbatch's numbers are not finite."""
+
+
+def _read_given(note: Any) -> Given:
+    stages, lineage = field(note, "stages"), field(note, "lineage")
+    if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
+        raise Refusal("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
+    which = Microbatch(whole(note, "step"), whole(note, "index"))
+    return Given(which, set(stages), lineage, whole(note, "revision"))

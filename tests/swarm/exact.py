@@ -7,7 +7,7 @@ parameters of another step changes the result. `Reference` is the plain loop tha
 
 import numpy as np
 
-from pipelined.swarm.stage import Microbatch, Passed
+from pipelined.swarm.stage import Microbatch, NotFinite, Passed
 from transports import Block
 
 WIDTH = 4
@@ -28,13 +28,15 @@ class ExactStage:
     def expects(self):
         return [("float64", (WIDTH,))]
 
+    expects_given = expects
+
     def forward(self, microbatch, inputs):
-        return [(inputs[0].numpy() + self.weights) % BASE]
+        return [finite((inputs[0].numpy() + self.weights) % BASE)]
 
     def backward(self, microbatch, inputs, given, count):
         x, g = inputs[0].numpy(), given[0].numpy()
         out = (x + self.weights) % BASE
-        gradient = (out * (g + 1) + microbatch.index) % BASE
+        gradient = finite((out * (g + 1) + microbatch.index) % BASE)
         if count:
             self.sums += gradient
         return Passed([(g + out) % BASE], float(gradient[0]) if self.last else None)
@@ -55,6 +57,12 @@ class ExactStage:
     def load(self, state):
         for name, mine in self.state().items():
             mine[:] = state[name].numpy()
+
+
+def finite(array):
+    if not np.isfinite(array).all():
+        raise NotFinite("no finite numbers")
+    return array
 
 
 def data(microbatch):

@@ -115,12 +115,14 @@ class Story:
             self.swarm.network.thaw(name)
 
     def _balance(self, loads):
-        """Send anybody anywhere who is not spared, and so leave nobody's stage empty."""
-        movable = [(stage, name) for stage, each in enumerate(loads) for name in sorted(set(each) - self.spared)]
-        if not movable or self.stages == 1:
-            return {}
-        chosen = self._draw.sample(movable, self._draw.randint(1, min(2, len(movable))))
-        moves = {name: self._draw.choice([to for to in range(self.stages) if to != at]) for at, name in chosen}
+        """Send anybody anywhere who is not spared, as long as no stage is left without one who has its state."""
+        left, moves = [set(each) for each in loads], {}
+        for _ in range(self._draw.randint(0, 2) if self.stages > 1 else 0):
+            movable = [(at, name) for at, each in enumerate(left) if len(each) > 1 for name in each - self.spared]
+            if movable:
+                at, name = self._draw.choice(sorted(movable))
+                left[at].discard(name)
+                moves[name] = self._draw.choice([to for to in range(self.stages) if to != at])
         self._tell(f"to go to other stages: {moves}")
         return moves
 

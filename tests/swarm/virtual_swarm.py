@@ -55,31 +55,32 @@ class VirtualSwarm:
         self.reference = Reference(stages, batch)
         self.peers, self.trainers, self.tasks, self.dead = {}, {}, {}, []
         self.heads, self.summed = [], defaultdict(lambda: defaultdict(dict))
-        self.slots = 0
+        self.slots, self.endpoints = 0, {}
         self._disk = MemoryDisk(lambda: self.network.clock("directory").sleep(WRITE_S))
         self.start_directory()
-        self.watcher, self.directory, clock = self._client("watcher")
-        self._start("watcher", self._watch(Roster(self.directory, clock)))
+        self.watcher, self.directory, clock = self.client("watcher")
+        self.start("watcher", self._watch(Roster(self.directory, clock)))
 
     def start_directory(self):
         """Start it, or start it again from its journal."""
-        endpoint, clock = self.network.endpoint("directory"), self.network.clock("directory")
-        self._start("directory", serve_directory(endpoint, clock, self._disk))
+        endpoint = self.endpoints["directory"] = self.network.endpoint("directory")
+        clock = self.network.clock("directory")
+        self.start("directory", serve_directory(endpoint, clock, self._disk))
 
     def peer(self, name, stage=None, speed=1.0, offset=0.0):
-        endpoint, directory, clock = self._client(name, offset)
+        endpoint, directory, clock = self.client(name, offset)
         device = TimedDevice({op: seconds / speed for op, seconds in SECONDS.items()}, clock)
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
         process = PeerProcess(name, build, self.rules, endpoint, directory, clock, device, stage, threads=False)
         self.peers[name] = process
         self._witness(process, endpoint)
-        self._start(name, process.run())
+        self.start(name, process.run())
 
     def trainer(self, name, steps, slots=4, offset=0.0, balance=None):
-        endpoint, directory, clock = self._client(name, offset)
+        endpoint, directory, clock = self.client(name, offset)
         self.trainers[name] = TrainerProcess(name, data, self.rules, endpoint, directory, clock, slots, steps, balance)
         self.slots += slots
-        self._start(name, self.trainers[name].run())
+        self.start(name, self.trainers[name].run())
 
     def kill(self, name):
         self.network.kill(name)
@@ -169,9 +170,10 @@ class VirtualSwarm:
 
         endpoint.answer = answer
 
-    def _start(self, name, coroutine):
+    def start(self, name, coroutine):
         self.tasks[name] = self.network.run(name, coroutine)
 
-    def _client(self, name, offset=0.0):
-        endpoint, clock = self.network.endpoint(name), Skewed(self.network.clock(name), offset)
+    def client(self, name, offset=0.0):
+        endpoint = self.endpoints[name] = self.network.endpoint(name)
+        clock = Skewed(self.network.clock(name), offset)
         return endpoint, EmbeddedDirectory(endpoint, "virtual://directory", clock, patience=1.0), clock

@@ -128,6 +128,7 @@ class Answering:
             place.replied = True
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
+        self._desk.count(refusal)
         if self._ended:
             return
         try:

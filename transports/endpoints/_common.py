@@ -24,6 +24,7 @@ class CommonEndpoint(Endpoint):
         self.rejected: Counter[str] = Counter()
         self.closed = False
         self.desk, self.circle = Desk(most_under_way), Circle()
+        self.refused = self.desk.refused
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} incarnation {self.incarnation}>"

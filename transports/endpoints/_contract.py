@@ -89,12 +89,14 @@ class Endpoint(ABC):
         address: where this party is asked; ports are real here, never 0.
         incarnation: of this opening.
         rejected: how often what came in was not fit to be heard, by named reason: each cost its connection, no more.
+        refused: how often a question was refused here, by reason.
         bytes_sent, bytes_received: payload so far.
     """
 
     address: str
     incarnation: int
     rejected: Counter[str]
+    refused: Counter[str]
     bytes_sent: int = 0
     bytes_received: int = 0
 

@@ -5,6 +5,7 @@ than a handler may is the endpoint's own failure. Knows nothing of addresses, co
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from transports.endpoints._contract import Handler, Refusal
 MOST_UNDER_WAY = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
+REASONS = 64
+"""Reasons of refusals that are counted apart: a handler may pass on one that a stranger wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,13 @@ class Desk:
         most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
 
     Attributes:
-        failed: as for `Endpoint`.
+        failed, refused: as for `Endpoint`.
     """
 
     def __init__(self, most_under_way: int = MOST_UNDER_WAY):
         self.most_under_way = most_under_way
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: Counter[str] = Counter()
         self._topics: dict[str, Topic] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, which a seed must decide
 
@@ -63,6 +67,11 @@ class Desk:
         self._tasks[task] = None
         task.add_done_callback(self._over)
         return task
+
+    def count(self, refusal: Refusal) -> None:
+        """A question was refused."""
+        reason = refusal.reason
+        self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
 
     def fail(self, error: Exception) -> None:
         """A handler raised what none may; the first error stays."""

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.checkpoint import CheckpointError
-from pipelined.swarm.saved import Mark, common_step, load, marks, save
+from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.saved import load, marks, save
 from pipelined.swarm.transfer import describe, layout_of
 from transports import Block
 

@@ -15,7 +15,8 @@ from pipelined.errors import UsageError
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe
 from pipelined.swarm import torch_stage
-from pipelined.swarm.saved import Mark, common_step, load, marks, save
+from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.saved import load, marks, save
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training

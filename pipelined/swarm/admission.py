@@ -1,0 +1,53 @@
+"""Who may ask a peer what: trainers for passes, the conductor for rounds, peers of the stage for sums and state.
+
+The one rule: whoever the directory does not have is a stranger, whatever key it holds, and is told so before anything
+that it brought is decoded, kept or waited for. News of a newcomer may be under way, so that is waited for, not long.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from pipelined.swarm.membership import RETRY_S, Roster
+from pipelined.swarm.notes import field, read_round
+from pipelined.swarm.records import Peer, Trainer
+from transports.endpoints import Question, Refusal
+
+
+class Admission:
+    """One peer's door.
+
+    Args:
+        roster: says who is a member.
+    """
+
+    def __init__(self, roster: Roster):
+        self._roster = roster
+
+    async def trainer(self, question: Question, stage: int) -> None:
+        """Raises Refusal: "stranger", it is no trainer of this swarm."""
+        await self._known(question, lambda: _among(question, self._roster.trainers.values()))
+
+    async def peer(self, question: Question, stage: int) -> None:
+        """Raises Refusal: "stranger", it is no peer that holds, or comes to hold, this stage."""
+        peers = self._roster.peers
+        await self._known(question, lambda: _among(question, [each for each in peers.values() if each.stage == stage]))
+
+    async def conductor(self, question: Question, stage: int) -> None:
+        """Raises Refusal: "stranger", it does not lead under the term that it names."""
+        (term, _), roster = read_round(field(question.note, "round")), self._roster
+
+        def leads() -> bool:
+            return roster.conductor_revision == term and roster.conductor.address == question.asker.address
+
+        await self._known(question, leads)
+
+    async def _known(self, question: Question, holds: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._roster.wait_for(holds)
+        except TimeoutError:
+            raise Refusal("stranger", address=question.asker.address) from None
+
+
+def _among(question: Question, members: Iterable[Peer | Trainer]) -> bool:
+    return any(member.address == question.asker.address for member in members)

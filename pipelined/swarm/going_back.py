@@ -1,0 +1,54 @@
+"""Going back to what was saved, where the state of a stage is lost with everybody who held it.
+
+The one rule: all stages go back to one step of one lineage, by moving the head there like any other step; and only
+where they must, or the swarm would wait for ever: a stage has peers that come, and none that has its state.
+"""
+
+from collections.abc import Callable
+
+from pipelined.clock import Clock
+from pipelined.swarm.membership import Ended, Roster
+from pipelined.swarm.records import Mark, Phase, common_step
+
+PATIENCE_LEASES = 2
+"""How many leases long a stage must be lost: who was cut off may come back, and has its state."""
+
+
+class GoingBack:
+    """Finds out that a swarm must go back, and where to.
+
+    Args:
+        resume: go back to whatever was saved; else only to what this process saw stand itself.
+    """
+
+    def __init__(self, roster: Roster, stages: int, lease_s: float, clock: Clock, resume: bool):
+        self._roster, self._stages, self._clock, self.resume = roster, stages, clock, resume
+        self._patience_s = PATIENCE_LEASES * lease_s
+
+    async def needed(self) -> Mark:
+        """Wait until the swarm must go back, and can; returns where to."""
+        while True:
+            await self._roster.wait_for(self._must)
+            try:
+                async with self._roster.as_long_as(self._must):
+                    await self._clock.sleep(self._patience_s)
+                    return self._latest()
+            except Ended:
+                continue
+
+    def _must(self) -> bool:
+        roster = self._roster
+        lost = roster.head is None or any(self._lost(stage) for stage in range(self._stages))
+        return lost and self._latest() is not None
+
+    def _lost(self, stage: int) -> bool:
+        coming = [peer for peer in self._roster.peers.values() if peer.stage == stage and peer.phase == Phase.JOINING]
+        return bool(coming) and not self._roster.holding(stage)
+
+    def _latest(self) -> Mark | None:
+        """Where to go: the latest step that all stages saved; None where that is where the swarm is."""
+        roster = self._roster
+        allowed: Callable[[Mark], bool] = lambda mark: self.resume or mark.point in roster.stood  # noqa: E731
+        marks = [mark for each in roster.saved.values() for mark in each.all() if allowed(mark)]
+        latest = common_step(marks)
+        return None if latest is None or (roster.head and latest.point == roster.head.point) else latest

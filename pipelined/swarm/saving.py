@@ -1,0 +1,102 @@
+"""One peer's saving of its stage while training goes on, and what it tells others that it has saved.
+
+The one rule: a step that is saved is saved by every stage or waited for: a peer whose last state is still being written
+takes no other for writing before that is done, so that stages do not save different steps. Knows no peers but its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pipelined.nursery import Nursery
+from pipelined.swarm.records import SAVED, Mark, Point, Saved
+from pipelined.swarm.shelf import Shelf, ShelfError
+from pipelined.swarm.standing import Standing
+from pipelined.swarm.transfer import Layout
+from transports import Block
+
+T = TypeVar("T")
+
+
+class Saving:
+    """What one peer saves, and finds again.
+
+    Args:
+        shelf: where; None: nothing is saved.
+        every: steps from one save to the next.
+        threads: whether the loop has threads to write in.
+        news: called when something else lies there than before.
+
+    Attributes:
+        marks: what lay there when this peer looked last.
+        failed: why the last save failed; "": it did not.
+    """
+
+    def __init__(self, shelf: Shelf | None, every: int, threads: bool, news: Callable[[], None]):
+        self.marks: Sequence[Mark] = ()
+        self.failed = ""
+        self._shelf, self._every, self._threads, self._news = shelf, every, threads, news
+        self._writing: asyncio.Task[None] | None = None
+        self._place: Standing | None = None
+        self._said: Sequence[Mark] = ()
+        self._unreadable = set[Mark]()
+
+    def due(self, step: int) -> bool:
+        """Whether a state of this step is to be saved."""
+        return self._shelf is not None and self._every > 0 and step > 0 and step % self._every == 0
+
+    def own(self, point: Point, stages: int) -> list[int]:
+        """The stages whose state at this point lies here, where that is not all of them."""
+        mine = sorted({mark.stage for mark in self.marks if mark.point == point and mark.stages == stages})
+        return mine if len(mine) < stages else []
+
+    async def look(self) -> None:
+        """See what lies there."""
+        if self._shelf is not None:
+            self.marks = sorted(await self._apart(self._shelf.marks))
+
+    async def tell(self, place: Standing) -> None:
+        """Tell the others what lies there, if they have not heard.
+
+        Raises: as `Standing.put`.
+        """
+        if self._shelf is None:
+            return
+        if self._place is None or self._place.lease is not place.lease:
+            self._place, self._said = place.another(SAVED), ()
+        marks = self.marks
+        if marks != self._said:
+            await self._place.put(Saved([list(mark) for mark in marks]))
+            self._said = marks
+
+    async def save(self, tasks: Nursery, mark: Mark, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Copy a state as it is now; it is written while training goes on.
+
+        Args:
+            tasks: what the writing is a child of.
+        """
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+        self._writing = tasks.create_task(self._write(mark, await copy()))
+
+    async def find(self, point: Point, layout: Layout) -> Mapping[str, Block] | None:
+        """The tensors of this layout as they were there, if they were saved here."""
+        for mark in self.marks:
+            if mark.point == point and mark not in self._unreadable:
+                try:
+                    return await self._apart(lambda mark=mark: self._shelf.load(mark, layout))
+                except ShelfError:
+                    self._unreadable.add(mark)
+        return None
+
+    async def _write(self, mark: Mark, state: Mapping[str, Any]) -> None:
+        try:
+            await self._apart(lambda: self._shelf.save(mark, state))
+            self.failed = ""
+        except ShelfError as error:
+            self.failed = str(error)
+        await self.look()
+        self._news()
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work) if self._threads else work()
