@@ -4,9 +4,10 @@ The one rule: nobody who has left, or is not who was meant, keeps us waiting.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
-from pipelined.swarm.membership import Ended, Roster
+from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.records import Peer
 from transports.endpoints import Answer, Endpoint, Unreachable
 
@@ -33,3 +34,15 @@ class Asking:
                 return await self._endpoint.ask(who.address, topic, *arrays, note={"to": who.incarnation, **note})
             except Unreachable as error:
                 raise Ended(str(error)) from error
+
+    async def insist(self, who: Peer, topic: str, **note: Any) -> None:
+        """Ask again whenever no answer came, until one does or the peer is gone.
+
+        Raises:
+            Refusal: as its handler says.
+        """
+        while self._roster.is_here(who):
+            with suppress(Ended):
+                await self.ask(who, topic, **note)
+                return
+            await self._roster.next_change(RETRY_S)

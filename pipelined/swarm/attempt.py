@@ -5,6 +5,7 @@ lost meanwhile the try has failed, and no peer is the worse for it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +65,14 @@ class Attempt:
         return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
 
     async def resume(self, covers: Sequence[Cover]) -> None:
-        """Let everyone count again, those to be dropped from nothing; who does not hear it hears of the next round."""
+        """Let everyone count again, those to be dropped from nothing; ends when all who are still here have heard it.
+
+        Who did not say what it has may have been asked all the same, and counts nothing until it hears this.
+        """
         async with Nursery() as tasks:
-            for each, covered in zip(self.told, covers, strict=True):
-                for told in each.values():
-                    keep = told.peer.name in covered.keep
-                    tasks.create_task(self._quietly(told.peer, "resume", keep=keep))
+            for peers, covered in zip(self._members, covers, strict=True):
+                for peer in peers:
+                    tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
     async def reduce(self, covers: Sequence[Cover]) -> list[float]:
         """Sum at every stage at once; the squares of the totals' norms, by stage.
@@ -85,7 +88,7 @@ class Attempt:
             ]
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
-            if len(set(each)) > 1:
+            if len({digest for _, digest in each}) > 1:
                 raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
         self.digests = [each[0][1] for each in answers]
         return [each[0][0] for each in answers]
@@ -111,11 +114,9 @@ class Attempt:
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             raise Failed(f"{peer.name}: {error}") from error
 
-    async def _quietly(self, peer: Peer, topic: str, **note: Any) -> None:
-        try:
-            await self._ask(peer, topic, **note)
-        except (Ended, Refusal):
-            return
+    async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
+        with suppress(Refusal):  # it has heard of another round
+            await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
         return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)

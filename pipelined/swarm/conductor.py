@@ -10,6 +10,7 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 import asyncio
 import hashlib
 import math
+import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -79,13 +80,16 @@ class Leadership:
         return self._board.left if self._board else None
 
     async def run(self, standing: Standing) -> None:
-        """Lead whenever nobody does, until cancelled."""
+        """Lead whenever nobody else does, until cancelled.
+
+        That this one leads may be news to it: it had asked to, and was cut off before it heard the answer.
+        """
         directory, roster = self._roster.directory, self._roster
         while True:
-            await roster.wait_for(lambda: roster.conductor is None)
+            await roster.wait_for(lambda: roster.conductor in (None, self._me))
             try:
                 self._term = await directory.transact(
-                    {CONDUCTOR: 0}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
+                    {CONDUCTOR: roster.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
                 )
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)
@@ -208,10 +212,9 @@ class Leadership:
             begun: peers may have counted already, and count no more for who led before: ask them first.
         """
         pause = FIRST_PAUSE_S
+        if not begun:
+            await self._until(lambda: self._board.complete)
         while True:
-            if not begun:
-                await self._until(lambda: self._board.complete)
-            begun = False
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
             self._attempts += 1
             attempt = Attempt((self._term, self._attempts), head.step, self._rules.batch, members, self._asking)
@@ -222,12 +225,19 @@ class Leadership:
                 squares = await attempt.reduce(covers)
             except Failed:
                 self._board.settle([covered.missing for covered in covers])
-                await attempt.resume(covers)
-                self._tell()
-                await self._clock.sleep(pause)
+                await self._resumed(attempt, covers, pause)
                 pause = min(2 * pause, MOST_PAUSE_S)
                 continue
             return self._head_after(head, attempt, covers, squares)
+
+    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], pause: float) -> None:
+        """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
+        async with Nursery() as tasks:
+            telling = tasks.create_task(attempt.resume(covers))
+            self._tell()
+            await self._clock.sleep(pause)
+            await self._until(lambda: self._board.complete)
+            telling.cancel()
 
     def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
         norm = math.sqrt(math.fsum(squares))
@@ -285,4 +295,5 @@ class Leadership:
 def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:
     """Names all that parameters follow from: where they were, every stage's total, and the scale."""
     said = repr([head.lineage, attempt.digests, scale])
-    return hashlib.blake2b(said.encode(), digest_size=12).hexdigest()
+    run = head.point.run or secrets.token_hex(6)
+    return f"{run}-{hashlib.blake2b(said.encode(), digest_size=12).hexdigest()}"

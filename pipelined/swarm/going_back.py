@@ -4,8 +4,6 @@ The one rule: all stages go back to one step of one lineage, by moving the head 
 where they must, or the swarm would wait for ever: a stage has peers that come, and none that has its state.
 """
 
-from collections.abc import Callable
-
 from pipelined.clock import Clock
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.records import Mark, Phase, common_step
@@ -18,7 +16,7 @@ class GoingBack:
     """Finds out that a swarm must go back, and where to.
 
     Args:
-        resume: go back to whatever was saved; else only to what this process saw stand itself.
+        resume: go back to whatever was saved; else only to what this run saved itself.
     """
 
     def __init__(self, roster: Roster, stages: int, lease_s: float, clock: Clock, resume: bool):
@@ -47,8 +45,7 @@ class GoingBack:
 
     def _latest(self) -> Mark | None:
         """Where to go: the latest step that all stages saved; None where that is where the swarm is."""
-        roster = self._roster
-        allowed: Callable[[Mark], bool] = lambda mark: self.resume or mark.point in roster.stood  # noqa: E731
-        marks = [mark for each in roster.saved.values() for mark in each.all() if allowed(mark)]
-        latest = common_step(marks)
-        return None if latest is None or (roster.head and latest.point == roster.head.point) else latest
+        here = self._roster.head.point if self._roster.head else None
+        marks = [mark for each in self._roster.saved.values() for mark in each.all()]
+        latest = common_step(mark for mark in marks if self.resume or (here and mark.point.run == here.run))
+        return None if latest is None or latest.point == here else latest

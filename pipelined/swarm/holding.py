@@ -137,7 +137,7 @@ class Holding:
         """Count again, after having dropped everything where the conductor says so."""
         name = self._led(question)
         self._abort("the step goes on")
-        if self._ledger.frozen == name:
+        if self._ledger.frozen is not None and self._ledger.frozen <= name:
             await self._keep(question.note.get("keep") is True)
             self._ledger.frozen = None
         return Answer()
@@ -227,9 +227,9 @@ class Holding:
         return Answer()
 
     async def start_afresh(self) -> None:
-        """Forget what was counted: under another incarnation nobody counts on it."""
+        """Forget what was counted, and count no more: under another incarnation nobody counts on it."""
         self._abort("its peer begins another life")
-        self._ledger = Ledger()
+        self._ledger.frozen = MOST, 0
         await self._keep(False)
 
     async def follow(self, head: Head) -> bool:
@@ -262,6 +262,8 @@ class Holding:
 
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:
+            if self._given_up:
+                raise Refusal("left")
             if which.step != self.step:
                 raise Refusal("stale", step=self.step)
             try:
@@ -327,9 +329,12 @@ class Holding:
             raise Refusal("left")
 
     async def _keep(self, keep: bool) -> None:
-        if not keep:
+        def drop() -> None:  # both or neither: whoever asked may be gone before the device is free
             self._ledger.losses.clear()
-            await self._device.run("clear", self.stage.clear)
+            self.stage.clear()
+
+        if not keep:
+            await self._device.run("clear", drop)
 
     def _led(self, question: Question) -> RoundName:
         """The round's name; one before the last heard of comes from who leads no more."""

@@ -6,7 +6,6 @@ by a lease. A process cut off from the directory knows that it is (`cut_off`), g
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -24,15 +23,12 @@ from pipelined.swarm.records import (
     Head,
     Peer,
     Phase,
-    Point,
     Record,
     Saved,
     Trainer,
 )
 
 Named = TypeVar("Named", Peer, Trainer, Saved)
-MOST_STOOD = 1 << 14
-"""Steps that a process remembers to have seen stand: more than lie between saves."""
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
 
@@ -50,7 +46,6 @@ class Roster:
             they are not.
         peers, trainers: by name.
         saved: what peers have on disk, by name.
-        stood: where training was last, as this process saw it itself.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone.
         cut_off: the directory does not answer.
         strange: records that could not be read, by key: whoever wrote them is not what we are.
@@ -65,7 +60,7 @@ class Roster:
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.cut_off, self.strange = False, dict[str, str]()
         self.announced = dict[str, int]()
-        self.saved, self.stood = dict[str, Saved](), deque[Point](maxlen=MOST_STOOD)
+        self.saved = dict[str, Saved]()
         self._keys = set[str]()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
@@ -151,8 +146,6 @@ class Roster:
         revision = entry.revision if entry else 0
         if key == HEAD:
             self.head, self.head_revision = _read(Head, entry), revision
-            if self.head is not None:
-                self.stood.append(self.head.point)
         elif key == CONDUCTOR:
             self.conductor, self.conductor_revision = _read(Conductor, entry), revision
         elif key == PLACING:

@@ -10,7 +10,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
-from pipelined.swarm.conductor import Leadership, Moves
+from pipelined.swarm.conductor import Leadership, Moves, OtherModel
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Roster
@@ -70,7 +70,7 @@ class TrainerProcess:
     Args:
         data: finds a microbatch by its name.
         slots: microbatches under way at once.
-        resume: where it leads, go on from what was saved; else only from what it saw stand itself.
+        resume: where it leads, go on from what was saved; else only, where a stage is lost, from what this run saved.
         steps: after so many the run is over; None: never.
     """
 
@@ -101,7 +101,8 @@ class TrainerProcess:
     async def run(self) -> None:
         """Train until the last step stands, or cancelled.
 
-        Raises: the first error of any of its parts.
+        Raises:
+            OtherModel: the swarm trains something else. Else the first error of any of its parts.
         """
         self._endpoint.answer("work", self.leadership.work)
         self._endpoint.answer("status", self._status)
@@ -114,6 +115,9 @@ class TrainerProcess:
 
     async def _over(self) -> None:
         last, roster = self._steps, self.roster
+        await roster.wait_for(lambda: roster.head is not None)
+        if roster.head.model != self._rules.digest:
+            raise OtherModel(self._rules.digest, roster.head.model)
         await roster.wait_for(lambda: last is not None and roster.head is not None and roster.head.step >= last)
 
     async def _live(self) -> None:

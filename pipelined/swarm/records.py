@@ -37,11 +37,17 @@ class Point(NamedTuple):
 
     Args:
         step: how many steps were taken.
-        lineage: names how it came there, the totals of all steps: two states of one point are equal to the bit.
+        lineage: names the run and how it came there, by the totals of all steps: two states of one point are equal
+            to the bit. "" before the first step.
     """
 
     step: int
     lineage: str
+
+    @property
+    def run(self) -> str:
+        """The same for all that one first step led to."""
+        return self.lineage.partition("-")[0]
 
 
 class Mark(NamedTuple):

@@ -20,7 +20,7 @@ class ExactStage:
     model = "exact"
 
     def __init__(self, index, stages):
-        self.last = index == stages - 1
+        self.index, self.last = index, index == stages - 1
         self.weights = np.arange(WIDTH, dtype=np.float64) + 7 * index
         self.momentum = np.zeros(WIDTH)
         self.sums = np.zeros(WIDTH)
@@ -52,7 +52,7 @@ class ExactStage:
         self.weights[:] = (self.weights + self.momentum) % BASE
 
     def state(self):
-        return {"weights": self.weights, "momentum": self.momentum}
+        return {f"{self.index}/weights": self.weights, f"{self.index}/momentum": self.momentum}
 
     def load(self, state):
         for name, mine in self.state().items():

@@ -1,7 +1,8 @@
 """Random fault programs: what befalls a swarm, when, and to whom, drawn from a seed; and the telling of it.
 
-Spared are one peer of every stage, one trainer and the directory's disk: everything else may die, stop, be cut off,
-come and go, or be told to change stage. All faults end before `QUIET_S`, and after that the swarm must get on.
+Spared are one peer of every stage, one trainer and all disks: everything else may die, stop, be cut off, come, go, or
+be told to change stage; of a stage that was saved not one peer is spared. All faults end before `QUIET_S`, and after
+that the swarm must get on.
 """
 
 import asyncio
@@ -10,7 +11,8 @@ import sys
 from enum import StrEnum
 
 from pipelined.clock import run_virtual
-from tests.swarm.virtual_swarm import VirtualSwarm
+from pipelined.swarm.records import common_step
+from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 QUIET_S = 4.0
 PATIENCE_S = 60.0
@@ -27,6 +29,7 @@ class Fault(StrEnum):
     LEAVE = "ask a peer to leave"
     JOIN = "start a peer"
     RESTART = "kill a peer, and start it under its name"
+    LOSE_STAGE = "kill all peers of a stage, and start one"
     RESTART_DIRECTORY = "kill the directory, and start it from its journal"
     FREEZE_DIRECTORY = "stop the directory, and let it go on"
     CUT_DIRECTORY = "cut the directory off from everybody, and heal"
@@ -58,10 +61,11 @@ class Story:
             AssertionError: with the whole story.
         """
         swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, rebalance_s=self.rebalance_s)
+        self.shelf = MemoryShelf()
         for stage in range(self.stages):
-            swarm.peer(f"anchor{stage}", stage)
+            swarm.peer(f"anchor{stage}", stage, shelf=self.shelf)
         for name in self.extra:
-            swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]))
+            swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]), shelf=self.shelf)
         for name in self.trainers:
             swarm.trainer(name, self.steps, slots=self._draw.randint(1, 4), balance=self._balance)
         try:
@@ -172,13 +176,24 @@ class Story:
     async def _join(self):
         name = f"late{len(self.told)}"
         self._tell(f"{name} comes")
-        self.swarm.peer(name)
+        self.swarm.peer(name, shelf=self.shelf)
 
     async def _restart(self):
         if (name := self._peer()) is not None:
             self._tell(f"{name} dies and is started again")
             self.swarm.kill(name)
-            self.swarm.peer(name)
+            self.swarm.peer(name, shelf=self.shelf)
+
+    async def _lose_stage(self):
+        """Only once something was saved: before that, what is lost is lost."""
+        stage, peers = self._draw.randrange(self.stages), self.swarm.peers
+        if common_step(self.shelf.marks()) is None:
+            return
+        lost = {name for name, each in peers.items() if each.peer.holding and each.peer.holding.index == stage}
+        self._tell(f"all peers of stage {stage} die, and one comes: {sorted(lost)}")
+        for name in sorted(lost | {f"anchor{stage}"}):
+            self.swarm.kill(name)
+        self.swarm.peer(f"anchor{stage}", stage, shelf=self.shelf)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from pipelined.swarm.directory import EmbeddedDirectory, MemoryDisk, serve_direc
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
+from pipelined.swarm.shelf import ShelfError
+from pipelined.swarm.transfer import layout_of
 from tests.swarm.exact import ExactStage, Reference, data
 from transports.endpoints.virtual import VirtualNetwork
 
@@ -21,6 +23,27 @@ SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
 
 
 WRITE_S = 2e-3
+SAVE_EVERY = 2
+
+
+class MemoryShelf:
+    """A directory that outlives its peers."""
+
+    def __init__(self):
+        self._saved = {}
+
+    def marks(self):
+        return list(self._saved)
+
+    def save(self, mark, state):
+        self._saved[mark] = state
+
+    def load(self, at, layout):
+        states = [state for mark, state in self._saved.items() if mark.point == at.point]
+        found = {name: block for state in states for name, block in state.items() if name in layout}
+        if layout_of(found) != layout:
+            raise ShelfError(f"not all there: {found.keys()}")
+        return found
 
 
 class Skewed:
@@ -67,18 +90,32 @@ class VirtualSwarm:
         clock = self.network.clock("directory")
         self.start("directory", serve_directory(endpoint, clock, self._disk))
 
-    def peer(self, name, stage=None, speed=1.0, offset=0.0):
+    def peer(self, name, stage=None, speed=1.0, offset=0.0, shelf=None):
         endpoint, directory, clock = self.client(name, offset)
         device = TimedDevice({op: seconds / speed for op, seconds in SECONDS.items()}, clock)
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
-        process = PeerProcess(name, build, self.rules, endpoint, directory, clock, device, stage, threads=False)
+        process = PeerProcess(
+            name,
+            build,
+            self.rules,
+            endpoint,
+            directory,
+            clock,
+            device,
+            stage,
+            threads=False,
+            shelf=shelf,
+            save_every=SAVE_EVERY,
+        )
         self.peers[name] = process
         self._witness(process, endpoint)
         self.start(name, process.run())
 
-    def trainer(self, name, steps, slots=4, offset=0.0, balance=None):
+    def trainer(self, name, steps, slots=4, offset=0.0, balance=None, resume=False):
         endpoint, directory, clock = self.client(name, offset)
-        self.trainers[name] = TrainerProcess(name, data, self.rules, endpoint, directory, clock, slots, steps, balance)
+        self.trainers[name] = TrainerProcess(
+            name, data, self.rules, endpoint, directory, clock, slots, steps, balance, resume
+        )
         self.slots += slots
         self.start(name, self.trainers[name].run())
 
@@ -144,7 +181,7 @@ class VirtualSwarm:
 
     def _check_head(self, head):
         """The step's sums held each microbatch of the batch once, at every stage; its loss is that of one process."""
-        if not head.step:
+        if not head.members:  # nothing was summed: the first, or one that was gone back to
             return
         self.reference.weights(head.step, 0)
         assert head.loss == self.reference.losses[head.step - 1], f"another loss at step {head.step}"

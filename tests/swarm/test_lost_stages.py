@@ -1,0 +1,116 @@
+"""Stages whose every peer is lost, one, many or all: training goes on from what was saved, and equals one process."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.records import common_step
+from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+
+
+def start(swarm, shelves, generation, **trainer):
+    """Two stages, two peers each, and a trainer."""
+    for at, shelf in enumerate(shelves):
+        swarm.peer(f"p{at}.{generation}", stage=at % 2, shelf=shelf)
+    swarm.trainer(f"t.{generation}", **trainer)
+
+
+def steps(swarm):
+    return [head.step for head in swarm.heads]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("last", [4, 5])
+def test_everything_is_lost_with_the_directory(shared, last):
+    """Also where the last step was not saved, and where each machine finds only what it saved itself."""
+
+    async def train():
+        shelves = [MemoryShelf()] * 4 if shared else [MemoryShelf() for _ in range(4)]
+        former = VirtualSwarm(stages=2)
+        start(former, shelves, 0, steps=100)
+        await former.until(lambda: former.heads[-1:] and former.heads[-1].step == last)
+        await former.close()
+        saved = common_step(mark for shelf in shelves for mark in shelf.marks())
+        assert saved.step in (2, 4)
+        swarm = VirtualSwarm(stages=2, seed=1)
+        start(swarm, shelves, 1, steps=8, resume=True)
+        await swarm.finish(within=30)
+        assert steps(swarm) == list(range(saved.step, 9)), "it did not go on from there"
+        assert swarm.heads[0].point == saved.point
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_a_stage_that_is_lost_takes_all_back_to_what_all_had_saved():
+    async def train():
+        swarm, shelf = VirtualSwarm(stages=2), MemoryShelf()
+        start(swarm, [shelf] * 4, 0, steps=9)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
+        swarm.kill("p1.0")
+        swarm.kill("p3.0")
+        swarm.peer("late", stage=1, shelf=shelf)
+        await swarm.finish(within=30)
+        assert steps(swarm) == [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert swarm.heads[4].lineage == swarm.heads[2].lineage
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_a_stage_that_is_lost_where_it_was_saved_goes_on_from_there():
+    async def train():
+        swarm, shelf = VirtualSwarm(stages=2), MemoryShelf()
+        start(swarm, [shelf] * 4, 0, steps=6)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2 and len(shelf.marks()) == 2)
+        swarm.kill("p1.0")
+        swarm.kill("p3.0")
+        swarm.peer("late", stage=1, shelf=shelf)
+        await swarm.finish(within=30)
+        assert steps(swarm) == list(range(7)), "it went back, though it need not"
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_what_another_run_saved_is_gone_back_to_only_where_one_asks_for_it():
+    async def train():
+        shelf = MemoryShelf()
+        former = VirtualSwarm(stages=2)
+        start(former, [shelf] * 4, 0, steps=4)
+        await former.finish(within=20)
+        await former.close()
+        swarm = VirtualSwarm(stages=2, batch=4, seed=1)
+        start(swarm, [shelf] * 4, 1, steps=3)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
+        swarm.kill("p0.1")
+        swarm.kill("p2.1")
+        swarm.peer("late", stage=0, shelf=shelf)
+        await asyncio.sleep(20.0)
+        assert steps(swarm) == [0, 1], "it took up what it had not seen itself"
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_a_swarm_that_is_to_go_on_waits_for_what_was_saved():
+    async def train():
+        shelf = MemoryShelf()
+        former = VirtualSwarm(stages=2)
+        start(former, [shelf] * 4, 0, steps=2)
+        await former.finish(within=20)
+        await former.until(lambda: len(shelf.marks()) == 2)
+        await former.close()
+        swarm = VirtualSwarm(stages=2, seed=1)
+        swarm.trainer("t", steps=4, resume=True)
+        swarm.peer("empty", stage=0, shelf=MemoryShelf())
+        await asyncio.sleep(10.0)
+        assert not swarm.heads
+        for stage in (0, 1):
+            swarm.peer(f"p{stage}", stage, shelf=shelf)
+        await swarm.finish(within=20)
+        assert steps(swarm) == [2, 3, 4]
+        await swarm.close()
+
+    run_virtual(train())
