@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import transports._mpi_shared
 from collectives import Group, all_reduce
-from tests.mpi.every_rank import on_every_rank
+from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
 from transports._shared_windows import KEEPS_ORDER
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 def test_nothing_is_sent_by_the_second_call_and_bits_are_those_of_the_order_of_ranks():
     async def work(transport):
-        group = Group(transport, EVERY_RANK, 1)
+        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else who waits long asks why
         rows = [np.random.default_rng(rank).standard_normal(700_001).astype("float32") for rank in EVERY_RANK]
         exact = rows[0].copy()
         for row in rows[1:]:
