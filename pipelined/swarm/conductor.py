@@ -168,6 +168,8 @@ class Leadership:
                 return await work
         except Ended as error:
             raise Deposed from error
+        finally:
+            work.close()  # where it was never begun
 
     async def _first(self) -> Head:
         """Where a swarm begins: before the first step, or where a former one was saved."""

@@ -1,0 +1,113 @@
+"""A sum holds what its ledger says, whenever somebody stops waiting."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.device import TimedDevice
+from pipelined.swarm.coding import Coding
+from pipelined.swarm.holding import Holding
+from pipelined.swarm.records import Point
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.stage import Microbatch
+from tests.swarm.exact import WIDTH, ExactStage
+from transports import Block
+from transports.endpoints import Party, Question, Refusal
+from transports.endpoints.virtual import VirtualNetwork
+
+SECONDS = {"forward": 1.0, "backward": 1.0}
+ASKER = Party("virtual://somebody", 1)
+
+
+def held():
+    endpoint = VirtualNetwork().endpoint("p0")
+    device = TimedDevice(SECONDS, VirtualClock())
+    rules = Rules("exact", stages=1, batch=8, samples=8)
+    return Holding("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(threads=False))
+
+
+def asked(topic, *blocks, **note):
+    return Question(ASKER, topic, note, tuple(map(Block.of, blocks)))
+
+
+def microbatch(index, count=True):
+    x = np.arange(WIDTH, dtype=np.float64) + index
+    return asked("backward", x, x, step=0, index=index, count=count, codecs=[None, None], blocks=[1, 1])
+
+
+def is_what_it_says(holding):
+    """The sum is that of the microbatches in the ledger, added again."""
+    again = ExactStage(0, 1)
+    for index in sorted(holding.counted):
+        x = Block.of(np.arange(WIDTH, dtype=np.float64) + index)
+        again.backward(Microbatch(0, index), [x], [x], True)
+    return np.array_equal(holding.stage.sums, again.sums)
+
+
+async def cancelled_after(seconds, work):
+    task = asyncio.ensure_future(work)
+    await VirtualClock().sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("topic", ["reduce", "resume"])
+def test_a_conductor_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
+    async def live():
+        holding = held()
+        await holding.backward(microbatch(0))
+        await holding.prepare(asked("prepare", step=0, round=[1, 1]))
+        busy = asyncio.ensure_future(holding.backward(microbatch(1, count=False)))
+        await asyncio.sleep(0)
+        question = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
+        await cancelled_after(0.5, getattr(holding, topic)(question))
+        await busy
+        assert is_what_it_says(holding)
+
+    run_virtual(live())
+
+
+def test_what_is_asked_while_a_life_ends_is_not_counted():
+    async def live():
+        holding = held()
+        await holding.backward(microbatch(0))
+        busy = asyncio.ensure_future(holding.backward(microbatch(1)))
+        await asyncio.sleep(0)
+        ending = asyncio.ensure_future(holding.start_afresh())
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(holding.backward(microbatch(2)))
+        await ending
+        holding.give_up("moved")
+        await asyncio.gather(busy, late, return_exceptions=True)
+        assert not holding.stage.sums.any() and not holding.counted
+
+    run_virtual(live())
+
+
+def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
+    async def live():
+        holding = held()
+        waiting = asyncio.ensure_future(holding.backward(microbatch(1)))
+        await asyncio.sleep(0)
+        holding.give_up("moved")
+        with pytest.raises(Refusal, match="left"):
+            await waiting
+        assert not holding.stage.sums.any()
+
+    run_virtual(live())
+
+
+def test_a_peer_counts_again_after_any_round_that_came_before():
+    async def live():
+        holding = held()
+        await holding.prepare(asked("prepare", step=0, round=[1, 1]))
+        assert not (await holding.backward(microbatch(0))).note["counted"]
+        await holding.resume(asked("resume", step=0, round=[2, 1], keep=True))
+        assert (await holding.backward(microbatch(0))).note["counted"]
+        with pytest.raises(Refusal, match="stale"):
+            await holding.resume(asked("resume", step=0, round=[1, 2], keep=False))
+        assert holding.counted == {0} and is_what_it_says(holding)
+
+    run_virtual(live())
