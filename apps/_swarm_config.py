@@ -158,6 +158,13 @@ class Serve:
     """Which stage to serve. Open: where it helps most."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
+    checkpoint: Path | None = None
+    """Directory in which to save the stage, and to look for what was saved; its own or shared with other peers."""
+    save_every: int = 50
+    """Steps from one save to the next, the same for all peers; 0 saves nothing."""
+
+    def __post_init__(self) -> None:
+        _refuse_negative("--save-every", self.save_every)
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,8 @@ class Train:
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     slots: int = 4
     """Microbatches under way at once."""
+    resume: bool = False
+    """Begin where peers have saved all stages, and wait for such peers."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
 
@@ -193,12 +202,21 @@ class Local:
     """Microbatches under way at once, a trainer."""
     links: str = ""
     """What makes every link slow: delay=50ms&rate=500mbit."""
+    checkpoint: Path | None = None
+    """Directory in which peers save their stages."""
+    save_every: int = 50
+    """Steps from one save to the next; 0 saves nothing."""
+    resume: bool = False
+    """Begin where all stages were saved in the directory."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     journal: Path | None = None
     """The coordinator's journal. Open: in a directory that is removed at the end."""
 
     def __post_init__(self) -> None:
+        _refuse_negative("--save-every", self.save_every)
+        if self.resume and self.checkpoint is None:
+            raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
         if self.peers < self.subject.stages:
             fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
             raise UsageError(f"{fact}; raise --peers or lower --stages")
@@ -215,3 +233,8 @@ class Status:
     """Show it anew every second."""
     web: int | None = None
     """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
+
+
+def _refuse_negative(flag: str, value: int) -> None:
+    if value < 0:
+        raise UsageError(f"{flag} must be at least 0 (it is {value})")

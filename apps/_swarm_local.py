@@ -45,7 +45,7 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
         address = (await coordinator.stdout.readline()).decode().split()[-1]
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
         at = ["--coordinator", address, "--listen", f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")]
-        peers = [["serve", *at, "--name", f"peer{number}"] for number in range(flags.peers)]
+        peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
         ]
@@ -56,10 +56,16 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
             watching.cancel()
 
 
+def _saving(flags: Local) -> list[str]:
+    return ["--checkpoint", str(flags.checkpoint), "--save-every", str(flags.save_every)] if flags.checkpoint else []
+
+
 def _training(flags: Local, number: int) -> list[str]:
     words = ["--tokenizer", flags.tokenizer, "--slots", str(flags.slots)]
     if flags.data:
         words += ["--data", *map(str, flags.data)]
+    if flags.resume:
+        words += ["--resume"]
     if flags.metrics is not None and number == 0:
         words += ["--metrics", str(flags.metrics)]
     for entry in fields(flags.subject):

@@ -59,7 +59,7 @@ def _waits_for(head: Head | None, leader: str | None, trainers: list[Look], empt
     if not trainers:
         return "a trainer"
     if head is None or leader is None:
-        return "a conductor"
+        return "a conductor" if leader is None else "peers that have saved all stages"
     return f"a peer of stage {', '.join(map(str, empty))}" if empty else ""
 
 

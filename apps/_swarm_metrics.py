@@ -20,10 +20,16 @@ async def follow_steps(
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
     await roster.wait_for(lambda: roster.head is not None)
+    if roster.head.step and not roster.head.members:
+        say(f"goes on from step {roster.head.step}, which all stages had saved")
     step, began = roster.head.step, monotonic()
     while True:
-        await roster.wait_for(lambda step=step: roster.head.step > step)
+        await roster.wait_for(lambda step=step: roster.head.step != step)
         head, now = roster.head, monotonic()
+        if head.step < step or not head.members:
+            say(f"went back to step {head.step}, which all stages had saved")
+            step, began = head.step, now
+            continue
         taken, step = head.step - step, head.step
         line = _line(head, rate, tokens, (now - began) / taken)
         began = now

@@ -22,6 +22,7 @@ from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.directory import Conflict, Directory, open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.shelf import DiskShelf
 from transports import TransportError
 from transports.endpoints import Endpoint, open_endpoint
 
@@ -52,7 +53,10 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
             say(f"{name}: stage {index}")
             return TorchStage(training, index, flags.device)
 
-        process = PeerProcess(name, build, rules, endpoint, directory, clock, device, flags.stage)
+        shelf = DiskShelf(flags.checkpoint, training.model.identity()) if flags.checkpoint else None
+        process = PeerProcess(
+            name, build, rules, endpoint, directory, clock, device, flags.stage, True, shelf, flags.save_every
+        )
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(process.peer.leave)
         await process.run()
@@ -71,7 +75,15 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         await _agree(directory, mine)
         rules, name = rules_of(mine, training), flags.place.name or _own_name()
         process = TrainerProcess(
-            name, feed, rules, endpoint, directory, RealClock(), slots=flags.slots, steps=subject.steps
+            name,
+            feed,
+            rules,
+            endpoint,
+            directory,
+            RealClock(),
+            slots=flags.slots,
+            steps=subject.steps,
+            resume=flags.resume,
         )
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:

@@ -3,20 +3,30 @@
 import math
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from apps._swarm_look import Look
 
-COLUMNS = ("stage", "peer", "phase", "step", "counted", "waiting", "forwards", "backwards", "share", "sent MiB")
+COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
+"""`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
 
 
 def table(look: Look) -> Group:
     """Everything of one look."""
-    peers = Table(*COLUMNS, box=None, pad_edge=False)
-    for peer in sorted(look["peers"], key=lambda peer: (peer["stage"], peer["name"])):
-        peers.add_row(*_row(peer), style="dim" if peer["silent"] else "")
+    seen = sorted(look["peers"], key=lambda peer: (peer["stage"], peer["name"]))
+    rows = [_row(peer) for peer in seen]
+    peers = Table(*[_column(*each) for each in zip(COLUMNS, *rows, strict=True)], box=None, pad_edge=False)
+    for peer, row in zip(seen, rows, strict=True):
+        peers.add_row(*row, style="dim" if peer["silent"] else "")
     return Group(Text(_where(look), style="bold"), peers, *[Text(_trainer(each)) for each in look["trainers"]])
+
+
+def _column(name: str, *cells: str) -> Column:
+    """Where the terminal is narrow, names of peers are cut, and no number is."""
+    widest = max(map(len, (name, *cells)))
+    justify = "left" if name in ("peer", "phase") else "right"
+    return Column(name, no_wrap=True, justify=justify, min_width=None if name == "peer" else widest)
 
 
 def _where(look: Look) -> str:
@@ -29,9 +39,16 @@ def _where(look: Look) -> str:
 
 def _row(peer: Look) -> list[str]:
     share = "" if math.isnan(peer["share"]) else f"{100 * peer['share']:.0f} %"
-    phase = "silent" if peer["silent"] else "cut off" if peer.get("cut_off") else peer["phase"]
     numbers = [str(peer.get(name, "")) for name in ("step", "counted", "waiting", "forwards", "backwards")]
-    return [str(peer["stage"]), peer["name"], phase, *numbers, share, f"{peer.get('sent', 0) / 2**20:.1f}"]
+    return [str(peer["stage"]), peer["name"], _phase(peer), *numbers, share, f"{peer.get('sent', 0) / 2**20:.1f}"]
+
+
+def _phase(peer: Look) -> str:
+    if peer["silent"]:
+        return "silent"
+    if peer.get("cut_off"):
+        return "cut off"
+    return "cannot save" if peer.get("unsaved") else peer["phase"]
 
 
 def _trainer(trainer: Look) -> str:

@@ -270,7 +270,7 @@ class StagePeer:
             "rejected": dict(endpoint.rejected),
             "refused": dict(endpoint.refused),
         }
-        return Answer(note={**held, **done, **traffic, "cut_off": self._roster.cut_off})
+        return Answer(note={**held, **done, **traffic, "cut_off": self._roster.cut_off, "unsaved": self._saving.failed})
 
     async def _announce(self, question: Question) -> Answer:
         """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""

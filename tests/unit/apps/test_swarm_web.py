@@ -6,7 +6,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from rich.console import Console
 
+from apps._swarm_table import table
 from apps._swarm_web import Web, as_json, metrics
 
 PEER = {
@@ -61,3 +63,12 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
         assert "swarm_step 3" in urlopen(f"{web.address}metrics").read().decode()
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{web.address}../etc/passwd")
+
+
+def test_in_a_narrow_terminal_names_are_cut_and_no_number_is(capsys):
+    names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
+    peers = [{**PEER, "name": name, "forwards": 123456, "backwards": 123455, "share": 0.25} for name in names]
+    Console(width=80).print(table({**LOOK, "peers": peers}))
+    header, *rows = capsys.readouterr().out.splitlines()[1:5]
+    assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
+    assert all("serving" in row and "123456  123455   25 %" in row for row in rows)
