@@ -43,9 +43,9 @@ class Options:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of initial values and data."""
-    steps: int = 150
+    steps: int = 120
     """Steps of each training."""
-    layers: int = 4
+    layers: int = 2
     """Transformer layers."""
     d_model: int = 64
     """Width of the model."""

@@ -1,0 +1,132 @@
+"""One process of a swarm of a single wide stage, beside hivemind's peers: `python -m benchmarks._swarm_wide ROLE …`.
+
+It says `took STEP SAMPLES DIGEST` for each step: what the step's sum holds by the parameters themselves, as each
+microbatch's gradient is one everywhere, and a digest of them. The peer that is to die does so while pieces are summed.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.swarm.averaging import Round
+from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.stage import Microbatch, Passed
+from transports import Block, new_event_loop
+from transports.endpoints import Question, open_endpoint
+
+Task = dict[str, Any]
+
+
+class Wide:
+    """So many parameters that go down by one for each microbatch of a step."""
+
+    model = "wide"
+
+    def __init__(self, task: Task):
+        self.sums, self._samples = np.zeros(task["nbytes"] // 4, np.float32), task["samples"]
+        self._weights = np.zeros_like(self.sums)
+
+    def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        return [("float32", (1,))]
+
+    expects_given = expects
+
+    def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
+        return [inputs[0].numpy()]
+
+    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+        self.sums += np.float32(count)
+        return Passed([inputs[0].numpy()], 0.0)
+
+    def clear(self) -> None:
+        self.sums[:] = 0
+
+    def square(self, total: np.ndarray) -> float:
+        return float(np.square(total, dtype=np.float64).sum())
+
+    def apply(self, step: int, total: np.ndarray, scale: float) -> None:
+        self._weights += total
+        digest = hashlib.blake2b(self._weights, digest_size=8).hexdigest()
+        print("took", step + 1, int(total.min()) * self._samples, digest, flush=True)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"weights": self._weights}
+
+    def load(self, state: Mapping[str, Block]) -> None:
+        self._weights[:] = state["weights"].numpy()
+
+
+def die_in(pieces: int, delay_s: float) -> None:
+    """Let this process end so many seconds after another member brought it the n-th piece of a sum."""
+    left, original = [pieces], Round.take
+
+    async def take(self: Round, question: Question) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            await asyncio.sleep(delay_s)
+            print("struck", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await original(self, question)
+
+    Round.take = take
+
+
+def rules_of(task: Task) -> Rules:
+    """One stage, and as many microbatches as make up the target."""
+    batch = task["target"] // task["samples"]
+    return Rules("wide", 1, batch, float(task["target"]), lease_s=task["lease_s"], rebalance_s=0.0)
+
+
+async def coordinate() -> None:
+    """Be the directory."""
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        print("at", endpoint.address, flush=True)
+        await serve_directory(endpoint, RealClock())
+
+
+async def serve(address: str, name: str, task: Task) -> None:
+    """Be a peer."""
+    clock = RealClock()
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        device = TimedDevice({"backward": task["sample_s"]}, clock)
+        directory = EmbeddedDirectory(endpoint, address, clock)
+        await PeerProcess(name, lambda _: Wide(task), rules_of(task), endpoint, directory, clock, device, 0).run()
+
+
+async def train(address: str, name: str, task: Task) -> None:
+    """Be the trainer."""
+    clock, one = RealClock(), np.ones(1, np.float32)
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        directory, slots, steps = EmbeddedDirectory(endpoint, address, clock), 2 * task["peers"], task["epochs"]
+        feed = lambda _: ([one], [one])  # noqa: E731
+        await TrainerProcess(name, feed, rules_of(task), endpoint, directory, clock, slots=slots, steps=steps).run()
+    print("done", flush=True)
+
+
+def main(role: str, address: str = "", name: str = "", said: str = "{}") -> None:
+    """Play one role."""
+    task = json.loads(said)
+    if task.get("dies"):
+        die_in(*task["dies"])
+    work = {
+        "coordinator": lambda: coordinate(),
+        "peer": lambda: serve(address, name, task),
+        "train": lambda: train(address, name, task),
+    }
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work[role]())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

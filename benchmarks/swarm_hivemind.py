@@ -1,0 +1,257 @@
+"""A swarm's stage beside hivemind when a peer is killed inside the sum: `python -m benchmarks.swarm_hivemind`.
+
+Four peers of 32 MB, a target of 200 samples a step, one peer killed (-9) at a random moment of an all-reduce of the
+third step; both in turns, several runs. hivemind needs an environment of its own:
+
+    python -m venv HM && HM/bin/pip install hivemind==1.1.12
+    python -m benchmarks.swarm_hivemind --hivemind-python HM/bin/python
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from benchmarks._ranks import ROOT, check, program
+from benchmarks._swarm_children import address_of, child
+from pipelined.errors import UsageError
+
+WIDE, PEER = "benchmarks._swarm_wide", "benchmarks/_hivemind_peer.py"
+PEERS, STRUCK_STEP = 4, 3
+LIMIT_S = 90.0
+"""How long a run may take; what has not come by then has not."""
+Lines = list[tuple[float, str, list[str]]]
+"""When, who, and the words."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Kill a peer of a swarm's stage and one of hivemind's."""
+
+    hivemind_python: Path | None = None
+    """The Python of an environment with hivemind 1.1.12. Open: only ours is run."""
+    runs: int = 5
+    """Runs of each."""
+    nbytes: int = 32_000_000
+    """Bytes of parameters of each peer."""
+    target: int = 200
+    """Samples of a step."""
+    samples: int = 10
+    """Samples of a microbatch."""
+    sample_s: float = 0.1
+    """Seconds that a peer takes for one."""
+    epochs: int = 5
+    """Steps of a run."""
+    matchmaking_s: float = 3.0
+    """hivemind's time for finding a group."""
+    averaging_s: float = 30.0
+    """hivemind's limit for an all-reduce (60 unless told)."""
+    lease_s: float = 3.0
+    """Ours: seconds after which a silent peer is none."""
+    seed: int = 0
+    """Of the moments of death."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        check(runs=[self.runs], epochs=[self.epochs - STRUCK_STEP])
+        if self.hivemind_python is not None and not self.hivemind_python.exists():
+            raise UsageError(f"there is no {self.hivemind_python}; see the top of benchmarks/swarm_hivemind.py")
+
+    def task(self) -> dict[str, Any]:
+        """What every process is told."""
+        told = {name: value for name, value in asdict(self).items() if name != "hivemind_python"}
+        return {**told, "peers": PEERS, "dies": None}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one.
+
+    Args:
+        struck: whether a peer died inside a sum.
+        samples: what each step from the death on held, by the survivors.
+        apart: steps from the death on after which survivors held different parameters.
+        stall_s: longest time between steps from the death on, less an ordinary one; infinite where none came.
+    """
+
+    name: str
+    struck: bool
+    samples: tuple[int, ...]
+    apart: int
+    stall_s: float
+
+
+def judged(name: str, lines: Lines, dead: str, exact: bool) -> Run:
+    """What the lines of all peers say.
+
+    Args:
+        exact: each peer tells the samples of the whole step, not its own alone.
+    """
+    took: dict[int, dict[str, tuple[float, int, str]]] = {}
+    for at, who, words in lines:
+        if words[0] == "took" and who != dead:
+            took.setdefault(int(words[1]), {})[who] = (at, int(words[2]), words[3])
+    struck = [at for at, _, words in lines if words[0] == "struck"]
+    if not struck:
+        return Run(name, False, (), 0, 0.0)
+    stood = {step: max(at for at, _, _ in each.values()) for step, each in took.items()}
+    after = [step for step in sorted(stood) if stood[step] >= struck[0]]
+    samples = [[told for _, told, _ in took[step].values()] for step in after]
+    held = tuple(min(each) if exact else sum(each) for each in samples)
+    apart = sum(len({digest for _, _, digest in took[step].values()}) > 1 for step in after)
+    return Run(name, True, held, apart, _stall([stood[step] for step in sorted(stood)], struck[0]))
+
+
+def _stall(stood: Sequence[float], struck: float) -> float:
+    gaps = [(after, after - before) for before, after in pairwise(stood)]
+    since, before = ([gap for at, gap in gaps if (at >= struck) == late] for late in (True, False))
+    return max(since) - statistics.median(before or since) if since else float("inf")
+
+
+async def ours(task: dict[str, Any], moment: float) -> Run:
+    """One run of a swarm with a single stage; each of a step's sums brings three pieces to a peer."""
+    lines, names = Lines(), [f"peer{place}" for place in range(PEERS)]
+    dies = [3 * (STRUCK_STEP - 1) * _pieces(task) + 1, 0.1 * moment]
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(child(WIDE, "coordinator"))
+        address = await address_of(coordinator)
+        told = {name: {**task, "dies": dies if name == names[-1] else None} for name in names}
+        peers = [
+            await stack.enter_async_context(child(WIDE, "peer", address, name, json.dumps(told[name]), name=name))
+            for name in names
+        ]
+        trainer = await stack.enter_async_context(child(WIDE, "train", address, "trainer", json.dumps(task)))
+        listening = [asyncio.ensure_future(each.listen()) for each in peers]
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await trainer.process.wait()
+        except TimeoutError:
+            pass
+        for task_ in listening:
+            task_.cancel()
+        lines = [(at, each.name, words) for each in peers for at, words in each.said]
+    return judged("swarm", sorted(lines), names[-1], exact=True)
+
+
+def _pieces(task: dict[str, Any]) -> int:
+    """Pieces of 4 MiB in each peer's share of the sum."""
+    return -(-task["nbytes"] // PEERS // (4 << 20))
+
+
+async def theirs(python: str, task: dict[str, Any], moment: float) -> Run:
+    """One run of hivemind; each of its steps has two all-reduces, of gradients and of parameters."""
+    dies = [2 * (STRUCK_STEP - 1) + 1, 0.5 * moment]
+    lines, started = Lines(), list[asyncio.subprocess.Process]()
+    addresses = list[str]()
+    try:
+        for rank in range(PEERS):
+            said = json.dumps({**task, "rank": rank, "dies": dies if rank == PEERS - 1 else None})
+            process = await _peer(python, said, addresses)
+            started.append(process)
+            if not addresses:
+                addresses.append((await process.stdout.readline()).decode().split()[1])
+        for process in started[1:]:
+            await process.stdout.readline()
+        for process in started:
+            process.stdin.write(b"go\n")
+        listening = [_listen(process, f"peer{rank}", lines) for rank, process in enumerate(started)]
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await asyncio.gather(*listening)
+        except TimeoutError:
+            pass
+    finally:
+        for process in started:
+            _end(process)
+            await process.wait()
+    return judged("hivemind", sorted(lines), f"peer{PEERS - 1}", exact=False)
+
+
+async def _peer(python: str, said: str, addresses: Sequence[str]) -> asyncio.subprocess.Process:
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    return await asyncio.create_subprocess_exec(
+        python,
+        PEER,
+        said,
+        *addresses,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=null,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+async def _listen(process: asyncio.subprocess.Process, name: str, lines: Lines) -> None:
+    """Until it has done or died."""
+    while line := await process.stdout.readline():
+        words = line.decode().split()
+        lines.append((time.perf_counter(), name, words))
+        if words[0] in ("done", "struck"):
+            return
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """Its daemons, too: they are in its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def line(name: str, runs: Sequence[Run], target: int) -> str:
+    """A row: over all runs in which a peer died inside a sum."""
+    struck = [run for run in runs if run.struck]
+    held = [each for run in struck for each in run.samples]
+    if not held:
+        return f"{name:9} 0 of {len(runs)} runs with a step after a death inside a sum"
+    stalls = sorted(run.stall_s for run in struck)
+    apart = sum(run.apart > 0 for run in struck)
+    return (
+        f"{name:9} {len(struck):4}  {min(held):4} to {max(held):4} of {target}  {apart:3} of {len(struck):3}  "
+        f"{statistics.median(stalls):7.2f} ({stalls[0]:.2f}-{stalls[-1]:.2f})"
+    )
+
+
+HEAD = f"{'':9} runs  samples a step      survivors apart  stall, s (least-most)"
+
+
+def _runs(options: Options) -> Iterator[Run]:
+    """Ours and theirs in turns, with the same moments of death."""
+    draw = random.Random(options.seed)
+    for _ in range(options.runs):
+        moment = draw.random()
+        yield asyncio.run(ours(options.task(), moment))
+        if options.hivemind_python:
+            yield asyncio.run(theirs(str(options.hivemind_python.absolute()), options.task(), moment))
+
+
+def main() -> None:
+    """Read the flags, run both in turns, and print."""
+    options = tyro.cli(Options, prog="python -m benchmarks.swarm_hivemind")
+    found = dict[str, list[Run]]()
+    for run in _runs(options):
+        print(run, file=sys.stderr, flush=True)
+        found.setdefault(run.name, []).append(run)
+    if options.json:
+        print(json.dumps({**options.task(), "runs": {k: [asdict(each) for each in v] for k, v in found.items()}}))
+    else:
+        print("\n".join([HEAD, *(line(name, runs, options.target) for name, runs in found.items())]))
+
+
+if __name__ == "__main__":
+    sys.exit(program(main))

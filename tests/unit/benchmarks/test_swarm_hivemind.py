@@ -1,0 +1,48 @@
+"""What peers tell becomes samples a step, survivors apart and a stall; the dead count for nothing."""
+
+import math
+
+import pytest
+
+from benchmarks.swarm_hivemind import Options, Run, judged, line
+from pipelined.errors import UsageError
+
+
+def took(at, who, step, samples, digest="d"):
+    return at, who, ["took", str(step), str(samples), digest]
+
+
+LINES = [
+    *(took(1.0, who, 1, 50) for who in "abc"),
+    took(1.1, "dead", 1, 50),
+    *(took(2.0, who, 2, 50) for who in "abc"),
+    (2.5, "dead", ["struck"]),
+    *(took(9.0, who, 3, samples, digest) for who, samples, digest in (("a", 40, "x"), ("b", 40, "y"), ("c", 30, "x"))),
+    *(took(10.0, who, 4, 70) for who in "abc"),
+]
+
+
+def test_survivors_samples_are_added_where_each_tells_its_own():
+    run = judged("hivemind", LINES, "dead", exact=False)
+    assert run == Run("hivemind", True, (110, 210), 1, pytest.approx(7.0 - 1.0))
+
+
+def test_the_least_is_taken_where_each_tells_the_whole_step_s():
+    assert judged("swarm", LINES, "dead", exact=True).samples == (30, 70)
+
+
+def test_no_step_after_the_death_is_an_endless_stall_and_no_death_is_no_result():
+    assert judged("hivemind", LINES[:8], "dead", exact=False).stall_s == math.inf
+    alive = judged("hivemind", LINES[:7], "dead", exact=False)
+    assert not alive.struck and "0 of 1" in line("hivemind", [alive], 200)
+
+
+def test_a_row_counts_runs_whose_survivors_came_apart():
+    runs = [Run("x", True, (200, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
+    told = line("x", runs, 200)
+    assert "110 to  200 of 200" in told and "1 of   2" in told and "15.25 (0.50-30.00)" in told
+
+
+def test_a_python_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="there is no"):
+        Options(hivemind_python=tmp_path / "python")
