@@ -102,10 +102,11 @@ def _metrics(look: Look) -> Iterator[str]:
         for peer in look["peers"]:
             if name in peer:
                 yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",stage="{peer["stage"]}"}} {peer[name]}'
-    yield "# TYPE swarm_peer_rejected counter"
-    for peer in look["peers"]:
-        for reason, count in peer.get("rejected", {}).items():
-            yield f'swarm_peer_rejected{{peer="{_label(peer["name"])}",reason="{_label(reason)}"}} {count}'
+    for name in ("rejected", "refused"):
+        yield f"# TYPE swarm_peer_{name} counter"
+        for peer in look["peers"]:
+            for reason, count in peer.get(name, {}).items():
+                yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",reason="{_label(reason)}"}} {count}'
 
 
 def _label(text: str) -> str:

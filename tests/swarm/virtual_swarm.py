@@ -198,8 +198,8 @@ class VirtualSwarm:
 
         def noting(handler):
             async def reduce(question):
-                holding, (term, attempt) = process.peer.holding, question.note["round"]
                 answer = await handler(question)
+                holding, (term, attempt) = process.peer.holding, question.note["round"]
                 self.summed[f"{term}.{attempt}"][holding.index][holding.name] = frozenset(holding.counted)
                 return answer
 

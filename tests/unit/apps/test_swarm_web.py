@@ -25,6 +25,7 @@ PEER = {
     "received": 5,
     "share": math.nan,
     "rejected": {"not a frame": 2},
+    "refused": {"malformed": 3},
 }
 TRAINER = {"name": "t", "silent": False, "done": 7, "leads": True, "banned": {"tcp://x:1": math.inf}}
 LOOK = {
@@ -44,6 +45,7 @@ def test_prometheus_reads_each_number_once():
     assert "swarm_loss 1.5" in lines
     assert r'swarm_peer_forwards{peer="a\"b",stage="1"} 10' in lines
     assert r'swarm_peer_rejected{peer="a\"b",reason="not a frame"} 2' in lines
+    assert r'swarm_peer_refused{peer="a\"b",reason="malformed"} 3' in lines
     assert len(lines) == len(set(lines))
 
 
@@ -65,10 +67,11 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
             urlopen(f"{web.address}../etc/passwd")
 
 
-def test_in_a_narrow_terminal_names_are_cut_and_no_number_is(capsys):
+def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):
     names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
     peers = [{**PEER, "name": name, "forwards": 123456, "backwards": 123455, "share": 0.25} for name in names]
     Console(width=80).print(table({**LOOK, "peers": peers}))
-    header, *rows = capsys.readouterr().out.splitlines()[1:5]
+    header, *rows = capsys.readouterr().out.splitlines()[1:-1]
     assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
-    assert all("serving" in row and "123456  123455   25 %" in row for row in rows)
+    assert sum("serving" in row and "123456  123455   25 %" in row for row in rows) == len(names)
+    assert "".join(row.split()[1 if "serving" in row else 0] for row in rows[:-3]) == names[0]

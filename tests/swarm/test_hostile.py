@@ -1,0 +1,236 @@
+"""Hostile parties beside training: what they say changes no bit, is refused by name and counted, and takes no memory.
+
+One has the key and the directory's leave to be a trainer, and asks every topic of every endpoint for everything but
+what an honest one would; one has no key, and says bytes to every port.
+"""
+
+import asyncio
+import random
+import socket
+import tracemalloc
+from contextlib import AsyncExitStack, suppress
+
+import numpy as np
+import pytest
+
+from pipelined.clock import RealClock, run_virtual
+from pipelined.device import TimedDevice
+from pipelined.nursery import Nursery
+from pipelined.swarm import records
+from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.standing import standing
+from tests.swarm.exact import WIDTH, ExactStage, Reference, data
+from tests.swarm.virtual_swarm import VirtualSwarm
+from transports import TransportError, pack
+from transports.endpoints import Refusal
+from transports.endpoints.tcp import open_at
+
+STEPS = 14
+MOST_BYTES = 64 << 20
+PASSES = ["forward", "backward"]
+OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "total", "announce"]
+TAKES_ARRAYS = [*PASSES, "piece", "inherit"]
+TOPICS = {
+    "peer": [*OF_PEERS, "status", "directory.alive", "nonsense"],
+    "trainer": ["work", "status", "directory.alive", "nonsense"],
+    "directory": [f"directory.{name}" for name in ("read", "changes", "transact", "grant", "renew", "revoke")],
+}
+KNOWN = {
+    "stale", "behind", "stranger", "malformed", "not finite", "not kept", "not leading", "unknown topic", "too large",
+    "busy", "failed", "strange piece", "round aborted", "not prepared", "left", "another directory", "overlap",
+    "bad request",
+}  # fmt: skip
+
+
+class Hostile:
+    """Draws questions.
+
+    Args:
+        swarm: which it troubles.
+    """
+
+    def __init__(self, swarm, seed):
+        self.swarm, self._draw = swarm, random.Random(seed)
+        self.refused, self.answered = set(), 0
+
+    async def run(self, endpoint, directory, clock):
+        """Be a trainer as far as anybody knows, and ask until cancelled."""
+        async with standing(directory, f"{records.TRAINERS}mallory", 1.0, clock) as place:
+            await place.put(records.Trainer("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
+            self.incarnation = place.incarnation
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(16):
+                    tasks.create_task(self._ask_all(endpoint))
+
+    async def _ask_all(self, endpoint):
+        while True:
+            whom, topic, arrays, note = self._question()
+            try:
+                async with asyncio.timeout(0.5):
+                    await endpoint.ask(f"virtual://{whom}", topic, *arrays, note=note)
+                self.answered += 1
+            except Refusal as refusal:
+                self.refused.add(refusal.reason)
+            except (TransportError, TimeoutError):
+                pass
+            await asyncio.sleep(0.005)
+
+    def _question(self):
+        draw, swarm = self._draw, self.swarm
+        kind = draw.choice(["peer", "peer", "peer", "trainer", "directory"])
+        whom = {"peer": sorted(swarm.peers), "trainer": sorted(swarm.trainers), "directory": ["directory"]}[kind]
+        topic, whom = draw.choice(TOPICS[kind]), draw.choice(whom)
+        arrays, codecs = self._arrays() if topic in TAKES_ARRAYS or draw.random() < 0.1 else ((), [None, None])
+        return whom, topic, arrays, self._note(whom, topic, arrays, codecs)
+
+    def _note(self, whom, topic, arrays, codecs):
+        """Mostly a dict of the fields that are read, some right and some strange; but never a whole right question."""
+        draw, head = self._draw, self.swarm.heads[-1]
+        if draw.random() < 0.15:
+            return self._strange()
+        known = self.swarm.trainers["t0"].roster.peers.get(whom)
+        counts = [draw.randint(0, len(arrays)), 0]
+        counts[1] = len(arrays) - counts[0]
+        note = {
+            "to": known.incarnation if known else 0,
+            "step": head.step,
+            "lineage": head.lineage,
+            "index": draw.randint(0, 8),
+            "codecs": codecs[: 1 + (topic == "backward")],
+            "blocks": counts if topic == "backward" else [len(arrays)],
+            "count": True,
+            "round": [self.swarm.trainers["t0"].roster.conductor_revision, draw.randint(0, 1 << 40)],
+            "members": [[whom, f"virtual://{whom}", 1]],
+            "keep": False,
+            "from": 0,
+            "start": 0,
+            "root": b"\0" * 32,
+            "name": "mallory",
+            "incarnation": self.incarnation,
+            "slot": 0,
+            "done": {"step": head.step, "index": 0, "revision": 0, "counted": [[0, "mallory"]]},
+        }
+        if topic == "work":  # whoever is a trainer is given work; this one would not do it
+            note["incarnation"] = self._strange()
+        for name in draw.sample(sorted(note), draw.randint(0, 2)):
+            if draw.random() < 0.3:
+                del note[name]
+            else:
+                note[name] = self._strange()
+        return note
+
+    def _strange(self, depth=0):
+        draw = self._draw
+        plain = [None, True, -1, 0, 1 << 62, -(1 << 63), 1e308, float("nan"), float("inf"), "", "x" * 500, b"\0\xff"]
+        if depth == 6 or draw.random() < 0.6:
+            return draw.choice(plain)
+        inner = [self._strange(depth + 1) for _ in range(draw.randint(0, 3))]
+        return inner if draw.random() < 0.5 else {draw.choice(["step", "counted", "k"]): each for each in inner}
+
+    def _arrays(self):
+        """One or two arrays of which at least one is not what a stage can take, and how they are coded."""
+        draw = self._draw
+        wrong = [
+            np.full(WIDTH, np.nan),
+            np.full(WIDTH, np.inf),
+            np.zeros(WIDTH + 1),
+            np.zeros(WIDTH, np.float32),
+            np.zeros((WIDTH, 2)),
+            np.zeros(0),
+            np.zeros(WIDTH, np.complex128),
+            np.zeros(1 << 14),
+        ]
+        right = np.arange(WIDTH, dtype=np.float64)
+        arrays = [draw.choice(wrong), right][: draw.randint(0, 2)]
+        if draw.random() < 0.6:
+            return arrays, [None, None]
+        return self._coded()
+
+    def _coded(self):
+        """What a codec made, and then was made worse: a bomb, scales that are no numbers, another header."""
+        draw, codec = self._draw, self._draw.choice(["zstd", "blockwise8", "bf16", "fp16"])
+        packed = pack(codec, [np.zeros(1 << 21 if codec == "zstd" else 4096, np.float32)], "what is sent")
+        blocks, note = list(packed.blocks), packed.note
+        if draw.random() < 0.5:
+            strange = np.float32(draw.choice([np.nan, np.inf, -1.0]))
+            blocks = [np.full(each.shape, strange) if each.dtype == "float32" else each for each in blocks]
+        if draw.random() < 0.5:
+            note = [draw.choice([codec, "pickle", ""]), [["float64", [draw.choice([-1, 1 << 50, WIDTH])], len(blocks)]]]
+        return blocks, [note, note if draw.random() < 0.5 else self._strange()]
+
+
+async def troubled(seed, codec):
+    swarm = VirtualSwarm(stages=2, batch=8, seed=seed, codec=codec, sums_codec=codec)
+    for at in range(4):
+        swarm.peer(f"p{at}")
+    swarm.trainer("t0", steps=STEPS)
+    await swarm.until(lambda: len(swarm.heads) == 2)
+    hostile = Hostile(swarm, seed)
+    swarm.start("mallory", hostile.run(*swarm.client("mallory")))
+    await swarm.finish(within=20)
+    assert [head.step for head in swarm.heads] == list(range(STEPS + 1)), "a step was lost or taken twice"
+    assert hostile.refused - KNOWN == set(), "refused without a name"
+    assert {"malformed", "stranger", "not finite", "stale", "unknown topic", "too large"} <= hostile.refused
+    told = [(await swarm.watcher.ask(f"virtual://{name}", "status")).note["refused"] for name in swarm.peers]
+    assert all(each["malformed"] and each["stranger"] and sum(each.values()) > 50 for each in told), told
+    assert not any(each.failed.done() for each in swarm.endpoints.values()), "a handler failed"
+    await swarm.close()
+
+
+@pytest.mark.parametrize(
+    "seed, codec", [(0, ""), *(pytest.param(seed, "zstd", marks=pytest.mark.full) for seed in range(1, 6))]
+)
+def test_a_hostile_trainer_changes_nothing_and_is_refused_by_name(seed, codec):
+    tracemalloc.start()
+    try:
+        run_virtual(troubled(seed, codec))
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+async def shouted_at(address, draw):
+    """Say bytes to a port, again and again: noise, huge lengths, halves of what a stranger would say, silence."""
+    host, port = address.removeprefix("tcp://").rsplit(":", 1)
+    while True:
+        said = draw.choice([draw.randbytes(200), b"\xff" * 4096, b"", b"\0" * 64, b"GET / HTTP/1.0\r\n\r\n"])
+        with socket.create_connection((host, int(port))) as sock, suppress(ConnectionError):
+            sock.sendall(said)
+            await asyncio.sleep(0)
+
+
+async def over_tcp():
+    """One stage, two peers, a trainer; every port of theirs is shouted at."""
+    key, clock, steps = b"a key of thirty-two bytes or more", RealClock(), STEPS // 2
+    rules = Rules("exact", stages=1, batch=6, samples=6.0, lease_s=5.0, rebalance_s=0.0)
+    build, seconds = lambda index: ExactStage(index, 1), {"forward": 0.004, "backward": 0.01, "step": 0.001}
+    async with AsyncExitStack() as stack, Nursery() as tasks:
+        ends = [await stack.enter_async_context(await open_at(("127.0.0.1", 0), key)) for _ in range(4)]
+        running = [tasks.create_task(serve_directory(ends[0], clock))]
+        views = [EmbeddedDirectory(end, ends[0].address, clock) for end in ends[1:]]
+        peers = [
+            PeerProcess(f"p{at}", build, rules, ends[at], views[at - 1], clock, TimedDevice(seconds, clock))
+            for at in (1, 2)
+        ]
+        running += [tasks.create_task(peer.run()) for peer in peers]
+        running += [tasks.create_task(shouted_at(end.address, random.Random(at))) for at, end in enumerate(ends)]
+        trainer = TrainerProcess("t0", data, rules, ends[3], views[2], clock, steps=steps)
+        await trainer.run()
+        while any(peer.peer.holding.step < steps for peer in peers):
+            await asyncio.sleep(0)
+        for task in running:
+            task.cancel()
+        return [peer.peer.holding.stage.weights for peer in peers], [end.rejected for end in ends]
+
+
+def test_bytes_from_strangers_at_every_port_change_nothing_and_are_counted():
+    tracemalloc.start()
+    try:
+        weights, rejected = asyncio.run(over_tcp())
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+    assert all(np.array_equal(each, Reference(1, 6).weights(STEPS // 2, 0)) for each in weights)
+    assert all(sum(each.values()) > 3 for each in rejected), rejected
