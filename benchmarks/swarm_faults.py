@@ -190,7 +190,10 @@ def rows_of(runs: Iterable[Run]) -> list[Row]:
 def main() -> None:
     """Read the flags, strike, and print."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_faults")
-    runs = [strike(fault) for fault in drawn(options)]
+    runs = list[Run]()
+    for fault in drawn(options):
+        runs.append(strike(fault))
+        print(runs[-1], file=sys.stderr, flush=True)
     rows = rows_of(runs)
     if options.json:
         derived: list[dict[str, Any]] = [{**asdict(row), "within": row.within} for row in rows]
