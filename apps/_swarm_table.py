@@ -23,10 +23,11 @@ def table(look: Look) -> Group:
 
 
 def _column(name: str, *cells: str) -> Column:
-    """Where the terminal is narrow, names of peers are cut, and no number is."""
+    """Where the terminal is narrow, names of peers take more lines; no number does."""
+    if name == "peer":
+        return Column(name, overflow="fold", min_width=len("trainer0"))
     widest = max(map(len, (name, *cells)))
-    justify = "left" if name in ("peer", "phase") else "right"
-    return Column(name, no_wrap=True, justify=justify, min_width=None if name == "peer" else widest)
+    return Column(name, no_wrap=True, justify="left" if name == "phase" else "right", min_width=widest)
 
 
 def _where(look: Look) -> str:
