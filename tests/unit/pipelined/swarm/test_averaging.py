@@ -1,0 +1,132 @@
+"""All members of a sum end with the same bits, or with nothing changed; and each sends and receives its share."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm import averaging
+from pipelined.swarm.averaging import TOPIC, Round
+from pipelined.swarm.records import Peer, Phase
+from transports.endpoints import Refusal
+from transports.endpoints.virtual import VirtualNetwork, address_of
+
+NAME = (1, 1)
+PIECE = 1 << 10
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch):
+    monkeypatch.setattr(averaging, "PIECE_BYTES", PIECE)
+
+
+class Members:
+    """Members with random sums, and their parts in one round."""
+
+    def __init__(self, count, size, codec="", dtype=np.float32, codes=None):
+        self.network = VirtualNetwork(delay=1e-3)
+        names = [f"p{at}" for at in range(count)]
+        self.ends = [self.network.endpoint(name) for name in names]
+        members = [Peer(name, address_of(name), 1, 0, Phase.SERVING, "") for name in names]
+        self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
+        self.kept = [sums.copy() for sums in self.sums]
+        self.rounds = [
+            Round(end, NAME, members, at, sums, codec)
+            for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
+        ]
+        self.nbytes = 0
+        self.network.overhear(self._weigh)
+        for end, part in zip(self.ends, self.rounds, strict=True):
+            end.answer(TOPIC, part.take, PIECE)
+
+    def _weigh(self, passing):
+        self.nbytes += passing.nbytes if passing.kind in ("QUESTION", "ANSWER") else 0
+
+    async def run(self):
+        return await asyncio.gather(*(part.run() for part in self.rounds), return_exceptions=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_all_hold_the_same_bits_and_the_sum_in_float64_to_rounding(count, size, dtype):
+    async def add():
+        stage = Members(count, size, dtype=dtype)
+        totals = await stage.run()
+        assert len({total.tobytes() for total in totals}) == 1
+        exact = np.sum(np.float64(stage.kept), axis=0)
+        bound = count * np.finfo(dtype).eps * np.sum(np.abs(np.float64(stage.kept)), axis=0)
+        assert (np.abs(totals[0] - exact) <= bound).all()
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_others(count):
+    async def add():
+        stage = Members(count, 3000)
+        await stage.run()
+        each = 2 * (count - 1) / count * stage.sums[0].nbytes
+        assert stage.nbytes == count * each
+
+    run_virtual(add())
+
+
+def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
+    async def add():
+        stage = Members(3, 9000, "blockwise8")
+        totals = await stage.run()
+        assert len({total.tobytes() for total in totals}) == 1
+        plain = Members(3, 9000)
+        exact, *_ = await plain.run()
+        assert not np.array_equal(totals[0], exact)
+        assert np.square(totals[0] - exact).mean() < 0.01 * np.square(exact).mean()
+        assert stage.nbytes < plain.nbytes / 3
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("frames", range(1, 40, 3))
+def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_nothing(frames):
+    async def add():
+        stage = Members(3, 3000)
+        left = [frames]
+
+        def hear(passing):
+            left[0] -= 1
+            if left[0] == 0:
+                stage.rounds[1].abort("enough")
+
+        stage.network.overhear(hear)
+        mine = asyncio.ensure_future(stage.rounds[1].run())
+        others = [asyncio.ensure_future(stage.rounds[at].run()) for at in (0, 2)]
+        with pytest.raises(Refusal, match="enough"):
+            await mine
+        for at in (0, 2):
+            stage.rounds[at].abort("told by the conductor")
+        await asyncio.gather(*others, return_exceptions=True)
+        assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
+
+    run_virtual(add())
+
+
+def test_a_member_that_is_lost_is_named():
+    async def add():
+        stage = Members(2, 3000)
+        stage.network.kill("p1")
+        with pytest.raises(Refusal, match="lost") as refused:
+            await stage.rounds[0].run()
+        assert refused.value.facts == {"member": "p1"}
+
+    run_virtual(add())
+
+
+def test_a_round_aborted_before_it_began_is_none():
+    async def add():
+        stage = Members(2, 3000)
+        stage.rounds[0].abort("too late")
+        with pytest.raises(Refusal, match="too late"):
+            await stage.rounds[0].run()
+
+    run_virtual(add())

@@ -1,0 +1,45 @@
+"""Records come back as they were put, and one that is none is refused with the field's name."""
+
+import msgpack
+import pytest
+
+from pipelined.swarm.records import Conductor, Head, Peer, Phase, Trainer
+
+RECORDS = [
+    Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", heir="p1"),
+    Trainer("t0", "tcp://b:1", 8, "m"),
+    Conductor("t0", "tcp://b:1"),
+    Head(2, "m", step=3, round="4.1", members=[["p0"], ["p1", "p2"]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_comes_back(record):
+    assert type(record).unpack(record.pack()) == record
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_field_too_few_too_many_or_of_another_kind_is_refused(record):
+    told = msgpack.unpackb(record.pack(), strict_map_key=False)
+    for name in told:
+        fewer = {other: value for other, value in told.items() if other != name}
+        for changed in (fewer, {**told, "strange": 1}):
+            with pytest.raises(ValueError, match=f"not a {type(record).__name__}"):
+                type(record).unpack(msgpack.packb(changed))
+        with pytest.raises(ValueError, match=f"{type(record).__name__}.{name} is a bytes"):
+            type(record).unpack(msgpack.packb({**told, name: b"x"}))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"x" * 100, msgpack.packb([1]), msgpack.packb({1: 2}), b"\x91" * 5000])
+def test_what_is_no_map_of_names_is_refused(data):
+    with pytest.raises(ValueError, match="not a Head"):
+        Head.unpack(data)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"members": [1]}, {"members": [[1]]}, {"moves": {"a": "b"}}, {"stages": 0}, {"step": -1}]
+)
+def test_a_head_of_no_model_is_refused(changed):
+    told = msgpack.unpackb(RECORDS[-1].pack()) | changed
+    with pytest.raises(ValueError, match="Head"):
+        Head.unpack(msgpack.packb(told))
