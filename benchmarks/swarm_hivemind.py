@@ -1,7 +1,7 @@
 """A swarm's stage beside hivemind when a peer is killed inside the sum: `python -m benchmarks.swarm_hivemind`.
 
 Four peers of 32 MB, a target of 200 samples a step, one peer killed (-9) at a random moment of an all-reduce of the
-third step; both in turns, several runs. hivemind needs an environment of its own:
+second step; both in turns, several runs. hivemind needs an environment of its own:
 
     python -m venv HM && HM/bin/pip install hivemind==1.1.12
     python -m benchmarks.swarm_hivemind --hivemind-python HM/bin/python
@@ -29,7 +29,7 @@ from benchmarks._swarm_children import address_of, child
 from pipelined.errors import UsageError
 
 WIDE, PEER = "benchmarks._swarm_wide", "benchmarks/_hivemind_peer.py"
-PEERS, STRUCK_STEP = 4, 3
+PEERS, STRUCK_STEP = 4, 2
 LIMIT_S = 90.0
 """How long a run may take; what has not come by then has not."""
 Lines = list[tuple[float, str, list[str]]]
@@ -52,7 +52,7 @@ class Options:
     """Samples of a microbatch."""
     sample_s: float = 0.1
     """Seconds that a peer takes for one."""
-    epochs: int = 5
+    epochs: int = 4
     """Steps of a run."""
     matchmaking_s: float = 3.0
     """hivemind's time for finding a group."""

@@ -46,7 +46,7 @@ class Options:
     """Milliseconds of a forward through one stage; a backward computes it again first."""
     backward_ms: float = 20.0
     """Milliseconds of a backward through one stage, without that."""
-    slots: int = 2
+    slots: int = 3
     """Microbatches that the trainer keeps under way for each peer."""
     real: bool = False
     """Run processes over TCP, too."""
