@@ -4,17 +4,13 @@ The one rule: a lease that is lost ends the block, for everything done under it 
 Being cut off from the directory does not: the lease may outlive that.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from pipelined.clock import Clock
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost
+from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost, keep
 from pipelined.swarm.records import Record
-
-RENEWALS = 3
-"""How often a lease is renewed in its time."""
 
 
 class Standing:
@@ -80,15 +76,5 @@ async def standing(directory: Directory, key: str, seconds: float, clock: Clock)
 
 async def _keep(lease: Lease, clock: Clock) -> None:
     while True:
-        async with Nursery() as tasks:
-            waiting = [
-                tasks.create_task(clock.sleep(lease.seconds / RENEWALS)),
-                tasks.create_task(lease.disturbed()),
-            ]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
-        try:
-            await lease.renew()
-        except CutOff:
-            continue
+        with suppress(CutOff):
+            await keep(lease, clock)

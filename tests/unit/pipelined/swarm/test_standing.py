@@ -1,0 +1,117 @@
+"""A standing is renewed for as long as its block runs, whoever is cut off meanwhile; a lost lease ends the block."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
+from pipelined.swarm.records import Conductor
+from pipelined.swarm.standing import Standing, standing
+
+KEY, CLAIM = "peers/p0", "placing"
+RECORD = Conductor("p0", "tcp://a:1")
+
+
+class Scripted(Lease):
+    """A lease whose renewals go as told; the last goes on."""
+
+    number, seconds = 7, 3.0
+
+    def __init__(self, *renewals):
+        self.renewals, self.renewed = list(renewals), 0
+
+    async def renew(self):
+        self.renewed += 1
+        outcome = self.renewals[0] if len(self.renewals) == 1 else self.renewals.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    async def revoke(self):
+        pass
+
+
+class Place(Directory):
+    """Some keys in memory."""
+
+    def __init__(self, lease=None, **entries):
+        self.lease, self.entries, self.revision = lease, entries, 10
+
+    async def read(self, prefix=""):
+        raise NotImplementedError
+
+    async def transact(self, expect, put, delete=(), lease=None):
+        found = {key: self.entries.get(key) for key in expect}
+        if any((entry.revision if entry else 0) != expect[key] for key, entry in found.items()):
+            raise Conflict(found)
+        self.revision += 1
+        self.entries |= {key: Entry(value, self.revision, lease.number) for key, value in put.items()}
+        return self.revision
+
+    def watch(self, prefix, after):
+        raise NotImplementedError
+
+    async def grant(self, seconds):
+        return self.lease
+
+    async def close(self):
+        pass
+
+
+def put(entries, seen=0, claim="", first=None):
+    async def live():
+        place = Place(**entries)
+        mine = Standing(place, KEY, Scripted(None))
+        mine.revision = first or 0
+        return await mine.put(RECORD, claim, seen), place.entries
+
+    return run_virtual(live())
+
+
+def test_a_new_record_is_put():
+    done, entries = put({})
+    assert done and entries[KEY] == Entry(RECORD.pack(), 11, 7)
+
+
+def test_the_record_of_a_former_life_is_taken_over():
+    done, entries = put({KEY: Entry(b"old", 5, 1)})
+    assert done and entries[KEY].value == RECORD.pack()
+
+
+@pytest.mark.parametrize("entries", [{}, {KEY: Entry(b"theirs", 9, 8)}])
+def test_who_lost_the_key_lost_the_lease(entries):
+    with pytest.raises(LeaseLost):
+        put(entries, first=5)
+
+
+def test_of_all_who_saw_a_claim_one_succeeds():
+    done, entries = put({CLAIM: Entry(b"", 4)}, seen=4, claim=CLAIM)
+    assert done and entries[CLAIM].revision == entries[KEY].revision
+    done, entries = put({CLAIM: Entry(b"", 6)}, seen=4, claim=CLAIM)
+    assert not done and KEY not in entries
+
+
+def held(lease, seconds):
+    async def live():
+        async with standing(Place(lease), KEY, 3.0, VirtualClock()):
+            await VirtualClock().sleep(seconds)
+        return asyncio.get_running_loop().time()
+
+    return run_virtual(live())
+
+
+def test_a_lease_is_renewed_three_times_in_its_time():
+    lease = Scripted(None)
+    assert held(lease, 6.5) == 6.5 and lease.renewed == 6
+
+
+def test_who_is_cut_off_goes_on_and_tries_again():
+    lease = Scripted(None, CutOff(), CutOff(), None)
+    assert held(lease, 6.5) == 6.5 and lease.renewed == 6
+
+
+def test_a_lost_lease_ends_the_block():
+    lease = Scripted(None, LeaseLost("gone"))
+    with pytest.raises(LeaseLost, match="gone"):
+        held(lease, 100.0)
+    assert lease.renewed == 2
