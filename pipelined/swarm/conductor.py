@@ -113,6 +113,8 @@ class Leadership:
         proved = question.asker.address, question.note.get("incarnation")
         if trainer is None or (trainer.address, trainer.incarnation) != proved:
             raise Refusal("stranger", address=question.asker.address)
+        if trainer.model != self._rules.digest:
+            raise Refusal("another model", here=self._rules.digest, there=trainer.model)
         slot = f"{trainer.name}/{whole(question.note, 'slot')}"
         self._take_down(slot, question.note)
         while True:

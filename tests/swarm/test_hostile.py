@@ -218,7 +218,7 @@ async def over_tcp():
         running += [tasks.create_task(shouted_at(end.address, random.Random(at))) for at, end in enumerate(ends)]
         trainer = TrainerProcess("t0", data, rules, ends[3], views[2], clock, steps=steps)
         await trainer.run()
-        while any(peer.peer.holding.step < steps for peer in peers):
+        while any(peer.peer.holding.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
         for task in running:
             task.cancel()
