@@ -12,6 +12,10 @@ from typing import Any, Literal
 from pipelined.errors import UsageError
 
 
+class ChildFailed(Exception):
+    """A process of a swarm ended with an error."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """What a swarm trains; the same for all of its processes."""

@@ -9,15 +9,15 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
 from rich.live import Live
 
-from apps._swarm_config import Local, Place
+from apps._swarm_config import ChildFailed, Local, Place
 from apps._swarm_look import look
-from apps._swarm_run import entered
+from apps._swarm_run import entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
 from pipelined.nursery import Nursery
@@ -28,21 +28,23 @@ PARTING_S = 10.0
 """How long children that were asked to end may take."""
 
 
-class ChildFailed(Exception):
-    """A process of the swarm ended with an error."""
-
-
 async def local(flags: Local, say: Callable[[str], None]) -> None:
-    """Train to the last step.
+    """Train to the last step, or until asked to end.
 
     Raises:
-        ChildFailed: a trainer did; what it printed says why.
+        ChildFailed: a trainer or the coordinator did; what it printed says why. Peers may fail.
     """
+    await until_asked(_local(flags, say))
+
+
+async def _local(flags: Local, say: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-")))
         journal = flags.journal or folder / "journal"
         coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal)]))
-        address = (await coordinator.stdout.readline()).decode().split()[-1]
+        address = (await coordinator.stdout.readline()).decode().rpartition(" ")[2].strip()
+        if not address:
+            raise ChildFailed(f"the coordinator ended with {await coordinator.wait()}; what it printed says why")
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
         at = ["--coordinator", address, "--listen", f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
@@ -50,10 +52,15 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
         ]
         everyone = [await stack.enter_async_context(_child(words)) for words in [*peers, *trainers]]
-        async with Nursery() as tasks:
-            watching = tasks.create_task(_watch(address, everyone, say))
-            await _all_done(everyone[len(peers) :])
-            watching.cancel()
+        try:
+            async with Nursery() as tasks:
+                beside = [tasks.create_task(_watch(address, everyone, say)), tasks.create_task(_needed(coordinator))]
+                await _all_done(everyone[len(peers) :])
+                for task in beside:
+                    task.cancel()
+        finally:
+            for child in everyone:  # all at once; then each is waited for
+                _ask_to_end(child)
 
 
 def _saving(flags: Local) -> list[str]:
@@ -79,7 +86,7 @@ def _training(flags: Local, number: int) -> list[str]:
 async def _child(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process of the swarm, which is over when the block is."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
+        sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
     )
     try:
         yield child
@@ -88,19 +95,34 @@ async def _child(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Proce
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    if child.returncode is None:
-        child.terminate()
-        try:
+    """Wait until it has ended; one that takes too long, or that somebody has no patience with, is made to."""
+    _ask_to_end(child)
+    try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(PARTING_S):
                 await child.communicate()
-        except TimeoutError:
+    finally:
+        if child.returncode is None:
             child.kill()
-            await child.communicate()
+            await child.wait()
 
 
-def _die_with_parent() -> None:
+def _ask_to_end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.terminate()
+
+
+def _belong_to_parent() -> None:
+    """In the child: Ctrl-C is the parent's to answer, and the child dies with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _needed(coordinator: asyncio.subprocess.Process) -> None:
+    code = await coordinator.wait()
+    raise ChildFailed(f"the coordinator ended with {code}; what it printed says why")
 
 
 async def _all_done(trainers: Sequence[asyncio.subprocess.Process]) -> None:

@@ -34,7 +34,7 @@ async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
     """Be the directory until asked to end."""
     async with await _endpoint(flags.listen) as endpoint:
         say(f"coordinator at {endpoint.address}")
-        await _until_asked(serve_directory(endpoint, RealClock(), flags.journal))
+        await until_asked(serve_directory(endpoint, RealClock(), flags.journal))
 
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
@@ -90,7 +90,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             telling = tasks.create_task(
                 follow_steps(process.roster, training.recipe.rate, subject.batch * subject.seq, flags.metrics, say)
             )
-            await _until_asked(process.run())
+            await until_asked(process.run())
             telling.cancel()
 
 
@@ -131,7 +131,7 @@ async def _endpoint(url: str) -> Endpoint:
         raise UsageError(f"--listen {url}: {error}") from error
 
 
-async def _until_asked(work: Coroutine[Any, Any, Any]) -> None:
+async def until_asked(work: Coroutine[Any, Any, Any]) -> None:
     """Run this until it ends or somebody asks this process to."""
     task = asyncio.ensure_future(work)
     _on_request(task.cancel)

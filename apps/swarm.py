@@ -13,7 +13,7 @@ import asyncio
 import sys
 from typing import Annotated
 
-from apps._swarm_config import Coordinator, Local, Serve, Status, Train
+from apps._swarm_config import ChildFailed, Coordinator, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
@@ -32,6 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         tell(complaint(error, PROGRAM))
         return USAGE
+    except ChildFailed as error:
+        tell(complaint(error, PROGRAM))
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
