@@ -23,7 +23,7 @@ from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.notes import field
 from pipelined.swarm.rebalance import place
-from pipelined.swarm.records import PEERS, PLACING, Peer, Phase, Point
+from pipelined.swarm.records import PEERS, PLACING, Head, Peer, Phase, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
 from pipelined.swarm.shelf import Shelf
@@ -120,8 +120,8 @@ class StagePeer:
             if self.holding.point != before:
                 await self._save(self.holding)
             await self._saving.tell(place)
-            target, here = head.moves.get(self.name, self.holding.index), self._roster.serving(self.holding.index)
-            if target != self.holding.index and head.point == self.holding.point and len(here) > 1:
+            target = head.moves.get(self.name, self.holding.index)
+            if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
                 self._wanted = target
                 self._let_go()
                 return
@@ -133,6 +133,15 @@ class StagePeer:
             else:
                 await self._roster.next_change(due)
         await self._hand_over(place)
+
+    async def _can_be_spared(self, head: Head) -> bool:
+        """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""
+        for other in self._roster.serving(self.holding.index):
+            if other.name in head.members[self.holding.index] and other.name not in head.moves:
+                with suppress(Ended, Refusal):
+                    await self._asking.ask(other, "status", limit=self._rules.lease_s)
+                    return True
+        return False
 
     async def _come_to_hold(self, place: Standing) -> None:
         """Get the state of this peer's stage, as it stands now; what is held already is kept as far as it goes."""
