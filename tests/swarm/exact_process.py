@@ -1,4 +1,6 @@
-"""One real process of a swarm of exact stages: `python -m tests.swarm.exact_process ROLE ADDRESS NAME [FAULT]`.
+"""One real process of a swarm of exact stages: `python -m tests.swarm.exact_process ROLE DIRECTORY NAME [FAULT]`.
+
+A coordinator is told where to listen, and its journal, in the place of a directory and a name.
 
 A peer tells of every step that it takes with which weights. A fault names a phase, how often it has to begin first, and
 a signal that the process then sends itself: `piece:2:SIGKILL`, `backward:5:SIGSTOP`. So each phase can be hit for sure.
@@ -8,11 +10,12 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import asynccontextmanager
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.swarm import donor, holding, trainer
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.directory import open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import ExactStage, data
@@ -72,16 +75,22 @@ def tell_steps():
     ExactStage.apply = apply
 
 
-async def coordinator():
-    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+async def coordinator(address, journal):
+    async with await open_endpoint(address or "tcp://127.0.0.1:0") as endpoint:
         say("at", endpoint.address)
-        await serve_directory(endpoint, RealClock())
+        await serve_directory(endpoint, RealClock(), journal or None)
+
+
+@asynccontextmanager
+async def found(address, clock):
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        async with open_directory(address, endpoint, clock) as directory:
+            yield endpoint, directory
 
 
 async def peer(address, name):
     clock = RealClock()
-    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
-        directory = EmbeddedDirectory(endpoint, address, clock)
+    async with found(address, clock) as (endpoint, directory):
         stage = int(name[1]) if name[0] == "s" else None
         device = TimedDevice(SECONDS, clock)
         process = PeerProcess(name, build, RULES, endpoint, directory, clock, device, stage, threads=False)
@@ -97,8 +106,7 @@ def build(index):
 
 async def train(address, name):
     clock = RealClock()
-    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
-        directory = EmbeddedDirectory(endpoint, address, clock)
+    async with found(address, clock) as (endpoint, directory):
         await TrainerProcess(name, data, RULES, endpoint, directory, clock, slots=3, steps=STEPS).run()
     say("done")
 
@@ -107,9 +115,9 @@ def main(role, address="", name="", fault=""):
     tell_steps()
     if fault:
         strike_at(fault)
-    work = {"coordinator": coordinator, "peer": lambda: peer(address, name), "train": lambda: train(address, name)}
+    work = {"coordinator": coordinator, "peer": peer, "train": train}[role]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(work[role]())
+        runner.run(work(address, name))
 
 
 if __name__ == "__main__":

@@ -60,21 +60,32 @@ async def process(*words):
         await child.wait()
 
 
-async def train(faults, late=()):
+async def coordinator(stack, address="", journal=""):
+    """Start one; itself, and where it is asked."""
+    started = await stack.enter_async_context(process("coordinator", address, journal))
+    return started, (await started.child.stdout.readline()).decode().split()[1]
+
+
+async def train(faults, late=(), peers=PEERS, at="", befall=None):
     """Train to the last step while faults befall; returns every process.
 
     Args:
         faults: by name of a peer ("s0a" … "s2c") or trainer ("t0", "t1"), as `exact_process` takes them.
         late: peers that come when training has begun.
+        peers: that are there from the start.
+        at: where the directory is; "": a coordinator is started.
+        befall: awaited when training has begun.
     """
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(process("coordinator"))
-        address = (await coordinator.child.stdout.readline()).decode().split()[1]
+        address = at or (await coordinator(stack))[1]
         start = lambda role, name: stack.enter_async_context(process(role, address, name, faults.get(name, "")))  # noqa: E731
-        everyone, begun = [await start("peer", name) for name in PEERS], asyncio.Event()
+        everyone, begun = [await start("peer", name) for name in peers], asyncio.Event()
         trainers = [await start("train", name) for name in ("t0", "t1")]
         async with asyncio.TaskGroup() as tasks:
             listening = [tasks.create_task(each.listen(begun)) for each in [*everyone, *trainers]]
+            if befall is not None:
+                await begun.wait()
+                await befall()
             for name in late:
                 await begun.wait()
                 everyone.append(await start("peer", name))
