@@ -17,7 +17,7 @@ from pipelined.optimizer import Recipe
 from pipelined.swarm import torch_stage
 from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.saved import load, marks, save
-from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.stage import Microbatch, NotFinite
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
 from pipelined.swarm.transfer import layout_of
@@ -232,6 +232,18 @@ def test_strange_inputs_and_gradients_are_refused_before_anything_counts():
     with pytest.raises(ValueError, match=r"strange given at stage 2 \(ids: -1 to"):
         last.backward(which, [x], [np.where(labels == labels.min(), -1, labels)], True)
     assert not any(stage.sums.any() for stage in (first, middle, last))
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf])
+def test_what_is_not_finite_is_named_and_never_summed(strange: float):
+    middle, flow = TorchStage(EXACT, 1), np.ones((ROWS, SEQUENCE, 8))
+    spoilt = np.where(np.arange(8) == 3, strange, flow)
+    with pytest.raises(NotFinite, match=r"outputs at stage 1 that are not finite \(microbatch: \(0, 2\)\)"):
+        middle.forward(Microbatch(0, 2), [spoilt])
+    for inputs, given in ((spoilt, flow), (flow, spoilt)):
+        with pytest.raises(NotFinite, match="gradients at stage 1"):
+            middle.backward(Microbatch(0, 2), [inputs], [given], True)
+    assert not middle.sums.any()
 
 
 def test_a_total_of_another_stage_is_refused():

@@ -1,0 +1,66 @@
+"""Who may ask a peer what: members alone, and whose news is under way is waited for."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.admission import Admission
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import Conductor, Peer, Phase, Trainer
+from transports.endpoints import Party, Question, Refusal
+
+TRAINER = Trainer("t0", "virtual://t0", 7, "model")
+PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
+
+
+def roster():
+    known = Roster(None, None)
+    known.trainers["t0"], known.peers["p0"] = TRAINER, PEER
+    known.conductor, known.conductor_revision = Conductor("t0", TRAINER.address), 5
+    return known
+
+
+def asked_by(address, term=5):
+    return Question(Party(address, 1), "topic", {"round": [term, 1]})
+
+
+@pytest.mark.parametrize(
+    "topic, address, stage, term",
+    [
+        ("trainer", PEER.address, 1, 5),
+        ("peer", TRAINER.address, 1, 5),
+        ("peer", PEER.address, 0, 5),
+        ("conductor", PEER.address, 1, 5),
+        ("conductor", TRAINER.address, 1, 4),
+        ("conductor", TRAINER.address, 1, 6),
+    ],
+)
+def test_strangers_are_refused(topic, address, stage, term):
+    async def main():
+        with pytest.raises(Refusal, match="stranger"):
+            await getattr(Admission(roster()), topic)(asked_by(address, term), stage)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "topic, address", [("trainer", TRAINER.address), ("peer", PEER.address), ("conductor", TRAINER.address)]
+)
+def test_members_are_let_in(topic, address):
+    async def main():
+        await getattr(Admission(roster()), topic)(asked_by(address), 1)
+
+    run_virtual(main())
+
+
+def test_a_newcomer_whose_news_is_under_way_is_let_in():
+    async def main():
+        known = roster()
+        late = asyncio.ensure_future(Admission(known).trainer(asked_by("virtual://t1"), 0))
+        await asyncio.sleep(0.1)
+        known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
+        known.look_again()
+        await late
+
+    run_virtual(main())
