@@ -2,7 +2,7 @@
 
 It says `at ADDRESS`, then `took EPOCH SAMPLES DIGEST` for each of its optimizer's steps: the samples of its own that
 were averaged, and a digest of its parameters. It imports nothing of this project. The peer that is to die kills its
-whole session, its daemons too, so many seconds into its n-th all-reduce. Warnings of hivemind go to stderr.
+whole session, its daemons too, so many seconds into an all-reduce. What hivemind logs goes to stderr.
 """
 
 import asyncio
@@ -12,37 +12,39 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from multiprocessing import Value
+from typing import Any
 
 import hivemind
 import torch
 from hivemind.averaging.allreduce import AllReduceRunner
 
 
-def die_in(sums: int, delay_s: float) -> None:
-    """Let this process's session end inside its n-th all-reduce."""
-    left, original = [sums], AllReduceRunner.run
+def die_in_sum(delay_s: float) -> Any:
+    """Let this process's session end inside its first all-reduce after the value that is returned was set to 1."""
+    armed, original = Value("i", 0), AllReduceRunner.run  # the all-reduce runs in a fork of this process
 
     async def die() -> None:
         await asyncio.sleep(delay_s)
         print("struck", flush=True)
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
-    async def run(self):
-        left[0] -= 1
-        dying = asyncio.ensure_future(die()) if left[0] == 0 else None
+    async def run(self: AllReduceRunner) -> AsyncIterator[torch.Tensor]:
+        dying = asyncio.ensure_future(die()) if armed.value else None
         async for tensor in original(self):
             yield tensor
         if dying is not None:
             await dying
 
     AllReduceRunner.run = run
+    return armed
 
 
 def main(task: dict, peers: list[str]) -> None:
     """Take part until killed, or until enough epochs were seen."""
     torch.set_num_threads(1)
-    if task["dies"]:
-        die_in(*task["dies"])
+    armed = None if task["dies"] is None else die_in_sum(task["dies"])
     dht = hivemind.DHT(initial_peers=peers, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     print("at", dht.get_visible_maddrs()[0], flush=True)
     weights = torch.nn.Parameter(torch.zeros(task["nbytes"] // 4))
@@ -61,6 +63,8 @@ def main(task: dict, peers: list[str]) -> None:
     while optimizer.local_epoch < task["epochs"]:
         time.sleep(task["sample_s"])
         epoch = optimizer.local_epoch
+        if armed is not None and epoch >= task["struck_after"]:
+            armed.value = 1
         before = optimizer.tracker.local_progress.samples_accumulated
         weights.grad = torch.full_like(weights, 1.0 + task["rank"])
         optimizer.step()

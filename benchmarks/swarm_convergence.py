@@ -158,8 +158,10 @@ def main() -> None:
     keys = list(product((PLAIN, *ARMS), options.seeds))
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        trained = pool.map(train, [options] * len(keys), *zip(*keys, strict=True))
-        found = dict(zip(keys, trained, strict=True))
+        found = dict[tuple[str, int], Trained]()
+        for key, trained in zip(keys, pool.map(train, [options] * len(keys), *zip(*keys, strict=True)), strict=True):
+            found[key] = trained
+            print(*key, smoothed(trained.losses)[-1], trained.died, file=sys.stderr, flush=True)
     rows = rows_of(found, options.seeds)
     noise = noise_of(rows[0])
     if options.json:

@@ -52,7 +52,7 @@ class Options:
     """Samples of a microbatch."""
     sample_s: float = 0.1
     """Seconds that a peer takes for one."""
-    epochs: int = 4
+    epochs: int = 6
     """Steps of a run."""
     matchmaking_s: float = 3.0
     """hivemind's time for finding a group."""
@@ -73,7 +73,7 @@ class Options:
     def task(self) -> dict[str, Any]:
         """What every process is told."""
         told = {name: value for name, value in asdict(self).items() if name != "hivemind_python"}
-        return {**told, "peers": PEERS, "dies": None}
+        return {**told, "peers": PEERS, "dies": None, "struck_after": STRUCK_STEP - 1}
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def _pieces(task: dict[str, Any]) -> int:
 
 
 async def theirs(python: str, task: dict[str, Any], moment: float) -> Run:
-    """One run of hivemind; each of its steps has two all-reduces, of gradients and of parameters."""
-    dies = [2 * (STRUCK_STEP - 1) + 1, 0.5 * moment]
+    """One run of hivemind; each of its steps has an all-reduce of gradients and one of parameters."""
+    dies = 0.5 * moment
     lines, started = Lines(), list[asyncio.subprocess.Process]()
     addresses = list[str]()
     try:
