@@ -16,6 +16,7 @@ import numpy as np
 
 from pipelined.device import Device
 from pipelined.swarm.averaging import Round
+from pipelined.swarm.brought import grouped, inherited
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.donor import Donor, copied
 from pipelined.swarm.load import Load
@@ -212,7 +213,7 @@ class Holding:
             Refusal: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
         """
         await self._reached_point(question)
-        sums, indices, losses = _inheritance(question, self.stage.sums, self._rules.batch)
+        sums, indices, losses = inherited(question, self.stage.sums, self._rules.batch)
 
         def work() -> None:
             ledger = self._ledger
@@ -287,16 +288,7 @@ class Holding:
 
     async def _inputs(self, question: Question, groups: int) -> list[tuple[Block, ...]]:
         """The question's arrays in their groups (inputs; gradients), decoded."""
-        codes, counts = question.note.get("codecs"), question.note.get("blocks")
-        if type(codes) is not list or type(counts) is not list or not len(codes) == len(counts) == groups:
-            raise Refusal("malformed", why="not as many groups of arrays as the topic has")
-        if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != len(question.blocks):
-            raise Refusal("malformed", why="the groups do not make up the arrays")
-        taken, start = [], 0
-        for code, count in zip(codes, counts, strict=True):
-            blocks = question.blocks[start : start + count]
-            taken.append(await self._coding.unpack(blocks, code, self.most_bytes))
-            start += count
+        taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(question, groups)]
         for blocks, wanted in zip(taken, (self.stage.expects(), self.stage.expects_given()), strict=False):
             check_layouts(blocks, wanted)
         return taken
@@ -352,16 +344,3 @@ class Holding:
     def _tell(self) -> None:
         self._changed.set_result(None)
         self._changed = asyncio.get_running_loop().create_future()
-
-
-def _inheritance(question: Question, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
-    if [block.dtype for block in question.blocks] != [mine.dtype.name, "int64", "float64"]:
-        raise Refusal("malformed", why="not sums, indices and losses")
-    sums, indices, losses = (block.numpy() for block in question.blocks)
-    if sums.shape != mine.shape or indices.ndim != 1 or indices.shape != losses.shape:
-        raise Refusal("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
-    if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
-        raise Refusal("not finite", why="sums or losses of a peer that leaves")
-    if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
-        raise Refusal("malformed", why="indices of no step")
-    return sums, indices.tolist(), losses.tolist()
