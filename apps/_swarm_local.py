@@ -58,6 +58,10 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
                     task.cancel()
+        except ChildFailed:  # nobody is left to part from in order
+            for child in everyone:
+                _make_end(child)
+            raise
         finally:
             for child in everyone:  # all at once; then each is waited for
                 _ask_to_end(child)
@@ -102,15 +106,20 @@ async def _end(child: asyncio.subprocess.Process) -> None:
             async with asyncio.timeout(PARTING_S):
                 await child.communicate()
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        _make_end(child)
+        await child.wait()
 
 
 def _ask_to_end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.terminate()
+
+
+def _make_end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.kill()
 
 
 def _belong_to_parent() -> None:
