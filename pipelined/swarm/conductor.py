@@ -30,8 +30,8 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
 from transports.endpoints import Answer, Question, Refusal
 
-Moves = Callable[[Sequence[Mapping[str, float]]], Mapping[str, int]]
-"""By stage, each peer's load; who is to go to which stage."""
+Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
+"""By stage, each peer's load, None of those on their way there; who is to go to which stage."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 
 
@@ -71,7 +71,7 @@ class Leadership:
         self._rules, self._clock, self._moves = rules, clock, moves
         self._board: Board | None = None
         self._term = self._attempts = 0
-        self._balanced = clock.now()
+        self._balanced, self._moved = clock.now(), set[str]()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -264,8 +264,12 @@ class Leadership:
         every, now = self._rules.rebalance_s, self._clock.now()
         if not every or now - self._balanced < every:
             return {}
-        self._balanced = now
-        return dict(self._moves([{name: said.load for name, said in each.items()} for each in attempt.told]))
+        self._balanced, roster = now, self._roster
+        coming = [{peer.name: None for peer in roster.joining(stage)} for stage in range(self._rules.stages)]
+        loads = [{name: said.load for name, said in each.items()} for each in attempt.told]
+        moves = self._moves([there | here for there, here in zip(coming, loads, strict=True)])
+        moved, self._moved = self._moved, set(moves)
+        return {name: stage for name, stage in moves.items() if name not in moved}  # who has just come stays a while
 
     async def _decide(self, head: Head, revision: int) -> None:
         """Move the head, and wait until this process sees it.

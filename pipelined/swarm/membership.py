@@ -83,6 +83,10 @@ class Roster:
         """The peers of a stage that take work, by name."""
         return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase == Phase.SERVING]
 
+    def joining(self, stage: int) -> list[Peer]:
+        """The peers that are on their way to a stage's state, by name."""
+        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase == Phase.JOINING]
+
     def holding(self, stage: int) -> list[Peer]:
         """The peers of a stage that have its state: those that serve and those about to leave."""
         return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase != Phase.JOINING]

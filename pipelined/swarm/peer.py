@@ -92,7 +92,6 @@ class StagePeer:
                     key, seconds = PEERS + self.name, self._rules.lease_s
                     async with standing(self._roster.directory, key, seconds, self._clock) as place:
                         await self._live(place)
-                        await place.lease.revoke()
                 except (LeaseLost, CutOff):
                     await self._clock.sleep(RETRY_S)
 

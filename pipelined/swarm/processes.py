@@ -134,7 +134,7 @@ class TrainerProcess:
                 await self._clock.sleep(RETRY_S)
 
 
-def _balance(loads: Sequence[Mapping[str, float]]) -> Mapping[str, int]:
+def _balance(loads: Sequence[Mapping[str, float | None]]) -> Mapping[str, int]:
     return {move.peer: move.target for move in moves(loads)}
 
 

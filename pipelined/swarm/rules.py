@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 
 import msgpack
 
+from pipelined.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -31,6 +33,11 @@ class Rules:
     rebalance_s: float = 60.0
     codec: str = ""
     sums_codec: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "batch", "samples", "lease_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"a swarm's rules need {name} above 0 (it is {getattr(self, name)}); raise it")
 
     @property
     def digest(self) -> str:

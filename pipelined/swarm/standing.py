@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from pipelined.clock import Clock
 from pipelined.nursery import Nursery
 from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost, keep
+from pipelined.swarm.directory.within import within
 from pipelined.swarm.records import Record
+from transports import TransportError
 
 
 class Standing:
@@ -64,14 +66,21 @@ class Standing:
 async def standing(directory: Directory, key: str, seconds: float, clock: Clock) -> AsyncIterator[Standing]:
     """Hold a lease for as long as the block runs; nothing is written under the key before `Standing.put`.
 
+    Behind the block the lease is revoked, so that others need not wait for its end; that takes as long as it would
+    live, at most.
+
     Raises:
         LeaseLost: it was lost; the block is cancelled first.
     """
     lease = await directory.grant(seconds)
-    async with Nursery() as tasks:
-        keeping = tasks.create_task(_keep(lease, clock))
-        yield Standing(directory, key, lease)
-        keeping.cancel()
+    try:
+        async with Nursery() as tasks:
+            keeping = tasks.create_task(_keep(lease, clock))
+            yield Standing(directory, key, lease)
+            keeping.cancel()
+    finally:
+        with suppress(CutOff, TimeoutError, TransportError):
+            await within(clock, lease.seconds, lease.revoke())
 
 
 async def _keep(lease: Lease, clock: Clock) -> None:

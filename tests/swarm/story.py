@@ -120,7 +120,7 @@ class Story:
 
     def _balance(self, loads):
         """Send anybody anywhere who is not spared, as long as no stage is left without one who has its state."""
-        left, moves = [set(each) for each in loads], {}
+        left, moves = [{name for name, load in each.items() if load is not None} for each in loads], {}
         for _ in range(self._draw.randint(0, 2) if self.stages > 1 else 0):
             movable = [(at, name) for at, each in enumerate(left) if len(each) > 1 for name in each - self.spared]
             if movable:

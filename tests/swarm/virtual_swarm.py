@@ -157,6 +157,8 @@ class VirtualSwarm:
 
     async def close(self):
         tasks = [*self.tasks.values(), *self.dead]
+        for name in list(self.tasks):
+            self.network.kill(name)  # one that is frozen would never hear that it is cancelled
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
