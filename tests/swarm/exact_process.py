@@ -22,7 +22,7 @@ from tests.swarm.exact import ExactStage, data
 from transports import new_event_loop
 from transports.endpoints import open_endpoint
 
-STAGES, BATCH, STEPS = 3, 12, 6
+STAGES, BATCH, STEPS = 3, 12, 24
 LEASE_S = 1.0
 RULES = Rules(
     model="exact", stages=STAGES, batch=BATCH, samples=BATCH, lease_s=LEASE_S, rebalance_s=0.0, codec="", sums_codec=""

@@ -11,8 +11,9 @@ FAULT = Fault("piece", "SIGKILL", "s0a", 3)
 
 
 def lines(moments, struck):
-    """Every stage takes every step at its moment."""
-    reference = Reference(STAGES, BATCH)
+    """Every stage takes every step at its moment, and from the last one on one each half a second."""
+    reference, left = Reference(STAGES, BATCH), STEPS - len(moments)
+    moments = [*moments, *(moments[-1] + 0.5 * more for more in range(1, left + 1))]
     took = [
         (at, ["took", str(step), str(stage), reference.weights(step, stage).tobytes().hex()])
         for step, at in enumerate(moments, 1)
@@ -35,7 +36,7 @@ def test_a_wrong_bit_and_a_step_that_nobody_took_are_counted():
 
 
 def test_a_moment_that_never_came_is_no_stall():
-    run = judged(FAULT, lines([1.0, 1.5, 2.0, 2.5, 3.0, 3.5], struck=9.0)[:-1])
+    run = judged(FAULT, lines([1.0, 1.5, 2.0, 2.5, 3.0, 3.5], struck=99.0)[:-1])
     assert not run.struck and rows_of([run]) == [Row("piece", "SIGKILL", (), 0, STEPS * STAGES)]
 
 
