@@ -1,8 +1,8 @@
-"""What latency, slow lines and unequal devices cost a swarm: Tables 1 to 4 and Figures 1 and 3 of SWARM.
+"""What latency, slow lines and unequal devices cost a swarm: `python -m benchmarks.swarm_latency`.
 
-`python -m benchmarks.swarm_latency`: the real wiring over emulated devices and lines on the virtual clock, so every
-figure is the same on any machine. Where the paper's own costs are not printed they are derived from what is, as told
-beside each table.
+Tables 1 to 4 and Figures 1 and 3 of SWARM: the real wiring over emulated devices and lines on the virtual clock, so
+every figure is the same on any machine. Where the paper's own costs are not printed they are derived from what is, as
+told beside each table.
 """
 
 import json

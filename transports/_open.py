@@ -16,7 +16,8 @@ from transports._shape import Shape, check_nothing_else, split_shape
 def schemes() -> list[str]:
     """The transports that are there, by name."""
     package = import_module(__package__)
-    return sorted(module.name for module in iter_modules(package.__path__) if not module.name.startswith("_"))
+    modules = [module for module in iter_modules(package.__path__) if not module.ispkg]
+    return sorted(module.name for module in modules if not module.name.startswith("_"))
 
 
 def read_url(url: str) -> tuple[SplitResult, Shape | None]:

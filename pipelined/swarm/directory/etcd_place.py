@@ -3,6 +3,7 @@
 The rule: what a URL says is understood whole or refused with what is known.
 """
 
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -38,13 +39,15 @@ class EtcdPlace:
     @classmethod
     def parse(cls, url: str) -> "EtcdPlace":
         """Raises UsageError: the URL makes no sense."""
-        parts = urlsplit(url)
-        login, _, hosts = parts.netloc.rpartition("@")
+        scheme, _, rest = url.partition("://")
+        place = re.match(r"[^/?#]*", rest).group()  # not by `urlsplit`, which refuses brackets behind a comma
+        parts = urlsplit(rest[len(place) :])
+        login, _, hosts = place.rpartition("@")
         user, _, password = login.partition(":")
         files = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := set(files) - set(FILES):
             raise UsageError(f"unknown option {min(unknown)!r} in {_public(url)}; known: {', '.join(FILES)}")
-        if parts.scheme != "etcd" or not hosts or parts.fragment or ("ca" not in files and files):
+        if scheme != "etcd" or not hosts or parts.fragment or ("ca" not in files and files):
             raise UsageError(f"no etcd cluster in {_public(url)!r}; {EXAMPLE}")
         members = tuple(_with_port(host, url) for host in hosts.split(","))
         namespace = unquote(parts.path.strip("/")) or NAMESPACE
