@@ -19,6 +19,7 @@ from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.attempt import Attempt, Failed
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
 from pipelined.swarm.cover import Cover
 from pipelined.swarm.directory import Conflict, CutOff
@@ -72,7 +73,7 @@ class Leadership:
         self._board: Board | None = None
         self._term = self._attempts = 0
         self._balanced, self._moved = clock.now(), set[str]()
-        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed = Bell()
 
     @property
     def left(self) -> int | None:
@@ -101,7 +102,7 @@ class Leadership:
                 continue
             finally:
                 self._board = None
-                self._tell()
+                self._changed.ring()
 
     async def work(self, question: Question) -> Answer:
         """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
@@ -132,7 +133,7 @@ class Leadership:
                     "revision": self._revision,
                 }
                 return Answer(note=note)
-            await asyncio.shield(self._changed)
+            await self._changed.wait()
 
     def _take_down(self, slot: str, note: Mapping[str, Any]) -> None:
         if self._board is None:
@@ -141,7 +142,7 @@ class Leadership:
         if done is not None and done[:2] == (self._step, self._revision):
             self._board.done(slot, *done[2:])
         self._board.give_back(lambda held: held == slot)
-        self._tell()
+        self._changed.ring()
 
     async def _lead(self) -> None:
         """Take step after step.
@@ -158,7 +159,7 @@ class Leadership:
             head, revision = self._roster.head, self._roster.head_revision
             self._step, self._lineage, self._revision = head.step, head.lineage, revision
             self._board = Board(self._rules.batch, self._rules.stages)
-            self._tell()
+            self._changed.ring()
             after = await self._while_leading(self._led(head, begun))
             await self._decide(after, revision)
             begun = after.step != head.step + 1
@@ -207,7 +208,7 @@ class Leadership:
             for peer in peers:
                 if not roster.is_here(peer):
                     self._board.forget(peer.name, peer.heir)
-            self._tell()
+            self._changed.ring()
 
     async def _taken(self, head: Head, begun: bool) -> Head:
         """Try until every stage holds the total of exactly one batch; the head that says so.
@@ -238,7 +239,7 @@ class Leadership:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
         async with Nursery() as tasks:
             telling = tasks.create_task(attempt.resume(covers))
-            self._tell()
+            self._changed.ring()
             await self._clock.sleep(pause)
             await self._until(lambda: self._board.complete)
             telling.cancel()
@@ -293,11 +294,7 @@ class Leadership:
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
-            await asyncio.shield(self._changed)
-
-    def _tell(self) -> None:
-        self._changed.set_result(None)
-        self._changed = asyncio.get_running_loop().create_future()
+            await self._changed.wait()
 
 
 def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:

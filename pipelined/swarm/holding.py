@@ -5,7 +5,6 @@ What is counted is final once it was told to a conductor (`prepare` freezes it),
 them stands. Knows microbatches, rounds and the device; it must not know the directory or other stages.
 """
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 
 from pipelined.device import Device
 from pipelined.swarm.averaging import Round
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.brought import grouped, inherited
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.donor import Donor, copied
@@ -70,7 +70,7 @@ class Holding:
         self._round: Round | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._term = (0, 0)
-        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed = Bell()
         self._given_up = False
 
     @property
@@ -157,7 +157,7 @@ class Holding:
         await self._keep(question.note.get("keep") is True)
         self._abort("another round began")
         self._round = Round(self._endpoint, name, members, me[0], self.stage.sums, self._rules.sums_codec)
-        self._tell()
+        self._changed.ring()
         total = await self._round.run()
         square, *_ = await self._device.run("square", lambda: self.stage.square(total))
         if not math.isfinite(square):
@@ -204,7 +204,7 @@ class Holding:
             await self._keep(False)
         finally:
             self._handing_over, self._ledger.frozen = False, None
-            self._tell()
+            self._changed.ring()
 
     async def inherit(self, question: Question) -> Answer:
         """Add the sum of a peer that leaves to this one.
@@ -252,14 +252,14 @@ class Holding:
             self._ledger, self._summed, (self.step, self.lineage) = Ledger(), None, head.point
 
         await self._device.run("step", take)
-        self._tell()
+        self._changed.ring()
         return True
 
     def give_up(self, why: str) -> None:
         """This holding is no more: whoever waits for it is refused."""
         self._given_up = True
         self._abort(why)
-        self._tell()
+        self._changed.ring()
 
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:
@@ -316,7 +316,7 @@ class Holding:
         while not holds():
             if self._given_up:
                 raise Refusal("left")
-            await asyncio.shield(self._changed)
+            await self._changed.wait()
         if self._given_up:
             raise Refusal("left")
 
@@ -340,7 +340,3 @@ class Holding:
         self._summed = None
         if self._round is not None:
             self._round.abort(why)
-
-    def _tell(self) -> None:
-        self._changed.set_result(None)
-        self._changed = asyncio.get_running_loop().create_future()

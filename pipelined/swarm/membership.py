@@ -7,10 +7,11 @@ by a lease. A process cut off from the directory knows that it is (`cut_off`), g
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from pipelined.clock import Clock
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
 from pipelined.swarm.records import (
     CONDUCTOR,
@@ -62,7 +63,7 @@ class Roster:
         self.announced = dict[str, int]()
         self.saved = dict[str, Saved]()
         self._keys = set[str]()
-        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed = Bell()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
     async def follow(self) -> None:
@@ -102,12 +103,14 @@ class Roster:
 
     async def next_change(self, seconds: float = math.inf) -> None:
         """Wait for news, so many seconds at most."""
-        await asyncio.wait([self._changed], timeout=None if math.isinf(seconds) else max(0.0, seconds))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
+                await self._changed.wait()
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
         """Wait until this holds; it is looked at after every change."""
         while not holds():
-            await asyncio.shield(self._changed)
+            await self._changed.wait()
 
     @asynccontextmanager
     async def as_long_as(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
@@ -172,8 +175,7 @@ class Roster:
         for scope, holds in self._scopes.items():
             if not scope.expired() and not holds():
                 scope.reschedule(now)
-        self._changed.set_result(None)
-        self._changed = asyncio.get_running_loop().create_future()
+        self._changed.ring()
 
 
 def _read(kind: type[Record], entry: Entry | None) -> Record | None:

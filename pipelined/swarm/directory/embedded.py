@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipelined.clock import Clock
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters
-from pipelined.swarm.directory.bell import Bell
 from pipelined.swarm.directory.caller import Caller
 from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, View
 from pipelined.swarm.directory.insisting import PATIENCE_S

@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgpack
 
 from pipelined.errors import UsageError
-from pipelined.swarm.directory.bell import Bell
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory.disks import Disk
 from pipelined.swarm.directory.machine import Deed, Machine
 from transports import Closed

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.clock import Clock
+from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters, past
-from pipelined.swarm.directory.bell import Bell
 from pipelined.swarm.directory.contract import Change, Conflict
 from pipelined.swarm.directory.disks import Disk, disk_of
 from pipelined.swarm.directory.journal import Journal
