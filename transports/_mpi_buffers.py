@@ -16,6 +16,9 @@ from transports._errors import PeerLost, TransportError
 from transports._mpi_requests import TAKEN_S, Truncated, outcome_now, start
 from transports._poller import Poller
 
+SLOWEST = 5e9
+"""Bytes a second that go from rank to rank even on a slow machine: for so long a sender looks out keenly."""
+
 
 class Buffers:
     """This rank's bare buffers on one communicator.
@@ -37,9 +40,10 @@ class Buffers:
         """Send; cancelled, MPI goes on reading the memory until the peer has it."""
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
-        outcome = self._poller.spin(partial(outcome_now, request), TAKEN_S)
+        look = partial(outcome_now, request)
+        outcome = self._poller.spin(look, TAKEN_S)
         if outcome is None:
-            await self._poller.wait(request, urgent=True)
+            await self._poller.hover(request, look, data.nbytes / SLOWEST)
         elif isinstance(outcome, Exception):
             raise outcome
 

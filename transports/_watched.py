@@ -69,6 +69,12 @@ class Watched:
             done(outcome)
         return True
 
+    def settle(self, request: Any, outcome: Any) -> None:
+        """Tell the outcome of a watched request that somebody else has seen; it is not asked about again."""
+        at = next(index for index, watched in enumerate(self.requests) if watched is request)
+        del self.requests[at]
+        self._dones.pop(at)(outcome)
+
     def fail(self, error: Exception) -> list[Any]:
         """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
         self.failure = self.failure or error

@@ -266,6 +266,61 @@ def test_lingering_ends():
     poll(work)
 
 
+def test_who_hovers_looks_by_itself_and_lets_the_loop_run_until_the_request_is_done():
+    async def work(poller, library):
+        outcomes = {}
+        asyncio.get_running_loop().call_soon(outcomes.update, {"a": "seen"})
+        assert await poller.hover("a", lambda: outcomes.get("a"), 1000) == "seen" and not poller.requests
+
+    poll(work)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "computing", "looks"), [(1000, False, True), (1000, True, False), (0.0, False, False)]
+)
+def test_who_hovers_looks_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
+    async def main():
+        looked = []
+        poller = Poller(Library().test, Patience())  # it does not run, so only who hovers looks
+        poller.computing(computing)
+        hovering = asyncio.create_task(poller.hover("a", lambda: looked.append("a"), seconds))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert bool(looked) == looks
+        hovering.cancel()
+        await asyncio.wait([hovering])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("by_poll", [True, False])
+def test_what_fails_while_somebody_hovers_is_raised_there(by_poll):
+    async def work(poller, library):
+        broken = ValueError("broken")
+        if by_poll:
+            library.outcomes["a"] = broken
+        with pytest.raises(ValueError, match="broken"):
+            await poller.hover("a", lambda: None if by_poll else broken, 1000)
+        assert not poller.requests
+
+    poll(work)
+
+
+def test_who_is_cancelled_while_it_hovers_leaves_the_request_watched():
+    async def work(poller, library):
+        hovering = asyncio.create_task(poller.hover("a", lambda: None, 1000))
+        await asyncio.sleep(0)
+        hovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hovering
+        assert poller.requests == ["a"]
+        library.outcomes["a"] = "late"
+        await poller.turn()
+        assert not poller.requests
+
+    poll(work)
+
+
 def test_one_request_may_be_looked_at_without_being_watched():
     async def work(poller, library):
         answers = iter([None, None, "done"])

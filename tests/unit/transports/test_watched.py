@@ -21,6 +21,16 @@ def test_each_is_told_of_once_and_then_forgotten():
     assert not some.poll() and some.requests == ["b"]
 
 
+def test_what_somebody_else_saw_is_told_and_not_asked_about_again():
+    outcomes, told = {}, []
+    some = watched(outcomes)
+    some.watch("a", told.append)
+    some.watch("b", told.append)
+    some.settle("b", 2)
+    outcomes.update(a=1, b="twice")
+    assert some.poll() and told == [2, 1] and some.requests == []
+
+
 def test_several_are_told_of_together_by_the_first_failure():
     broken, outcomes, told = ValueError("broken"), {}, []
     some = watched(outcomes)
