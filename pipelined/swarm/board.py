@@ -1,16 +1,23 @@
 """The work of one step: which microbatches are still to be counted at which stages, and which trainer's slot has which.
 
-The one rule: what is on the board is only what the conductor was told. Peers' own ledgers are the truth, and `settle`
-brings them in before anything is summed.
+Validation data is on it too, where the step's parameters are to be evaluated: those microbatches have the indices
+behind the batch, are given when the others are, and count nowhere; what is wanted of them is a score. The one rule:
+what is on the board is only what the conductor was told. Peers' own ledgers are the truth, and `settle` brings them in
+before anything is summed.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
+
+from pipelined.swarm.notes import Score
+from pipelined.swarm.pace import Pace
 
 
 class Assignment(NamedTuple):
-    """A microbatch for a trainer, and the stages at which it is to be counted."""
+    """A microbatch for a trainer, and the stages at which it is to be counted; none: it is to be scored."""
 
     index: int
     stages: tuple[int, ...]
@@ -22,48 +29,91 @@ class Board:
     Args:
         batch: microbatches of the step.
         stages: of the model.
+        held_out: microbatches of validation data.
+        pace: by which slots are late; None: none ever is.
+
+    Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way.
     """
 
-    def __init__(self, batch: int, stages: int):
+    def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None):
+        self._pace = pace or Pace(lambda: 0.0, math.inf)
         self._missing = [set(range(stages)) for _ in range(batch)]
+        self._incomplete = batch
         self._counted = [dict[int, str]() for _ in range(stages)]
-        self._given: dict[int, str] = {}
-        self._free = deque(range(batch))
+        self._scores: list[Score | None] = [None] * held_out
+        self._unscored = held_out
+        self._given: dict[int, dict[str, float]] = {}
+        self._free, self._held_out = deque(range(batch)), deque(range(batch, batch + held_out))
+        self._offered = {*self._free, *self._held_out}
 
     @property
     def complete(self) -> bool:
         """Every microbatch was counted at every stage, as far as is known."""
-        return not any(self._missing)
+        return not self._incomplete
+
+    @property
+    def scored(self) -> bool:
+        """All validation data has its score."""
+        return not self._unscored
 
     @property
     def left(self) -> int:
-        """Microbatches that still miss a stage."""
-        return sum(map(bool, self._missing))
+        """Microbatches that still miss a stage or their score."""
+        return self._incomplete + self._unscored
+
+    @property
+    def loss(self) -> float:
+        """Mean over the validation data's samples, in one order whoever scored them; needs `scored`, and some data."""
+        samples = sum(score.samples for score in self._scores)
+        return math.fsum(score.loss for score in self._scores) / samples
 
     def take(self, slot: str) -> Assignment | None:
-        """The next microbatch for this slot of a trainer; None while there is none to give."""
-        if not self._free:
-            return None
-        index = self._free.popleft()
-        self._given[index] = slot
-        return Assignment(index, tuple(sorted(self._missing[index])))
+        """The next microbatch for this slot of a trainer; None while there is none to give: see `late_in`.
 
-    def done(self, slot: str, index: int, counted: Mapping[int, str]) -> None:
-        """A slot is through with one: `counted` says by stage which peer has it. What it lacks is given again."""
-        if self._given.get(index) != slot:
+        Where all are given one that is late is given again. Of who let one lie that was given to another in the end
+        nothing is expected: what it gets stays to be had by others, and is what they would come to last.
+        """
+        index = self._last() if self._pace.doubts(slot) else self._next()
+        if index is None:
+            index = self._latest()
+            for holder in self._given.get(index, ()):
+                self._pace.doubt(holder)
+        if index is None:
+            return None
+        self._given.setdefault(index, {})[slot] = self._pace.now()
+        return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())
+
+    def late_in(self) -> float:
+        """Seconds until something that is given is late, if no news comes; may be infinite."""
+        return min((due for due, _ in self._due()), default=math.inf) - self._pace.now()
+
+    def done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
+        """A slot is through with one, the first of those who have it; what it lacks is given again.
+
+        Args:
+            counted: by stage, which peer has it.
+            score: of validation data.
+        """
+        if slot not in self._given.get(index, ()):
             return
-        del self._given[index]
-        for stage, peer in counted.items():
-            self._counted[stage][index] = peer
-            self._missing[index].discard(stage)
-        self._offer([index])
+        held_out = index >= len(self._missing)
+        self._pace.observe(slot, held_out, self._pace.now() - self._given.pop(index)[slot])
+        if not held_out:
+            for stage, peer in counted.items():
+                self._have(stage, index, peer)
+        elif score is not None and score.samples > 0:
+            self._scores[index - len(self._missing)] = score
+            self._unscored -= 1
+        self._offer(index)
 
     def give_back(self, gone: Callable[[str], bool]) -> None:
         """What those slots were at is given again."""
-        orphans = [index for index, slot in self._given.items() if gone(slot)]
-        for index in orphans:
-            del self._given[index]
-        self._offer(orphans)
+        for index, holders in list(self._given.items()):
+            for slot in [slot for slot in holders if gone(slot)]:
+                del holders[slot]
+            if not holders:
+                del self._given[index]
+            self._offer(index)
 
     def forget(self, peer: str, heir: str = "") -> None:
         """This peer is gone: what its sum held has to be counted again, unless another took the sum over."""
@@ -78,18 +128,59 @@ class Board:
         """What each stage's ledgers lack, as they say themselves: it overrules what trainers told."""
         for stage, indices in enumerate(missing):
             lacking = set(indices)
-            for index, stages in enumerate(self._missing):
+            for index in range(len(self._missing)):
                 if index in lacking:
                     self._want(stage, index)
                 else:
-                    stages.discard(stage)
+                    self._have(stage, index, self._counted[stage].get(index, ""))
+
+    def _have(self, stage: int, index: int, peer: str) -> None:
+        """One of its stages has a microbatch; which of its peers has it, if anybody said."""
+        missing = self._missing[index]
+        self._incomplete -= missing == {stage}
+        missing.discard(stage)
+        if peer:
+            self._counted[stage][index] = peer
 
     def _want(self, stage: int, index: int) -> None:
         self._counted[stage].pop(index, None)
+        self._incomplete += not self._missing[index]
         self._missing[index].add(stage)
-        self._offer([index])
+        self._offer(index)
 
-    def _offer(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            if self._missing[index] and index not in self._given and index not in self._free:
-                self._free.append(index)
+    def _wanted(self, index: int) -> bool:
+        behind = index - len(self._missing)
+        return bool(self._missing[index]) if behind < 0 else self._scores[behind] is None
+
+    def _offer(self, index: int) -> None:
+        """Let it be had, if it is wanted and nobody has it of whom anything is expected."""
+        expected = any(not self._pace.doubts(slot) for slot in self._given.get(index, ()))
+        if self._wanted(index) and not expected and index not in self._offered:
+            (self._free if index < len(self._missing) else self._held_out).append(index)
+            self._offered.add(index)
+
+    def _next(self) -> int | None:
+        """The next that is to be had, and no longer is: what the step's sums wait for before validation data."""
+        while line := self._free or self._held_out:
+            index = line.popleft()
+            self._offered.discard(index)
+            if self._wanted(index):
+                return index
+        return None
+
+    def _last(self) -> int | None:
+        """The last that is to be had, and stays so."""
+        ends = chain(reversed(self._held_out), reversed(self._free))
+        return next((index for index in ends if self._wanted(index) and index not in self._given), None)
+
+    def _latest(self) -> int | None:
+        """What is late, if anything is: that which is longest."""
+        due, index = min(self._due(), default=(math.inf, None))
+        return index if due <= self._pace.now() else None
+
+    def _due(self) -> Iterator[tuple[float, int]]:
+        """By when each that is given is to be back; each time it is given to another too, twice as much later."""
+        for index, holders in self._given.items():
+            if self._wanted(index):
+                limit = self._pace.limit(index >= len(self._missing))
+                yield max(holders.values()) + limit * 2 ** (len(holders) - 1), index

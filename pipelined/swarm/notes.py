@@ -7,7 +7,7 @@ the order in which rounds were begun, whoever leads.
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,8 +67,32 @@ def read_members(value: Any) -> list[Peer]:
     return members
 
 
-def read_done(value: Any, stages: int) -> tuple[int, int, int, dict[int, str]] | None:
-    """What a trainer's slot is through with: step, the head's revision then, index, who counted it by stage."""
+class Score(NamedTuple):
+    """What a microbatch of validation data comes to: its loss summed over so many samples."""
+
+    loss: float
+    samples: int
+
+
+class Done(NamedTuple):
+    """What a trainer's slot is through with.
+
+    Args:
+        step, index: which microbatch.
+        revision: of the head for which it was.
+        counted: by stage, who counted it.
+        score: of validation data, which nobody counts; else None.
+    """
+
+    step: int
+    revision: int
+    index: int
+    counted: dict[int, str]
+    score: Score | None
+
+
+def read_done(value: Any, stages: int) -> Done | None:
+    """What a trainer's slot is through with, if anything."""
     if value is None:
         return None
     counted = field(value, "counted")
@@ -77,7 +101,15 @@ def read_done(value: Any, stages: int) -> tuple[int, int, int, dict[int, str]] |
         for entry in counted
     ):
         raise Refusal("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
-    return whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted)
+    score = _read_score(field(value, "score"))
+    return Done(whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted), score)
+
+
+def _read_score(value: Any) -> Score | None:
+    if value is None:
+        return None
+    told = dict(zip(Score._fields, value, strict=False)) if type(value) is list else {}
+    return Score(number(told, "loss"), whole(told, "samples"))
 
 
 def number(note: Any, name: str) -> float:
@@ -88,9 +120,16 @@ def number(note: Any, name: str) -> float:
     return float(value)
 
 
-def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-    """Arrays must be of exactly these dtypes and shapes."""
+def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]], fewer: bool = False) -> None:
+    """Arrays must be of exactly these dtypes and shapes.
+
+    Args:
+        fewer: they may be of fewer samples, but of one at least, alike in all.
+    """
     got = [(block.dtype, tuple(block.shape)) for block in blocks]
+    samples = {shape[:1] for _, shape in got}
+    if fewer and len(samples) == 1 and all((1,) <= have <= shape[:1] for have in samples for _, shape in wanted):
+        wanted = [(dtype, have + tuple(shape[1:])) for have in samples for dtype, shape in wanted]
     if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
         raise Refusal(
             "malformed", why=f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})"

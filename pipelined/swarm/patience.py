@@ -18,10 +18,11 @@ class Patience:
 
     Args:
         least: seconds that are never too long.
+        enough: answers that must have been seen before any can be late.
     """
 
-    def __init__(self, least: float) -> None:
-        self._least = least
+    def __init__(self, least: float, enough: int = ENOUGH) -> None:
+        self._least, self._enough = least, enough
         self._seen: deque[float] = deque(maxlen=KEPT)
 
     def observe(self, seconds: float) -> None:
@@ -31,7 +32,7 @@ class Patience:
     @property
     def limit(self) -> float | None:
         """Seconds after which an answer is late: the median and ten median deviations, four medians at least."""
-        if len(self._seen) < ENOUGH:
+        if len(self._seen) < self._enough:
             return None
         middle = median(self._seen)
         deviation = median(abs(seconds - middle) for seconds in self._seen)
