@@ -15,12 +15,14 @@ from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
 from pipelined.swarm.records import (
     CONDUCTOR,
+    EVALUATED,
     HEAD,
     PEERS,
     PLACING,
     SAVED,
     TRAINERS,
     Conductor,
+    Evaluated,
     Head,
     Peer,
     Phase,
@@ -43,8 +45,9 @@ class Roster:
 
     Attributes:
         head: the step that stands; None before there is one.
-        head_revision, conductor_revision, placing_revision: of those keys, to be expected in a transaction; 0 where
-            they are not.
+        evaluated: the last loss on validation data; None before there is one.
+        head_revision, conductor_revision, placing_revision, evaluated_revision: of those keys, to be expected in a
+            transaction; 0 where they are not.
         peers, trainers: by name.
         saved: what peers have on disk, by name.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone.
@@ -56,7 +59,8 @@ class Roster:
         self.directory, self._clock = directory, clock
         self.head: Head | None = None
         self.conductor: Conductor | None = None
-        self.head_revision = self.conductor_revision = self.placing_revision = 0
+        self.evaluated: Evaluated | None = None
+        self.head_revision = self.conductor_revision = self.placing_revision = self.evaluated_revision = 0
         self.revision = 0
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.cut_off, self.strange = False, dict[str, str]()
@@ -155,6 +159,8 @@ class Roster:
             self.head, self.head_revision = _read(Head, entry), revision
         elif key == CONDUCTOR:
             self.conductor, self.conductor_revision = _read(Conductor, entry), revision
+        elif key == EVALUATED:
+            self.evaluated, self.evaluated_revision = _read(Evaluated, entry), revision
         elif key == PLACING:
             self.placing_revision = revision
         elif key.startswith(PEERS):

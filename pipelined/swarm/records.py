@@ -6,6 +6,7 @@
     peers/NAME        Peer             a peer; dies with its lease
     trainers/NAME     Trainer          a trainer; dies with its lease
     saved/NAME        Saved            what a peer has on disk; dies with its lease
+    evaluated         Evaluated        the last loss on validation data, and where it was measured
 
 The one rule: a record read is checked field by field, for anybody with the key may have written it. An incarnation is
 the number of the lease that a record is bound to, so a newer one is always greater.
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, Self
 import msgpack
 
 HEAD, CONDUCTOR, PLACING, PEERS, TRAINERS, SAVED = "head", "conductor", "placing", "peers/", "trainers/", "saved/"
+EVALUATED = "evaluated"
 
 MOST_STAGES = 4096
 """More stages than a saved model can have been cut into."""
@@ -209,3 +211,24 @@ class Head(Record):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if self.stages < 1 or self.step < 0:
             raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated(Record):
+    """What the parameters of one step come to on validation data.
+
+    It is no part of the head, whose revision names the work that is under way: who learns a loss goes on with that.
+
+    Args:
+        step: how many steps had been taken.
+        lineage: names how training came there.
+        loss: mean over the samples of the validation data.
+    """
+
+    step: int
+    lineage: str
+    loss: float
+
+    @property
+    def point(self) -> Point:
+        return Point(self.step, self.lineage)

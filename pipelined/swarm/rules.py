@@ -22,6 +22,8 @@ class Rules:
         rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
         codec: for what travels between stages, of `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
+        eval_every: steps between evaluations; 0: only after the last.
+        eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.
     """
 
     model: str
@@ -33,6 +35,8 @@ class Rules:
     rebalance_s: float = 60.0
     codec: str = ""
     sums_codec: str = ""
+    eval_every: int = 0
+    eval_batch: int = 0
 
     def __post_init__(self) -> None:
         for name in ("stages", "batch", "samples", "lease_s"):
@@ -43,6 +47,11 @@ class Rules:
     def digest(self) -> str:
         """16 hexadecimal digits for all of it."""
         return hashlib.blake2b(msgpack.packb(sorted(asdict(self).items())), digest_size=8).hexdigest()
+
+    def evaluates(self, step: int, last: bool) -> bool:
+        """Whether the parameters after so many steps are evaluated, which may have been the last."""
+        due = last or (self.eval_every > 0 and step % self.eval_every == 0)
+        return self.eval_batch > 0 and step > 0 and due
 
     def scale(self, norm: float) -> float:
         """What sums are multiplied by for the update.

@@ -1,4 +1,4 @@
-"""What a peer of a swarm computes with: one stage's parameters, gradient sums and optimizer, behind seven methods.
+"""What a peer of a swarm computes with: one stage's parameters, gradient sums and optimizer, behind a few methods.
 
 The one rule: what comes out depends on parameters and arguments alone, so that a microbatch computed again, elsewhere,
 gives the same bits. Methods run on the peer's device, one at a time; none of them knows of peers, steps or messages.
@@ -67,6 +67,16 @@ class SwarmStage(Protocol):
             count: add the parameters' gradients to `sums`; else they are thrown away.
         Raises:
             NotFinite: the loss or a gradient is no finite number.
+        """
+
+    def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[Any]:
+        """Forward of validation data, with no noise; nothing is kept or counted.
+
+        Args:
+            labels: given to the last stage alone; of fewer samples than the inputs where only the first count.
+        Returns: outputs for the next stage; of the last one array, float64, with the loss of each sample that counts.
+        Raises:
+            NotFinite: as `forward` and `backward`.
         """
 
     def clear(self) -> None:

@@ -113,6 +113,25 @@ class TorchStage:
         self._count(gradients)
         return Passed(back, float(root.detach()) if self.last else None)
 
+    @torch.no_grad()
+    def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[torch.Tensor]:
+        """See `SwarmStage`; a sequence's loss is its mean nats a token.
+
+        Raises:
+            ValueError: not what it `expects`, or labels elsewhere than on the last stage.
+        """
+        if self.last != bool(labels):
+            raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
+        with self._precision():
+            output = self._module(self._input(inputs), None).to(self.training.dtype)
+        if self.last:
+            ends = self._labels(labels)
+            losses = [self.training.model.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
+            output = torch.stack(losses).double()
+        if not output.isfinite().all():
+            raise NotFinite(f"validation data comes to nothing finite at stage {self.index}")
+        return (output.cpu(),)
+
     def clear(self) -> None:
         """Set the sums to zero."""
         self._sums.zero_()
@@ -163,6 +182,14 @@ class TorchStage:
         """Dtype and shape of what flows into a layer."""
         shape = self.training.model.shape_of(layer, self.training.rows, self.training.sequence)
         return (_name(torch.int64 if layer == 0 else self.training.dtype), shape)
+
+    def _labels(self, labels: Sequence[Block]) -> torch.Tensor:
+        """Labels of the whole microbatch, or of its first sequences."""
+        ((dtype, shape),) = self.expects_given()
+        rows = max((1,), min(shape[:1], Block.of(labels[0]).shape[:1]))
+        ends = self._taken(labels, [(dtype, rows + shape[1:])], "labels")
+        self._refuse_strange_ids(ends, "labels")
+        return ends
 
     def _input(self, inputs: Sequence[Block]) -> torch.Tensor:
         x = self._taken(inputs, self.expects(), "inputs")
