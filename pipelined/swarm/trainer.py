@@ -3,7 +3,7 @@
 Each of its slots is a coroutine: get a microbatch, find its data from its name, forward through all stages but the
 last, backward through all of them, say what was counted where. It keeps every stage's inputs, so any live peer can do
 a backward; a peer that fails or is late is banned, and another is asked. What travels between two stages passes
-through here as it is, coded or not.
+through here as it is, coded or not. Validation data goes forward alone, and the last stage says what it comes to.
 
 Source: SWARM, section 3.2 and Appendix C.
 """
@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
@@ -20,8 +20,9 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.answer_times import Pass
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coded
+from pipelined.swarm.given import Given, Spoilt, Stale, read_given, read_losses
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.notes import field, whole
+from pipelined.swarm.notes import field
 from pipelined.swarm.patience import Patience
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stage import Microbatch
@@ -33,22 +34,10 @@ MOST_SPOILT = 16
 MOST_PAUSE_S = 10.0
 """How long at most until a banned peer is asked again to announce itself."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
-"""The inputs of the first stage and the labels of the last, from the name alone."""
-
-
-class Given(NamedTuple):
-    """A microbatch that the conductor gives.
-
-    Args:
-        count: the stages that are to count it.
-        lineage: of the parameters that it is for.
-        revision: of the head at which it was given; past that it is of no use.
-    """
-
-    which: Microbatch
-    count: set[int]
-    lineage: str
-    revision: int
+"""The inputs of the first stage and the labels of the last, from the name alone; of validation data, whose indices are
+those behind the batch, the labels may be of fewer samples: then what follows them only fills the microbatch up."""
+Topic = Pass | Literal["evaluate"]
+TOPICS: tuple[Topic, ...] = (*get_args(Pass), "evaluate")
 
 
 class Trainer:
@@ -77,7 +66,7 @@ class Trainer:
         self.name, self._stages, self._data = name, stages, data
         self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
         self._asking = Asking(endpoint, roster)
-        self._patience = {(stage, which): Patience(lease_s) for stage in range(stages) for which in get_args(Pass)}
+        self._patience = {(stage, topic): Patience(lease_s) for stage in range(stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._unheard, self._spoilt = set[Party](), 0
 
@@ -107,6 +96,8 @@ class Trainer:
             for stage, party in (now[address] for address in now if now[address] != known.get(address)):
                 self._wiring.add(stage, party)
             known = now
+            for name in self.answers.keys() - self._roster.peers.keys():
+                del self.answers[name]
             await self._roster.next_change()
 
     def _party(self, peer: Peer) -> Party:
@@ -123,7 +114,7 @@ class Trainer:
             try:
                 async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
                     given = (await self._endpoint.ask(leader.address, "work", note=note)).note
-                done = await self._while_it_stands(_read_given(given))
+                done = await self._while_it_stands(read_given(given))
             except Ended:
                 continue
             except (Unreachable, Refusal):
@@ -133,7 +124,7 @@ class Trainer:
         """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
         try:
             async with self._roster.as_long_as(lambda: self._roster.head_revision <= given.revision):
-                counted = await self._through(given)
+                told = await (self._through(given) if given.count else self._evaluated(given))
         except (Ended, Stale):
             return None
         except Spoilt as error:
@@ -143,9 +134,21 @@ class Trainer:
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
         self.done, self._spoilt = self.done + 1, 0
-        return {**given.which._asdict(), "revision": given.revision, "counted": counted}
+        return {**given.which._asdict(), "revision": given.revision, "counted": [], **told}
 
-    async def _through(self, work: Given) -> list[tuple[int, str]]:
+    async def _evaluated(self, work: Given) -> dict[str, Any]:
+        """Forward alone; the sum of its losses, and of how many samples."""
+        inputs, labels = self._data(work.which)
+        flow: Coded = (tuple(inputs), None)
+        for stage in range(self._stages):
+            last = stage == self._stages - 1
+            groups = [flow, (tuple(labels), None)] if last else [flow]
+            _, answer = await self._ask(stage, "evaluate", work.which, groups, lineage=work.lineage)
+            flow = (answer.blocks, field(answer.note, "codec"))
+        losses = read_losses(answer, len(labels[0]))
+        return {"score": [math.fsum(losses), len(losses)]}
+
+    async def _through(self, work: Given) -> dict[str, Any]:
         """Forward, then backward; who counted it, by stage."""
         which, count, lineage = work.which, work.count, work.lineage
         inputs, labels = self._data(which)
@@ -160,10 +163,10 @@ class Trainer:
             given = (answer.blocks, field(answer.note, "codec"))
             if field(answer.note, "counted") is True:
                 counted.append((stage, peer.name))
-        return counted
+        return {"counted": counted}
 
     async def _ask(
-        self, stage: int, topic: Pass, which: Microbatch, groups: Sequence[Coded], **note: Any
+        self, stage: int, topic: Topic, which: Microbatch, groups: Sequence[Coded], **note: Any
     ) -> tuple[Peer, Answer]:
         """Ask one peer of a stage after another until one answers.
 
@@ -173,8 +176,9 @@ class Trainer:
         """
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
+        passed: Pass = "backward" if topic == "backward" else "forward"
         while True:
-            peer = await self._pick(stage, topic)
+            peer = await self._pick(stage, passed)
             party, began = self._party(peer), self._clock.now()
             patience = self._patience[stage, topic]
             try:
@@ -196,7 +200,7 @@ class Trainer:
                 self._ban(peer, party)
                 continue
             took = self._clock.now() - began
-            self._wiring.observe(party, topic, took)
+            self._wiring.observe(party, passed, took)
             patience.observe(took)
             self.answers[peer.name] += 1
             return peer, answer
@@ -220,12 +224,12 @@ class Trainer:
         finally:
             self._unheard.discard(party)
 
-    async def _pick(self, stage: int, topic: Pass) -> Peer:
+    async def _pick(self, stage: int, which: Pass) -> Peer:
         """The peer whose turn it is; waits while the stage has none, and then takes even one that is banned."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._roster.serving(stage)
-            party = self._wiring.pick(stage, topic, now)
+            party = self._wiring.pick(stage, which, now)
             for peer in serving if party else ():
                 if self._party(peer) == party:
                     return peer
@@ -236,19 +240,3 @@ class Trainer:
                 min(RETRY_S, self._wiring.returns(stage, now) - now) if serving else math.inf
             )
             waited = True
-
-
-class Stale(Exception):
-    """The microbatch's step is past."""
-
-
-class Spoilt(Exception):
-    """A microbatch's numbers are not finite."""
-
-
-def _read_given(note: Any) -> Given:
-    stages, lineage = field(note, "stages"), field(note, "lineage")
-    if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
-        raise Refusal("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
-    which = Microbatch(whole(note, "step"), whole(note, "index"))
-    return Given(which, set(stages), lineage, whole(note, "revision"))
