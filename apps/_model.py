@@ -49,7 +49,7 @@ class GPT2:
         part = part.to(dtype).to_empty(device=device)
         if seed is not None and torch.device(device).type != "meta":
             for name, parameter in part.named_parameters():
-                _initialise(parameter, name, seed, self.config)
+                initialise(parameter, name, seed, self.config)
         return part
 
     def _part(self, layers: range) -> nn.Module:
@@ -209,7 +209,7 @@ def drop(x: torch.Tensor, p: float, place: str, noise: Noise | None) -> torch.Te
 
 
 @torch.no_grad()
-def _initialise(parameter: nn.Parameter, name: str, seed: int, config: ModelConfig) -> None:
+def initialise(parameter: nn.Parameter, name: str, seed: int, config: ModelConfig) -> None:
     """Fill a parameter with its initial values, drawn in float32 on the CPU whatever its dtype and device.
 
     Biases are 0, norms' weights 1, matrices normal with the config's deviation; those that end a residual are divided

@@ -5,9 +5,9 @@ there, so a peer needs no flag but where the directory is.
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError
 
@@ -21,13 +21,20 @@ class Subject:
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared (docs/swarm-model.md has their sizes)."""
+    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or
+    gpt2-chimera (docs/swarm-model.md has their sizes)."""
     layers: int | None = None
     """Transformer layers, instead of the preset's."""
     d_model: int | None = None
     """Width of the model, instead of the preset's."""
     heads: int | None = None
     """Attention heads, instead of the preset's."""
+    positions: int | None = None
+    """The longest sequence in tokens, instead of the preset's."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    tied: bool = False
+    """One matrix for GPT-2's embedding and head, as it was published; needs one stage."""
     shared: int | None = None
     """Consecutive layers with one set of parameters, instead of the preset's."""
     squeeze: Literal["none", "bottleneck", "maxout"] = "none"
@@ -55,7 +62,9 @@ class Subject:
     clip: float = 1.0
     """Largest norm of the mean gradient; 0 does not clip."""
     seed: int = 0
-    """Of initial values and the order of the data."""
+    """Of initial values, dropout and the order of the data."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     compress: str = "none"
     """Codec for what travels between stages: none, blockwise8, bf16, fp16 or zstd."""
     compress_sums: str = "none"
@@ -82,7 +91,7 @@ class Told:
     """A subject as the directory keeps it: with what only the text says.
 
     Args:
-        vocabulary: symbols of the tokenizer.
+        vocabulary: symbols of the model: the tokenizer's, or more.
         text: digest of tokenizer and training text.
     """
 
@@ -110,12 +119,18 @@ class Told:
 
 
 def _read_subject(told: dict[str, Any]) -> Subject:
-    kinds = {entry.name: type(entry.default) for entry in fields(Subject)}
+    kinds = get_type_hints(Subject)
     for name, value in told.items():
-        allowed = (int, type(None)) if kinds[name] is type(None) else (kinds[name],)
-        if type(value) not in allowed:
+        if not _is_one(value, kinds[name]):
             raise ValueError(f"{name} is {value!r}")
     return Subject(**told)
+
+
+def _is_one(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's kind: one of some words, or exactly of one of some types."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    return type(value) in (get_args(kind) or (kind,))
 
 
 def differences(mine: Told, theirs: Told) -> str:

@@ -82,7 +82,8 @@ def _training(flags: Local, number: int) -> list[str]:
     for entry in fields(flags.subject):
         value = getattr(flags.subject, entry.name)
         if value != entry.default:
-            words += [f"--{entry.name.replace('_', '-')}", str(value)]
+            flag = f"--{entry.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
     return words
 
 

@@ -1,50 +1,59 @@
 """From what a swarm's directory says to what its processes compute with: model, cut and rules. Imports torch."""
 
-from dataclasses import replace
+import torch
 
-from apps._presets import find_preset
+from apps._model import GPT2
+from apps._presets import layer_costs
 from apps._rotary_model import RotaryLM
-from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
+from apps._rotary_presets import RotaryConfig, cut_for
 from apps._swarm_config import Told
+from apps._swarm_families import is_cut_loose, sizes_of
+from apps._untied_model import UntiedGPT2
 from pipelined.compression import NONE
 from pipelined.optimizer import Recipe
+from pipelined.partition import partition
 from pipelined.swarm import torch_stage
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.training import Training
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
 
-def model_config(told: Told) -> RotaryConfig:
-    """The model's sizes.
+
+def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:
+    """The model, and each stage's layers: the slowest stage is as fast as can be.
 
     Raises:
-        UsageError: no such preset, or sizes that do not fit.
+        UsageError: no such preset, sizes that do not fit, or more stages than layers.
     """
     subject = told.subject
-    given = {name: getattr(subject, name) for name in ("layers", "d_model", "heads", "shared")}
-    sizes = {name: value for name, value in given.items() if value is not None}
-    config = find_preset(subject.preset, ROTARY_PRESETS)
-    config = replace(config, vocab=told.vocabulary, squeeze=subject.squeeze, factor=subject.factor, **sizes)
-    config.check_sequence(subject.seq)
-    return config
+    config = sizes_of(subject, told.vocabulary)
+    if isinstance(config, RotaryConfig):
+        config, cut = cut_for(config, subject.stages, subject.seq)
+        return RotaryLM(config), cut
+    kind = UntiedGPT2 if is_cut_loose(subject) else GPT2
+    return kind(config), tuple(partition(layer_costs(config, subject.seq), subject.stages))
 
 
 def training_of(told: Told) -> Training:
     """The training that all peers share.
 
     Raises:
-        UsageError: it cannot be; see `model_config` and `cut_for`.
+        UsageError: it cannot be; see `model_of`.
     """
     subject = told.subject
-    config, cut = cut_for(model_config(told), subject.stages, subject.seq)
+    model, cut = model_of(told)
     recipe = Recipe(subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay)
     return Training(
-        model=RotaryLM(config),
+        model=model,
         cut=cut,
         recipe=recipe,
         rows=subject.microbatch,
         sequence=subject.seq,
         seed=subject.seed,
         update=subject.optimizer,
+        dtype=DTYPES[subject.dtype],
+        autocast=subject.dtype == "bfloat16",
         text=told.text,
     )
 
