@@ -1,4 +1,8 @@
-"""A bell that all who wait hear at once. The rule: who begins to wait after it rang waits for the next ring."""
+"""A bell that all who wait hear at once. The rule: who begins to wait after it rang waits for the next ring.
+
+One waits from the call of `wait` on, not from the await: where a task is made of it, that begins a moment later, and what
+rings in between would be lost.
+"""
 
 import asyncio
 
@@ -9,11 +13,11 @@ class Bell:
     def __init__(self) -> None:
         self._ring: asyncio.Future[None] | None = None
 
-    async def wait(self) -> None:
-        """Until the next ring."""
+    def wait(self) -> "asyncio.Future[None]":
+        """The next ring, to be awaited."""
         if self._ring is None:
             self._ring = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._ring)
+        return asyncio.shield(self._ring)
 
     def ring(self) -> None:
         """Wake all who wait."""

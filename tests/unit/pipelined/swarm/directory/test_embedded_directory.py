@@ -105,6 +105,21 @@ def test_a_silent_holder_is_gone_within_its_lease(fault):
     played(story)
 
 
+def test_what_is_put_as_a_watch_begins_is_heard_at_once():
+    """Both questions arrive together, the watch first."""
+
+    async def story(world):
+        party = world.party("one")
+        revision = await party.transact({}, {"key": b"old"})
+        async with asyncio.TaskGroup() as tasks:
+            heard = tasks.create_task(anext(party.watch("key", revision)))
+            tasks.create_task(party.transact({}, {"key": b"new"}))
+            await heard
+        assert world.clock.now() < 0.1
+
+    played(story)
+
+
 def test_a_holder_whose_connection_breaks_comes_back_in_time():
     async def story(world):
         holder, other = world.party("holder"), world.party("other")
