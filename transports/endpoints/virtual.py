@@ -18,7 +18,7 @@ from transports.endpoints._desk import MOST_UNDER_WAY
 from transports.endpoints._half import SCHEME, Passing
 from transports.endpoints._process import Process
 from transports.endpoints._virtual_endpoint import VirtualEndpoint
-from transports.endpoints._way import Way
+from transports.endpoints._way import Line, Way
 
 T = TypeVar("T")
 
@@ -34,6 +34,8 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
 
 class VirtualNetwork:
     """Parties that are told apart by name; the address of `name` is `virtual://name`. Used inside one running loop.
+
+    A party hears itself at once: what it says to itself leaves no machine.
 
     Args:
         seed: of the jitter.
@@ -59,6 +61,14 @@ class VirtualNetwork:
         self._endpoints: dict[str, VirtualEndpoint] = {}
         self._ways: dict[tuple[str, str], Way] = {}
         self._cuts: set[frozenset[str]] = set()
+        self._lines: dict[str, tuple[Line, Line]] = {}
+
+    def line(self, name: str, rate: float) -> None:
+        """Let a party reach all others by one line of so many bytes a second, each way; before it says a word.
+
+        What comes from several at once comes one after another, in the order of arrival.
+        """
+        self._lines[address_of(name)] = Line(rate), Line(rate)
 
     def endpoint(self, name: str) -> VirtualEndpoint:
         """Open the end of this party; after a kill or a close it is another incarnation, with a greater number.
@@ -132,9 +142,16 @@ class VirtualNetwork:
         """How frames go from one address to another."""
         ends = source, destination
         if ends not in self._ways:
-            names = tuple(end.removeprefix(SCHEME) for end in ends)
-            self._ways[ends] = Way(SlowLink(self._shape, ends), lambda: self._passes(*names))
+            self._ways[ends] = self._opened(*ends)
         return self._ways[ends]
+
+    def _opened(self, source: str, destination: str) -> Way:
+        names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
+        passes = lambda: self._passes(*names)  # noqa: E731
+        if source == destination:
+            return Way(SlowLink(Shape(), names), passes)
+        lines = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
+        return Way(SlowLink(self._shape, (source, destination)), passes, lines)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:

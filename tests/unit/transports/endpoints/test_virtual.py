@@ -72,6 +72,30 @@ def test_the_rate_counts_the_bytes_of_frames_and_arrays():
     run(scenario, rate=float(1 << 20))
 
 
+def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
+    async def scenario(world):
+        others = [world.network.endpoint(name) for name in "cd"]
+        world.b.answer("bulk", world.echo, most_bytes=1 << 20)
+        await asyncio.gather(*(end.ask(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
+        assert 3 + ROUND_TRIP < world.clock.now() < 3 + ROUND_TRIP + 1e-2
+        for end in others:
+            await end.close()
+
+    async def lined(world):
+        world.network.line("b", float(1 << 20))
+        await scenario(world)
+
+    run(lined)
+
+
+def test_a_party_hears_itself_at_once():
+    async def scenario(world):
+        assert (await world.b.ask(world.b.address, "echo", note=1)).note == 1
+        assert world.clock.now() == 0
+
+    run(scenario, rate=1.0)
+
+
 def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
     async def scenario(world):
         asked = world.asking("wait")
