@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.swarm.board import Assignment, Board
+from pipelined.swarm.notes import Score
+from pipelined.swarm.pace import Pace
 
 BATCH, STAGES = 4, 2
 SLOTS, PEERS = ["t0/0", "t0/1", "t1/0"], ["p0", "p1", "p2"]
@@ -72,6 +74,116 @@ def test_ledgers_overrule_what_trainers_told():
     assert through(board) == [Assignment(1, (0, 1)), Assignment(2, (1,))]
 
 
+class Timed:
+    """A board of a step whose slots are seen to take a second, and a clock to turn."""
+
+    def __init__(self, batch, held_out=0, pace=None):
+        self.now = 0.0
+        self.pace = pace or Pace(lambda: self.now, least=2.0)
+        self.board = Board(batch, 1, held_out, self.pace)
+
+    def through(self, slot, seconds=1.0):
+        assignment = self.board.take(slot)
+        self.now += seconds
+        self.board.done(slot, assignment.index, dict.fromkeys(assignment.stages, "p0"), Score(0.0, 1))
+        return assignment.index
+
+
+def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answer_counts():
+    timed = Timed(3)
+    board = timed.board
+    assert board.take("stuck").index == 0
+    assert [timed.through("good"), timed.through("good")] == [1, 2]
+    assert board.take("good") is None and board.late_in() == 4.0 - 2.0
+    timed.now += board.late_in()
+    assert board.take("good") == Assignment(0, (0,))
+    board.done("good", 0, {0: "p0"})
+    assert board.complete
+    board.done("stuck", 0, {0: "p9"})
+    board.forget("p9")
+    assert board.complete
+
+
+def test_while_nothing_was_seen_nobody_is_late():
+    timed = Timed(1)
+    timed.board.take("stuck")
+    timed.now = 1e9
+    assert timed.board.take("good") is None and timed.board.late_in() == float("inf")
+
+
+def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
+    timed = Timed(2)
+    timed.board.take("stuck")
+    timed.through("good")
+    timed.now += timed.board.late_in()
+    timed.board.take("stuck too")
+    assert timed.board.late_in() == 2 * 4.0
+
+
+def test_who_let_one_lie_holds_up_no_step_after():
+    timed = Timed(2)
+    timed.board.take("stuck")
+    timed.through("good")
+    timed.now += timed.board.late_in()
+    timed.through("good")
+    after = Timed(3, pace=timed.pace)
+    assert after.board.take("stuck").index == 2
+    assert [after.through("good") for _ in range(3)] == [0, 1, 2]
+    assert after.board.complete
+
+
+def test_who_comes_back_is_believed_again():
+    timed = Timed(2)
+    timed.board.take("stuck")
+    timed.through("good")
+    timed.now += timed.board.late_in()
+    timed.through("good")
+    after = Timed(3, pace=timed.pace)
+    assert [after.through("stuck"), after.through("stuck")] == [2, 0]
+
+
+def test_what_somebody_doubted_and_somebody_lost_had_is_to_be_had():
+    timed = Timed(2)
+    timed.board.take("stuck")
+    timed.through("good")
+    timed.now += timed.board.late_in()
+    timed.board.take("lost")
+    timed.board.give_back(lambda slot: slot == "lost")
+    assert timed.board.take("good") == Assignment(0, (0,))
+
+
+def test_validation_data_is_given_behind_the_batch_and_comes_to_one_mean():
+    board = Board(1, 2, held_out=2)
+    assert [board.take(slot) for slot in "abc"] == [Assignment(0, (0, 1)), Assignment(1, ()), Assignment(2, ())]
+    board.done("c", 2, {}, Score(1.5, 1))
+    board.done("a", 0, {0: "p0", 1: "p1"})
+    assert board.complete and not board.scored and board.left == 1
+    board.done("b", 1, {}, Score(7.5, 5))
+    assert board.scored and board.loss == 1.5
+
+
+def test_validation_data_without_a_score_is_given_again():
+    board = Board(0, 1, held_out=1)
+    for told in (None, Score(1.0, 0)):
+        board.take("slot")
+        board.done("slot", 0, {0: "p0"}, told)
+        assert not board.scored
+    board.take("slot")
+    board.give_back(lambda slot: True)
+    assert board.take("other") == Assignment(0, ())
+
+
+def test_lost_peers_and_ledgers_change_no_score():
+    board = Board(1, 1, held_out=1)
+    board.take("slot")
+    board.done("slot", 0, {0: "p0"})
+    board.take("slot")
+    board.done("slot", 1, {}, Score(3.0, 2))
+    board.forget("p0")
+    board.settle([{0}])
+    assert board.scored and board.loss == 1.5 and not board.complete
+
+
 @given(st.lists(EVENTS, max_size=30))
 def test_nothing_is_lost(events):
     board = Board(BATCH, STAGES)
@@ -81,3 +193,33 @@ def test_nothing_is_lost(events):
     given = through(board)
     assert board.complete
     assert len({assignment.index for assignment in given}) == len(given), "one was to be had twice"
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_what_is_left_is_what_is_missing_somewhere(events):
+    """A plain model of the same: sets, looked through from end to end."""
+    board, missing = Board(BATCH, STAGES), [set(range(STAGES)) for _ in range(BATCH)]
+    given, counted = {}, {}
+    for name, *arguments in events:
+        assignment = getattr(board, name)(*arguments)
+        if name == "take" and assignment is not None:
+            assert set(assignment.stages) == missing[assignment.index] and assignment.index not in given
+            given[assignment.index] = arguments[0]
+        elif name == "done" and given.get(arguments[1]) == arguments[0]:
+            del given[arguments[1]]
+            missing[arguments[1]] -= arguments[2].keys()
+            counted |= {(stage, arguments[1]): peer for stage, peer in arguments[2].items()}
+        elif name == "give_back":
+            given = {index: slot for index, slot in given.items() if not arguments[0](slot)}
+        elif name == "forget":
+            peer, heir = arguments
+            for (stage, index), holder in list(counted.items()):
+                if holder == peer and heir:
+                    counted[stage, index] = heir
+                elif holder == peer:
+                    missing[index].add(stage)
+                    del counted[stage, index]
+        elif name == "settle":
+            missing = [{stage for stage in range(STAGES) if index in arguments[0][stage]} for index in range(BATCH)]
+            counted = {place: peer for place, peer in counted.items() if place[0] not in missing[place[1]]}
+    assert board.left == sum(map(bool, missing)) and board.complete == (not any(missing))

@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from pipelined.swarm.notes import check_layouts, digest_of, field, read_members, read_round, tell_members, whole
+from pipelined.swarm.notes import (
+    Done,
+    Score,
+    check_layouts,
+    digest_of,
+    field,
+    read_done,
+    read_members,
+    read_round,
+    tell_members,
+    whole,
+)
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
 from transports.endpoints import Refusal
@@ -54,6 +65,37 @@ def test_arrays_are_of_exactly_the_layouts_wanted(wanted):
     check_layouts(blocks, [("float64", (2,))])
     with pytest.raises(Refusal, match="other arrays"):
         check_layouts(blocks, wanted)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_of_fewer_samples_arrays_are_taken_only_where_they_may_be(samples):
+    blocks, wanted = [Block.of(np.zeros((samples, 5)))], [("float64", (3, 5))]
+    check_layouts(blocks, wanted, fewer=True)
+    if samples < 3:
+        with pytest.raises(Refusal, match="other arrays"):
+            check_layouts(blocks, wanted)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 5), (4, 5), (2, 4), (2, 5, 1), (2,)])
+def test_of_no_samples_or_other_sizes_arrays_are_never_taken(shape):
+    with pytest.raises(Refusal, match="other arrays"):
+        check_layouts([Block.of(np.zeros(shape))], [("float64", (3, 5))], fewer=True)
+
+
+def test_what_a_slot_is_through_with_is_read_as_it_was_told():
+    told = {"step": 3, "revision": 9, "index": 1, "counted": [[0, "p0"], [1, "p1"]]}
+    assert read_done(told, stages=2) == Done(3, 9, 1, {0: "p0", 1: "p1"}, None)
+    scored = {**told, "counted": [], "score": [2.5, 4]}
+    assert read_done(scored, stages=2) == Done(3, 9, 1, {}, Score(2.5, 4))
+    assert read_done(None, stages=2) is None
+
+
+@pytest.mark.parametrize(
+    "score", [3, [], [1.0], [float("nan"), 1], [float("inf"), 1], ["1", 1], [1.0, -1], {"loss": 1.0}]
+)
+def test_a_score_that_is_none_is_refused(score):
+    with pytest.raises(Refusal, match=r"loss|samples"):
+        read_done({"step": 0, "revision": 1, "index": 0, "counted": [], "score": score}, stages=1)
 
 
 def test_a_digest_tells_zeros_apart():

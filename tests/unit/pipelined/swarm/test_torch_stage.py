@@ -289,3 +289,38 @@ def test_a_gpu_makes_the_update_of_a_cpu_to_the_bit(update: str):
         for stage in (host, gpu):
             stage.apply(step, total, 0.37)
         assert same(host, gpu)
+
+
+@pytest.mark.parametrize("training", MODELS.values(), ids=MODELS)
+def test_an_evaluation_is_of_the_whole_model_without_noise_and_leaves_nothing_behind(training: Training):
+    stages, (flow, labels) = build(training), data(Microbatch(0, 7))
+    before = [{name: value.clone() for name, value in stage.state().items()} for stage in stages]
+    x = [flow]
+    for stage in stages[:-1]:
+        x = stage.evaluate(x)
+    (losses,) = stages[-1].evaluate(x, [labels])
+    model = training.model
+    whole = model.build(range(model.layers), torch.float64, "cpu", seed=3)
+    logits = whole(torch.from_numpy(flow), None)
+    expected = [
+        model.loss(logits[row : row + 1], torch.from_numpy(labels[row : row + 1])).item() for row in range(ROWS)
+    ]
+    assert losses.tolist() == pytest.approx(expected, rel=1e-13) and losses.dtype == torch.float64
+    assert stages[-1].evaluate(x, [labels[:1]])[0].tolist() == losses[:1].tolist()
+    for stage, state in zip(stages, before, strict=True):
+        assert not stage.sums.any() and all(torch.equal(state[name], value) for name, value in stage.state().items())
+
+
+def test_an_evaluation_refuses_labels_in_the_middle_strange_ones_and_what_is_not_finite():
+    first, _, last = build()
+    flow, labels = data(Microbatch(0, 0))
+    stream = np.zeros((ROWS, SEQUENCE, 8))
+    with pytest.raises(ValueError, match="labels are for the last stage"):
+        first.evaluate([flow], [labels])
+    with pytest.raises(ValueError, match="labels are for the last stage"):
+        last.evaluate([stream])
+    for strange in (labels[:0], labels[:, :2], np.full_like(labels, SYMBOLS)):
+        with pytest.raises(ValueError, match="strange labels"):
+            last.evaluate([stream], [strange])
+    with pytest.raises(NotFinite):
+        last.evaluate([np.full_like(stream, np.nan)], [labels])

@@ -1,0 +1,70 @@
+"""The conductor's part in evaluating: when validation data is on the board, and what is kept of it.
+
+The one rule: what is measured is the parameters of one step, so the next is not decided before that is done; and it is
+done once, for the directory has the loss and the point where it was measured. Whoever leads next finds it there, or
+measures it again, to the same bit.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from pipelined.clock import Clock
+from pipelined.swarm.bell import Bell
+from pipelined.swarm.board import Board
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.pace import Pace
+from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
+from pipelined.swarm.rules import Rules
+
+Write = Callable[[str, Record, int], Awaitable[None]]
+"""Write a record under a key, found at this revision, as only who leads can."""
+
+
+class Evaluating:
+    """One conductor's boards, and the evaluations on them.
+
+    Args:
+        steps: after so many the run is over; None: never.
+        changed: rung whenever a board has changed.
+    """
+
+    def __init__(self, roster: Roster, rules: Rules, clock: Clock, steps: int | None, changed: Bell):
+        self._roster, self._rules, self._steps, self._changed = roster, rules, steps, changed
+        self._pace = Pace(clock.now, rules.lease_s)
+
+    def board(self, head: Head) -> Board:
+        """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
+        batch = 0 if self._over(head) else self._rules.batch
+        return Board(batch, self._rules.stages, self._rules.eval_batch if self.due(head) else 0, self._pace)
+
+    def due(self, head: Head) -> bool:
+        """Whether the parameters where the swarm stands are still to be evaluated."""
+        return due(head, self._roster.evaluated, self._rules, self._steps)
+
+    async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, board: Board, write: Write) -> Head:
+        """Take a step, and do not have it decided before the evaluation is told; behind the last there is none.
+
+        Args:
+            step: takes it.
+        """
+        after = None if self._over(head) else await step()
+        if self.due(head):
+            while not board.scored:
+                await self._changed.wait()
+            await write(EVALUATED, Evaluated(*head.point, board.loss), self._roster.evaluated_revision)
+        while after is None:  # whoever is over ends this
+            await self._changed.wait()
+        return after
+
+    def _over(self, head: Head) -> bool:
+        return self._steps is not None and head.step >= self._steps
+
+
+def due(head: Head, evaluated: Evaluated | None, rules: Rules, steps: int | None) -> bool:
+    """Whether the parameters of a head are to be evaluated, and were not.
+
+    Args:
+        evaluated: the last evaluation.
+        steps: after so many the run is over; None: never.
+    """
+    wanted = rules.evaluates(head.step, steps is not None and head.step >= steps)
+    return wanted and (evaluated is None or evaluated.point != head.point)
