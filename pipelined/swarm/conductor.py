@@ -8,32 +8,25 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 """
 
 import asyncio
-import hashlib
-import math
-import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.attempt import Attempt, Failed
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
-from pipelined.swarm.cover import Cover
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.notes import field, read_done, told, whole
+from pipelined.swarm.moving import Moves, Moving
+from pipelined.swarm.notes import RoundName, field, read_done, told, whole
 from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
+from pipelined.swarm.taking import Taking
 from transports.endpoints import Answer, Question, Refusal
-
-Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
-"""By stage, each peer's load, None of those on their way there; who is to go to which stage."""
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 
 
 class Deposed(Exception):
@@ -68,12 +61,11 @@ class Leadership:
         back: GoingBack,
     ):
         self._back, self._revision = back, 0
-        self._me, self._roster, self._asking = Conductor(name, address), roster, asking
-        self._rules, self._clock, self._moves = rules, clock, moves
+        self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
         self._board: Board | None = None
         self._term = self._attempts = 0
-        self._balanced, self._moved = clock.now(), set[str]()
         self._changed = Bell()
+        self._taking = Taking(roster, asking, rules, clock, Moving(moves, rules.rebalance_s, clock), self._changed)
 
     @property
     def left(self) -> int | None:
@@ -179,10 +171,11 @@ class Leadership:
         return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
 
     async def _led(self, head: Head, begun: bool) -> Head:
-        """`_taken`, while the board is kept true to who is there; or, where that cannot be, where all go back to."""
+        """The step taken, while the board is kept true to who is there; or, if that cannot be, where all go back to."""
         async with Nursery() as tasks:
             watching = tasks.create_task(self._watch())
-            ways = [tasks.create_task(self._taken(head, begun)), tasks.create_task(self._back.needed())]
+            taking = self._taking.take(head, self._board, begun, self._next_name)
+            ways = [tasks.create_task(taking), tasks.create_task(self._back.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for task in (watching, *ways):
                 task.cancel()
@@ -193,9 +186,12 @@ class Leadership:
         """The head that lets all begin there; None: before the first step."""
         if mark is None:
             return Head(self._rules.stages, self._rules.digest)
-        self._attempts += 1
-        name = told((self._term, self._attempts))
+        name = told(self._next_name())
         return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage)
+
+    def _next_name(self) -> RoundName:
+        self._attempts += 1
+        return self._term, self._attempts
 
     async def _watch(self) -> None:
         """Put back on the board what those had who left."""
@@ -209,68 +205,6 @@ class Leadership:
                 if not roster.is_here(peer):
                     self._board.forget(peer.name, peer.heir)
             self._changed.ring()
-
-    async def _taken(self, head: Head, begun: bool) -> Head:
-        """Try until every stage holds the total of exactly one batch; the head that says so.
-
-        Args:
-            begun: peers may have counted already, and count no more for who led before: ask them first.
-        """
-        pause = FIRST_PAUSE_S
-        if not begun:
-            await self._until(lambda: self._board.complete)
-        while True:
-            members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
-            self._attempts += 1
-            attempt = Attempt((self._term, self._attempts), head.step, self._rules.batch, members, self._asking)
-            covers = await attempt.prepare()
-            try:
-                if any(covered.missing for covered in covers):
-                    raise Failed("microbatches are missing")
-                squares = await attempt.reduce(covers)
-            except Failed:
-                self._board.settle([covered.missing for covered in covers])
-                await self._resumed(attempt, covers, pause)
-                pause = min(2 * pause, MOST_PAUSE_S)
-                continue
-            return self._head_after(head, attempt, covers, squares)
-
-    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], pause: float) -> None:
-        """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
-        async with Nursery() as tasks:
-            telling = tasks.create_task(attempt.resume(covers))
-            self._changed.ring()
-            await self._clock.sleep(pause)
-            await self._until(lambda: self._board.complete)
-            telling.cancel()
-
-    def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
-        norm = math.sqrt(math.fsum(squares))
-        scale = self._rules.scale(norm)
-        losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
-        return Head(
-            stages=head.stages,
-            model=head.model,
-            step=head.step + 1,
-            round=told(attempt.name),
-            members=attempt.members(),
-            scale=scale,
-            loss=math.fsum(losses) / self._rules.samples,
-            norm=norm / self._rules.samples,
-            moves=self._rebalanced(attempt),
-            lineage=_lineage_after(head, attempt, scale),
-        )
-
-    def _rebalanced(self, attempt: Attempt) -> dict[str, int]:
-        every, now = self._rules.rebalance_s, self._clock.now()
-        if not every or now - self._balanced < every:
-            return {}
-        self._balanced, roster = now, self._roster
-        coming = [{peer.name: None for peer in roster.joining(stage)} for stage in range(self._rules.stages)]
-        loads = [{name: said.load for name, said in each.items()} for each in attempt.told]
-        moves = self._moves([there | here for there, here in zip(coming, loads, strict=True)])
-        moved, self._moved = self._moved, set(moves)
-        return {name: stage for name, stage in moves.items() if name not in moved}  # who has just come stays a while
 
     async def _decide(self, head: Head, revision: int) -> None:
         """Move the head, and wait until this process sees it.
@@ -291,14 +225,3 @@ class Leadership:
             except CutOff:
                 await self._clock.sleep(RETRY_S)
         await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            await self._changed.wait()
-
-
-def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:
-    """Names all that parameters follow from: where they were, every stage's total, and the scale."""
-    said = repr([head.lineage, attempt.digests, scale])
-    run = head.point.run or secrets.token_hex(6)
-    return f"{run}-{hashlib.blake2b(said.encode(), digest_size=12).hexdigest()}"

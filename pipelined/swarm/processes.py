@@ -10,10 +10,11 @@ from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
-from pipelined.swarm.conductor import Leadership, Moves, OtherModel
+from pipelined.swarm.conductor import Leadership, OtherModel
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Roster
+from pipelined.swarm.moving import Moves
 from pipelined.swarm.peer import Build, StagePeer
 from pipelined.swarm.rebalance import moves
 from pipelined.swarm.rules import Rules

@@ -1,0 +1,104 @@
+"""Taking one step: prepare and reduce, again and again, until every stage holds the total of exactly one batch.
+
+The one rule: a try that fails changes nothing but the board, which then gives out what is missing. What comes out is
+the head that would say that the step stands; whether it does is decided elsewhere.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
+
+from pipelined.clock import Clock
+from pipelined.nursery import Nursery
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.attempt import Attempt, Failed
+from pipelined.swarm.bell import Bell
+from pipelined.swarm.board import Board
+from pipelined.swarm.cover import Cover
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.moving import Moving
+from pipelined.swarm.notes import RoundName, told
+from pipelined.swarm.records import Head
+from pipelined.swarm.rules import Rules
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
+
+
+class Taking:
+    """Takes steps, one after another, for whoever leads.
+
+    Args:
+        changed: rung whenever a board has changed, here and elsewhere.
+    """
+
+    def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock, moving: Moving, changed: Bell):
+        self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+        self._moving, self._changed = moving, changed
+
+    async def take(self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName]) -> Head:
+        """Try until every stage holds the total of exactly one batch; the head that says so.
+
+        Args:
+            head: the step that stands.
+            begun: peers may have counted already, and count no more for who led before: ask them first.
+            name: gives every try its own, greater than all before.
+        """
+        pause = FIRST_PAUSE_S
+        if not begun:
+            await self._until(lambda: board.complete)
+        while True:
+            members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
+            attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
+            covers = await attempt.prepare()
+            try:
+                if any(covered.missing for covered in covers):
+                    raise Failed("microbatches are missing")
+                squares = await attempt.reduce(covers)
+            except Failed:
+                board.settle([covered.missing for covered in covers])
+                await self._resumed(attempt, covers, board, pause)
+                pause = min(2 * pause, MOST_PAUSE_S)
+                continue
+            return self._head_after(head, attempt, covers, squares)
+
+    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], board: Board, pause: float) -> None:
+        """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
+        async with Nursery() as tasks:
+            telling = tasks.create_task(attempt.resume(covers))
+            self._changed.ring()
+            await self._clock.sleep(pause)
+            await self._until(lambda: board.complete)
+            telling.cancel()
+
+    def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
+        norm = math.sqrt(math.fsum(squares))
+        scale = self._rules.scale(norm)
+        losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
+        return Head(
+            stages=head.stages,
+            model=head.model,
+            step=head.step + 1,
+            round=told(attempt.name),
+            members=attempt.members(),
+            scale=scale,
+            loss=math.fsum(losses) / self._rules.samples,
+            norm=norm / self._rules.samples,
+            moves=self._moves(attempt),
+            lineage=_lineage_after(head, attempt, scale),
+        )
+
+    def _moves(self, attempt: Attempt) -> dict[str, int]:
+        coming = [{peer.name: None for peer in self._roster.joining(stage)} for stage in range(self._rules.stages)]
+        return self._moving.due(coming, [{name: said.load for name, said in each.items()} for each in attempt.told])
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
+
+
+def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:
+    """Names all that parameters follow from: where they were, every stage's total, and the scale."""
+    said = repr([head.lineage, attempt.digests, scale])
+    run = head.point.run or secrets.token_hex(6)
+    return f"{run}-{hashlib.blake2b(said.encode(), digest_size=12).hexdigest()}"
