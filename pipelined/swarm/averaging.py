@@ -2,7 +2,8 @@
 
 A round has a name and a fixed list of members; it ends with every member holding equal bits, or it is aborted and
 nothing is changed: the sums that went in are only read. Slices go in pieces, so that adding and sending overlap. With
-a codec the owner decodes the very bytes it hands out, so that replicas stay equal to the bit.
+a codec the owner decodes the very bytes it hands out, so that replicas stay equal to the bit. Who brings the last part
+may be gone before the total is there, so the owner's own part of the round adds and codes, beside the event loop.
 
 Cost: each member sends and receives 2(M-1)/M of the sums' bytes (less with a codec), in two steps a piece.
 """
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from pipelined.nursery import Nursery
+from pipelined.swarm.coding import Coded, Coding
 from pipelined.swarm.notes import RoundName
 from pipelined.swarm.records import Peer
-from transports import Block, WireError, pack, unpack
+from transports import Block, WireError
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
 PIECE_BYTES = 4 << 20
@@ -27,12 +29,17 @@ TOPIC = "piece"
 
 @dataclass
 class _Piece:
-    """What one owner gathers for one piece."""
+    """What one owner gathers for one piece.
+
+    Attributes:
+        brought: by position, the members' parts, until they are added.
+        whole: done when all have brought theirs.
+        total: what all get, as it travels.
+    """
 
     brought: dict[int, np.ndarray] = field(default_factory=dict)
-    total: "asyncio.Future[tuple[tuple[Block, ...], Any]]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    whole: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    total: "asyncio.Future[Coded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Round:
@@ -43,13 +50,13 @@ class Round:
         members: in the order in which sums are added.
         me: which of them this is.
         sums: this member's, flat; not written to.
-        codec: of `transports.find_codec`; "": none.
+        coding: of what travels.
     """
 
     def __init__(
-        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, codec: str
+        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, coding: Coding
     ):
-        self.name, self._members, self._me, self._codec = name, members, me, codec
+        self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums = endpoint, sums
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
         self._step = max(1, PIECE_BYTES // sums.itemsize)
@@ -87,11 +94,11 @@ class Round:
         position, start = note.get("from"), note.get("start")
         self._check_bringer(position, question)
         piece = self._piece(start)
-        if position in piece.brought or piece.total.done():
-            raise Refusal("strange piece", position=position)
-        part = self._decoded(question.blocks, note.get("codec"), self._span(start))
+        part = await self._decoded(question.blocks, note.get("codec"), self._span(start))
         if not np.isfinite(part).all():
             raise Refusal("not finite", position=position)
+        if position in piece.brought or piece.whole.done():
+            raise Refusal("strange piece", position=position)
         self._bring(piece, position, part)
         blocks, codec_note = await asyncio.shield(piece.total)
         return Answer(blocks, {"codec": codec_note})
@@ -125,24 +132,26 @@ class Round:
     async def _own(self, start: int, span: slice) -> np.ndarray:
         piece = self._piece(start)
         self._bring(piece, self._me, self._sums[span])
-        blocks, note = await asyncio.shield(piece.total)
-        return self._decoded(blocks, note, span)
+        await piece.whole
+        coded = await self._encoded(self._added(piece))
+        piece.brought = {}
+        piece.total.set_result(coded)
+        return await self._decoded(*coded, span)
 
     async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
-        blocks, note = self._encoded(self._sums[span])
+        blocks, note = await self._encoded(self._sums[span])
         told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
         try:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
         except Unreachable as error:
             raise Refusal("lost", member=member.name) from error
-        return self._decoded(answer.blocks, answer.note["codec"], span)
+        return await self._decoded(answer.blocks, answer.note["codec"], span)
 
     def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
         piece.brought[position] = part
         if len(piece.brought) == len(self._members):
-            piece.total.set_result(self._encoded(self._added(piece)))
-            piece.brought = {}
+            piece.whole.set_result(None)
 
     def _added(self, piece: _Piece) -> np.ndarray:
         """In the members' order: the same bits whoever came first."""
@@ -170,23 +179,20 @@ class Round:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
-    def _encoded(self, part: np.ndarray) -> tuple[tuple[Any, ...], Any]:
-        if not self._codec:
-            return (part,), None
-        packed = pack(self._codec, [part], "gradient sums")
-        return tuple(packed.blocks), packed.note
+    async def _encoded(self, part: np.ndarray) -> Coded:
+        try:
+            return await self._coding.pack([part], "gradient sums")
+        except WireError as error:
+            raise Refusal("not finite", why=str(error)) from error
 
-    def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
+    async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
         """What came, as numbers; it must be as many as the span has.
 
         Raises:
             Refusal: it is not.
         """
-        try:
-            most = (span.stop - span.start) * self._sums.itemsize
-            (block,) = unpack(blocks, note, most) if note is not None else map(Block.of, blocks)
-        except (WireError, ValueError) as error:
-            raise Refusal("strange piece", why=str(error)) from error
-        if block.dtype != self._sums.dtype.name or block.shape != (span.stop - span.start,):
-            raise Refusal("strange piece", dtype=block.dtype, shape=str(block.shape))
-        return block.numpy()
+        most = (span.stop - span.start) * self._sums.itemsize
+        came = [Block.of(block) for block in await self._coding.unpack(blocks, note, most)]
+        if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
+            raise Refusal("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
+        return came[0].numpy()

@@ -5,23 +5,20 @@ one rule: what it does to its parameters follows from the directory's head alone
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.nursery import Nursery
-from pipelined.swarm.admission import Admission
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.averaging import PIECE_BYTES, UNDER_WAY
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.directory import CutOff, LeaseLost
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.notes import field
 from pipelined.swarm.rebalance import place
 from pipelined.swarm.records import PEERS, PLACING, Head, Peer, Phase, Point
 from pipelined.swarm.rules import Rules
@@ -29,16 +26,13 @@ from pipelined.swarm.saving import Saving
 from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
+from pipelined.swarm.topics import Topics
 from pipelined.swarm.transfer import Layout
 from transports import Block
-from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
+from transports.endpoints import Endpoint, Refusal
 
 NEWS_S = 1.0
 """A peer announces itself again at most this often, however many ask for it."""
-MOST_PASSES, MOST_ROUNDS = 256, 16
-"""Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
-Admit = Callable[[Question, int], Awaitable[None]]
-"""Refuses who may not ask this; see `Admission`."""
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
 
@@ -68,16 +62,19 @@ class StagePeer:
         shelf: Shelf | None = None,
         save_every: int = 0,
     ):
-        self.name, self.holding = name, None
+        self.name = name
         self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
         self._clock, self._device, self._coding, self._wanted = clock, device, coding, stage
-        self._asking, self._admission = Asking(endpoint, roster), Admission(roster)
+        self._asking = Asking(endpoint, roster)
+        self._topics = Topics(endpoint, roster, self._announce_again, self._told)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
-        self._incarnation = 0
         self._leaving = self._asked_to_announce = False
         self._announced = clock.now()
 
-    holding: Holding | None
+    @property
+    def holding(self) -> Holding | None:
+        """What it holds now."""
+        return self._topics.holding
 
     async def run(self) -> None:
         """Live under one lease after another, until asked to leave.
@@ -85,7 +82,7 @@ class StagePeer:
         Raises:
             OtherModel: the swarm trains something else.
         """
-        self._answer_questions()
+        self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
             while not self._leaving:
                 try:
@@ -107,7 +104,7 @@ class StagePeer:
         await self._roster.wait_for(lambda: self._roster.head is not None)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
-        self._incarnation = place.incarnation
+        self._topics.incarnation = place.incarnation
         await self._come_to_hold(place)
         await self._say(place, Phase.SERVING)
         while not self._leaving:
@@ -157,8 +154,9 @@ class StagePeer:
         self._let_go()
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
         point = await Joining(stage, index, point, self._roster, self._asking, self._device, find).arrive()
-        self.holding = Holding(self.name, index, stage, point, self._rules, self._device, self._endpoint, self._coding)
-        self._answer_questions()
+        rules, device = self._rules, self._device
+        self._topics.holding = Holding(self.name, index, stage, point, rules, device, self._endpoint, self._coding)
+        self._topics.open(rules.batch)
 
     async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
         """What was saved of this point, by this peer or by another that saves in the same place."""
@@ -206,83 +204,22 @@ class StagePeer:
         holding, roster = self.holding, self._roster
         await self._say(place, Phase.LEAVING)
         while holding.counted and roster.trainers and not roster.cut_off and await holding.follow(self._roster.head):
-            heir = await self._find_heir(holding)
+            heir = await holding.succession.find_heir(roster.serving(holding.index), self._asking)
             if heir is not None:
                 await self._say(place, Phase.LEAVING, heir=heir)
                 break
             await self._roster.next_change(RETRY_S)
         self._let_go()
 
-    async def _find_heir(self, holding: Holding) -> str | None:
-        """Whoever took over what was counted here; None where nobody did."""
-        for other in self._roster.serving(holding.index):
-            with suppress(Ended, Refusal):
-                await holding.hand_over(lambda arrays, note, other=other: self._ask_heir(other, arrays, note))
-                return other.name
-        return None
-
-    async def _ask_heir(self, heir: Peer, arrays: Sequence[Any], note: Mapping[str, Any]) -> None:
-        await self._asking.ask(heir, "inherit", *arrays, **note)
-
     def _let_go(self) -> None:
         if self.holding:
             self.holding.give_up("its peer holds it no longer")
-        self.holding = None
+        self._topics.holding = None
 
-    def _answer_questions(self) -> None:
-        """Answer what peers are asked; how large a question may be depends on what is held."""
-        holding = self.holding
-        arrays = holding.most_bytes if holding else 0
-        sums = holding.stage.sums.nbytes if holding else 0
-        trainer, conductor, peer = self._admission.trainer, self._admission.conductor, self._admission.peer
-        topics: dict[str, tuple[Callable[[Holding], Handler], Admit, int, int]] = {
-            "forward": (lambda held: held.forward, trainer, arrays, MOST_PASSES),
-            "backward": (lambda held: held.backward, trainer, 2 * arrays, MOST_PASSES),
-            "prepare": (lambda held: held.prepare, conductor, 0, MOST_ROUNDS),
-            "resume": (lambda held: held.resume, conductor, 0, MOST_ROUNDS),
-            "reduce": (lambda held: held.reduce, conductor, 0, MOST_ROUNDS),
-            "piece": (lambda held: held.piece, peer, PIECE_BYTES, 2 * UNDER_WAY),
-            "inherit": (lambda held: held.inherit, peer, sums + 16 * self._rules.batch, 1),
-            "manifest": (lambda held: held.manifest, peer, 0, MOST_ROUNDS),
-            "chunk": (lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
-            "total": (lambda held: held.donor.total, peer, 0, MOST_ROUNDS),
-        }
-        for topic, (method, admit, most_bytes, most_waiting) in topics.items():
-            self._endpoint.answer(topic, self._for_us(method, admit), most_bytes, most_waiting)
-        self._endpoint.answer("announce", self._announce, 0, MOST_ROUNDS)
-        self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
+    def _told(self) -> Mapping[str, Any]:
+        return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed}
 
-    def _for_us(self, method: Callable[[Holding], Handler], admit: Admit) -> Handler:
-        async def answer(question: Question) -> Answer:
-            self._check_meant(question)
-            await admit(question, self.holding.index)
-            self._check_meant(question)
-            return await method(self.holding)(question)
-
-        return answer
-
-    def _check_meant(self, question: Question) -> None:
-        if field(question.note, "to") != self._incarnation:
-            raise Refusal("stale", incarnation=self._incarnation)
-        if self.holding is None:
-            raise Refusal("behind")
-
-    async def _status(self, question: Question) -> Answer:
-        """What this peer does, for whoever looks on."""
-        holding, endpoint = self.holding, self._endpoint
-        held = {} if holding is None else {"step": holding.step, "counted": len(holding.counted), **holding.load.told()}
-        done = {"forwards": 0, "backwards": 0} if holding is None else holding.done
-        traffic = {
-            "sent": endpoint.bytes_sent,
-            "received": endpoint.bytes_received,
-            "rejected": dict(endpoint.rejected),
-            "refused": dict(endpoint.refused),
-        }
-        return Answer(note={**held, **done, **traffic, "cut_off": self._roster.cut_off, "unsaved": self._saving.failed})
-
-    async def _announce(self, question: Question) -> Answer:
+    def _announce_again(self) -> None:
         """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""
-        await self._admission.trainer(question, 0)
         self._asked_to_announce = True
         self._roster.look_again()
-        return Answer()

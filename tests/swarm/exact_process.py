@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
-from pipelined.swarm import donor, holding, trainer
+from pipelined.swarm import averaging, donor, holding, load, passes, rounds, trainer
 from pipelined.swarm.directory import open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
@@ -30,13 +30,13 @@ RULES = Rules(
 SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
 
 PHASES = {
-    "forward": (holding.Holding, "forward"),
-    "backward": (holding.Holding, "backward"),
-    "acknowledged": (holding.Load, "_change"),  # every other one is at the end of some work, before its answer leaves
-    "prepare": (holding.Holding, "prepare"),
-    "reduce": (holding.Holding, "reduce"),
-    "piece": (holding.Round, "take"),
-    "summed": (holding, "digest_of"),
+    "forward": (passes.Passes, "forward"),
+    "backward": (passes.Passes, "backward"),
+    "acknowledged": (load.Load, "_change"),  # every other one is at the end of some work, before its answer leaves
+    "prepare": (rounds.Rounds, "prepare"),
+    "reduce": (rounds.Rounds, "reduce"),
+    "piece": (averaging.Round, "take"),
+    "summed": (rounds, "digest_of"),
     "commit": (holding.Holding, "follow"),
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),

@@ -8,6 +8,7 @@ import pytest
 from pipelined.clock import run_virtual
 from pipelined.swarm import averaging
 from pipelined.swarm.averaging import TOPIC, Round
+from pipelined.swarm.coding import Coding
 from pipelined.swarm.records import Peer, Phase
 from transports.endpoints import Refusal
 from transports.endpoints.virtual import VirtualNetwork, address_of
@@ -32,7 +33,7 @@ class Members:
         self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
         self.kept = [sums.copy() for sums in self.sums]
         self.rounds = [
-            Round(end, NAME, members, at, sums, codec)
+            Round(end, NAME, members, at, sums, Coding(codec, threads=False))
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0

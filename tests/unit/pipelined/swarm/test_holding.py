@@ -57,12 +57,12 @@ async def cancelled_after(seconds, work):
 def test_a_conductor_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
     async def live():
         holding = held()
-        await holding.backward(microbatch(0))
-        await holding.prepare(asked("prepare", step=0, round=[1, 1]))
-        busy = asyncio.ensure_future(holding.backward(microbatch(1, count=False)))
+        await holding.passes.backward(microbatch(0))
+        await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+        busy = asyncio.ensure_future(holding.passes.backward(microbatch(1, count=False)))
         await asyncio.sleep(0)
         question = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
-        await cancelled_after(0.5, getattr(holding, topic)(question))
+        await cancelled_after(0.5, getattr(holding.rounds, topic)(question))
         await busy
         assert is_what_it_says(holding)
 
@@ -72,12 +72,12 @@ def test_a_conductor_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(top
 def test_what_is_asked_while_a_life_ends_is_not_counted():
     async def live():
         holding = held()
-        await holding.backward(microbatch(0))
-        busy = asyncio.ensure_future(holding.backward(microbatch(1)))
+        await holding.passes.backward(microbatch(0))
+        busy = asyncio.ensure_future(holding.passes.backward(microbatch(1)))
         await asyncio.sleep(0)
         ending = asyncio.ensure_future(holding.start_afresh())
         await asyncio.sleep(0)
-        late = asyncio.ensure_future(holding.backward(microbatch(2)))
+        late = asyncio.ensure_future(holding.passes.backward(microbatch(2)))
         await ending
         holding.give_up("moved")
         await asyncio.gather(busy, late, return_exceptions=True)
@@ -89,7 +89,7 @@ def test_what_is_asked_while_a_life_ends_is_not_counted():
 def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
     async def live():
         holding = held()
-        waiting = asyncio.ensure_future(holding.backward(microbatch(1)))
+        waiting = asyncio.ensure_future(holding.passes.backward(microbatch(1)))
         await asyncio.sleep(0)
         holding.give_up("moved")
         with pytest.raises(Refusal, match="left"):
@@ -102,12 +102,12 @@ def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
 def test_a_peer_counts_again_after_any_round_that_came_before():
     async def live():
         holding = held()
-        await holding.prepare(asked("prepare", step=0, round=[1, 1]))
-        assert not (await holding.backward(microbatch(0))).note["counted"]
-        await holding.resume(asked("resume", step=0, round=[2, 1], keep=True))
-        assert (await holding.backward(microbatch(0))).note["counted"]
+        await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+        assert not (await holding.passes.backward(microbatch(0))).note["counted"]
+        await holding.rounds.resume(asked("resume", step=0, round=[2, 1], keep=True))
+        assert (await holding.passes.backward(microbatch(0))).note["counted"]
         with pytest.raises(Refusal, match="stale"):
-            await holding.resume(asked("resume", step=0, round=[1, 2], keep=False))
+            await holding.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
         assert holding.counted == {0} and is_what_it_says(holding)
 
     run_virtual(live())

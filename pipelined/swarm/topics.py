@@ -1,0 +1,118 @@
+"""What a peer can be asked, by whom, and how much a question may bring: one table, and the door before it.
+
+The one rule: nothing is answered that was not meant for this life of the peer, from who may not ask it, or larger than
+what is held can need. Knows topics; it must not know what is done with any.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from pipelined.swarm.admission import Admission
+from pipelined.swarm.averaging import PIECE_BYTES, UNDER_WAY
+from pipelined.swarm.holding import Holding
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.notes import field
+from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
+
+MOST_PASSES, MOST_ROUNDS = 256, 16
+"""Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
+Admit = Callable[[Question, int], Awaitable[None]]
+"""Refuses who may not ask this; see `Admission`."""
+
+
+class Topic(NamedTuple):
+    """One kind of question.
+
+    Args:
+        method: of what is held, that answers it.
+        admit: lets in who may ask.
+        most_bytes: that it may bring.
+        most_waiting: of one asker, at once.
+    """
+
+    method: Callable[[Holding], Handler]
+    admit: Admit
+    most_bytes: int
+    most_waiting: int
+
+
+class Topics:
+    """Answers for one peer, whatever it holds at the time.
+
+    Args:
+        announce: called when a trainer that banned this peer would have it back.
+        told: facts for the status that are not of what is held.
+
+    Attributes:
+        holding: what is held; None: nothing, and whoever asks is refused.
+        incarnation: the peer's; who means another is refused.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, roster: Roster, announce: Callable[[], None], told: Callable[[], Mapping[str, Any]]
+    ):
+        self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(roster), announce, told
+        self.holding: Holding | None = None
+        self.incarnation = 0
+
+    def open(self, batch: int) -> None:
+        """Answer from now on; how large a question may be follows from what is held now.
+
+        Args:
+            batch: microbatches of a step.
+        """
+        for name, topic in self._table(batch).items():
+            self._endpoint.answer(name, self._for_us(topic), topic.most_bytes, topic.most_waiting)
+        self._endpoint.answer("announce", self._announce, 0, MOST_ROUNDS)
+        self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
+
+    def _table(self, batch: int) -> Mapping[str, Topic]:
+        arrays = self.holding.passes.most_bytes if self.holding else 0
+        sums = self.holding.stage.sums.nbytes if self.holding else 0
+        trainer, conductor, peer = self._admission.trainer, self._admission.conductor, self._admission.peer
+        return {
+            "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
+            "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
+            "evaluate": Topic(lambda held: held.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
+            "prepare": Topic(lambda held: held.rounds.prepare, conductor, 0, MOST_ROUNDS),
+            "resume": Topic(lambda held: held.rounds.resume, conductor, 0, MOST_ROUNDS),
+            "reduce": Topic(lambda held: held.rounds.reduce, conductor, 0, MOST_ROUNDS),
+            "piece": Topic(lambda held: held.rounds.piece, peer, PIECE_BYTES, 2 * UNDER_WAY),
+            "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
+            "manifest": Topic(lambda held: held.manifest, peer, 0, MOST_ROUNDS),
+            "chunk": Topic(lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
+            "total": Topic(lambda held: held.donor.total, peer, 0, MOST_ROUNDS),
+        }
+
+    def _for_us(self, topic: Topic) -> Handler:
+        async def answer(question: Question) -> Answer:
+            self._check_meant(question)
+            await topic.admit(question, self.holding.index)
+            self._check_meant(question)
+            return await topic.method(self.holding)(question)
+
+        return answer
+
+    def _check_meant(self, question: Question) -> None:
+        if field(question.note, "to") != self.incarnation:
+            raise Refusal("stale", incarnation=self.incarnation)
+        if self.holding is None:
+            raise Refusal("behind")
+
+    async def _announce(self, question: Question) -> Answer:
+        await self._admission.trainer(question, 0)
+        self._announced()
+        return Answer()
+
+    async def _status(self, question: Question) -> Answer:
+        """What this peer does, for whoever looks on."""
+        held, endpoint = self.holding, self._endpoint
+        holds = {} if held is None else {"step": held.step, "counted": len(held.counted), **held.load.told()}
+        done = {"forwards": 0, "backwards": 0} if held is None else held.passes.done
+        traffic = {
+            "sent": endpoint.bytes_sent,
+            "received": endpoint.bytes_received,
+            "rejected": dict(endpoint.rejected),
+            "refused": dict(endpoint.refused),
+        }
+        return Answer(note={**holds, **done, **traffic, **self._told()})
