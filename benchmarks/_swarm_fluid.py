@@ -1,20 +1,24 @@
 """A swarm whose throughput is a fluid: every stage passes on what its peers can do, and the smallest decides.
 
-Everything is played on the virtual clock: peers come and die by a trace, hold leases as in the directory and renew
-them, publish their loads, and are moved by the real rebalancer. The rule: whoever decides knows what the membership
-says, in which a dead peer lives until its lease runs out. No microbatch is played.
+Everything is played on the virtual clock: peers come and die by a trace, hold leases of the real directory and say in
+it what they are, publish their loads, and are moved by the real rebalancer. The rule: whoever decides knows what the
+real roster says, in which a dead peer lives until its lease runs out. No microbatch is played.
 """
 
 import asyncio
+import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from benchmarks._swarm_account import HOUR, Account
+from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.swarm.directory.leases import Leases
-from pipelined.swarm.rebalance import moves, pause, place
-
-HOUR = 3600.0
+from pipelined.nursery import Nursery
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.rebalance import Move, moves, pause, place
+from pipelined.swarm.records import PEERS, Peer, Phase
+from pipelined.swarm.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -34,30 +38,6 @@ class Policy:
     lease: float = 60.0
 
 
-@dataclass
-class Account:
-    """What was done, and what peers/stages at every moment would have done, in peer-seconds; by hour."""
-
-    done: list[float] = field(default_factory=list)
-    best: list[float] = field(default_factory=list)
-    moves: int = 0
-
-    def add(self, start: float, end: float, rate: float, best: float) -> None:
-        """Both rates held from start to end."""
-        while start < end:
-            hour = int(start // HOUR)
-            until = min(end, (hour + 1) * HOUR)
-            self.done += [0.0] * (hour + 1 - len(self.done))
-            self.best += [0.0] * (hour + 1 - len(self.best))
-            self.done[hour] += rate * (until - start)
-            self.best[hour] += best * (until - start)
-            start = until
-
-    def percent(self, hours: slice = slice(None)) -> float:
-        """Of the optimum, over these hours."""
-        return 100 * sum(self.done[hours]) / sum(self.best[hours])
-
-
 def play(trace: Trace, stages: int, policy: Policy, seed: int) -> Account:
     """Play a trace to its end.
 
@@ -68,22 +48,27 @@ def play(trace: Trace, stages: int, policy: Policy, seed: int) -> Account:
 
 
 class _Swarm:
+    """What is so (who lives, and serves) beside what the roster says of it."""
+
     def __init__(self, trace: Trace, stages: int, policy: Policy, seed: int):
         self._trace, self._policy, self._seed = trace, policy, seed
         self._draw, self._clock = random.Random(f"stages {seed}"), VirtualClock()
+        self._directory = DirectDirectory(self._clock)
+        self._roster = Roster(self._directory, self._clock)
+        self._alive: list[dict[str, Standing]] = [{} for _ in range(stages)]
         self._serving: list[dict[str, None]] = [{} for _ in range(stages)]
-        self._alive: dict[str, int] = {}
-        self._known: list[dict[str, float | None]] = [{} for _ in range(stages)]
-        self._leases, self._names, self._numbers = Leases(), dict[int, str](), dict[str, int]()
-        self._account, self._since = Account(), 0.0
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._told: dict[str, float | None] = {}
+        self._account, self._since, self._came = Account(), 0.0, 0
 
     async def run(self) -> Account:
         for number in range(self._trace.peers):
-            self._join(number % len(self._serving), fetch=0.0)
-        async with asyncio.TaskGroup() as tasks:
-            rebalancing = tasks.create_task(self._rebalance())
+            await self._join(number % len(self._alive))
+        async with Nursery() as self._tasks:
+            beside = [self._tasks.create_task(self._roster.follow()), self._tasks.create_task(self._rebalance())]
             await self._play_trace()
-            rebalancing.cancel()
+            for task in (*beside, *self._fetching.values()):
+                task.cancel()
         return self._account
 
     async def _play_trace(self) -> None:
@@ -91,84 +76,93 @@ class _Swarm:
             await self._clock.sleep(change.moment - self._clock.now())
             self._settle()
             for _ in range(abs(change.peers)):
-                self._come() if change.peers > 0 else self._strike()
+                await self._come() if change.peers > 0 else self._strike()
         await self._clock.sleep(self._trace.seconds - self._clock.now())
         self._settle()
 
-    def _renewed(self) -> float:
-        """When those that live now last renewed their leases: all do so at the same moments."""
-        every = self._policy.lease / 3
-        return self._clock.now() // every * every
-
-    def _look(self) -> None:
-        """Know who is there, and how loaded.
+    async def _look(self) -> list[dict[str, float | None]]:
+        """Who is there, and how loaded, by stage.
 
         Every peer that serves says how busy it is; what a dead one said last stands until its lease runs out.
         """
-        for name in self._alive:
-            self._leases.renew(self._numbers[name], self._renewed())
-        for lease in self._leases.run_out(self._clock.now()):
-            for known in self._known:
-                known.pop(self._names[lease], None)
         flow = min(map(len, self._serving))
-        for serving, known in zip(self._serving, self._known, strict=True):
-            known.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
+        for serving in self._serving:
+            self._told.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
+        self._directory.catch_up()
+        await self._roster.wait_for(lambda: self._roster.revision == self._directory.revision)
+        known: list[dict[str, float | None]] = [{} for _ in self._alive]
+        for name, peer in self._roster.peers.items():
+            known[peer.stage][name] = self._told[name] if peer.phase == Phase.SERVING else None
+        return known
 
     async def _rebalance(self) -> None:
-        turn = 0
-        while self._policy.period:
-            await self._clock.sleep(pause(self._policy.period, (self._seed, turn)))
-            self._look()
-            for move in moves(self._known):
-                self._carry_out(move.peer, move.source, move.target)
-            turn += 1
+        """Where nobody moves, somebody looks once an hour all the same: the leases of the dead end when one looks."""
+        for turn in itertools.count():
+            await self._clock.sleep(pause(self._policy.period or HOUR, (self._seed, turn)))
+            known = await self._look()
+            for move in moves(known) if self._policy.period else ():
+                await self._carry_out(move)
 
-    def _carry_out(self, name: str, source: int, target: int) -> None:
-        if name not in self._alive:
+    async def _carry_out(self, move: Move) -> None:
+        standing = self._alive[move.source].pop(move.peer, None)
+        if standing is None:
             return  # the order is given to one that is dead
         self._settle()
         self._account.moves += 1
-        del self._known[source][name]
-        del self._serving[source][name]
-        self._arrive(name, target, self._policy.fetch)
+        del self._serving[move.source][move.peer]
+        await self._begin_to_fetch(move.peer, standing, move.target)
 
-    def _come(self) -> None:
-        if self._policy.placed:
-            self._look()
-            self._join(place(self._known), self._policy.fetch)
+    async def _come(self) -> None:
+        stage = place(await self._look()) if self._policy.placed else self._draw.randrange(len(self._alive))
+        name, standing = await self._stand()
+        await self._begin_to_fetch(name, standing, stage)
+
+    async def _join(self, stage: int) -> None:
+        """Serve from the beginning."""
+        name, standing = await self._stand()
+        self._alive[stage][name] = standing
+        await self._serve(name, standing, stage)
+
+    async def _stand(self) -> tuple[str, Standing]:
+        self._came += 1
+        name, lease = f"peer-{self._came:05}", await self._directory.grant(self._policy.lease)
+        self._directory.keep(lease)
+        return name, Standing(self._directory, PEERS + name, lease)
+
+    async def _begin_to_fetch(self, name: str, standing: Standing, stage: int) -> None:
+        self._alive[stage][name] = standing
+        if self._policy.fetch:
+            await standing.put(_record(name, standing, stage, Phase.JOINING))
+            self._fetching[name] = self._tasks.create_task(self._fetch(name, standing, stage))
         else:
-            self._join(self._draw.randrange(len(self._serving)), self._policy.fetch)
+            await self._serve(name, standing, stage)
 
-    def _join(self, stage: int, fetch: float) -> None:
-        number = len(self._numbers) + 1
-        name = f"peer-{number:05}"
-        self._numbers[name], self._names[number] = number, name
-        self._leases.add(number, self._policy.lease)
-        self._leases.renew(number, self._renewed())
-        self._arrive(name, stage, fetch)
+    async def _fetch(self, name: str, standing: Standing, stage: int) -> None:
+        await self._clock.sleep(self._policy.fetch)
+        del self._fetching[name]
+        await self._serve(name, standing, stage)
 
-    def _arrive(self, name: str, stage: int, fetch: float) -> None:
-        self._alive[name], self._known[stage][name] = stage, None
-        if fetch:
-            self._clock.call_at(self._clock.now() + fetch, lambda: self._serve(name, stage))
-        else:
-            self._serve(name, stage)
-
-    def _serve(self, name: str, stage: int) -> None:
-        if self._alive.get(name) == stage:
-            self._settle()
-            self._serving[stage][name] = None
+    async def _serve(self, name: str, standing: Standing, stage: int) -> None:
+        self._settle()
+        self._serving[stage][name], self._told[name] = None, None
+        await standing.put(_record(name, standing, stage, Phase.SERVING))
 
     def _strike(self) -> None:
         """One peer dies: of a stage drawn uniformly among those that have any, as in the paper."""
-        stage = self._draw.choice([at for at in range(len(self._serving)) if at in self._alive.values()])
-        name = self._draw.choice([each for each, at in self._alive.items() if at == stage])
-        self._leases.renew(self._numbers[name], self._renewed())
-        del self._alive[name]
+        stage = self._draw.choice([at for at, alive in enumerate(self._alive) if alive])
+        name = self._draw.choice(list(self._alive[stage]))
+        self._directory.forsake(self._alive[stage].pop(name).lease)
         self._serving[stage].pop(name, None)
+        if name in self._fetching:
+            self._fetching.pop(name).cancel()
 
     def _settle(self) -> None:
         """Account for the time since something last changed."""
         now = self._clock.now()
-        self._account.add(self._since, now, min(map(len, self._serving)), len(self._alive) / len(self._serving))
+        alive = sum(map(len, self._alive))
+        self._account.add(self._since, now, min(map(len, self._serving)), alive / len(self._alive))
         self._since = now
+
+
+def _record(name: str, standing: Standing, stage: int, phase: Phase) -> Peer:
+    return Peer(name, f"virtual://{name}", standing.incarnation, stage, phase, "fluid")

@@ -25,7 +25,7 @@ class Trace:
         peers: at the beginning, and on average until half the time is over.
         last: peers at the end.
         hours: its length.
-        events: an hour, on average, coming at random. With 19 of 3 peers stages drift apart as far as the paper's do.
+        events: an hour, on average, coming at random; each is a burst.
         burst: peers an event, on average, geometrically distributed.
         spread: how many peers too many or too few make the next event's direction certain.
     """
@@ -33,7 +33,7 @@ class Trace:
     peers: int = 400
     last: int = 128
     hours: float = 32.0
-    events: float = 19.0
+    events: float = 30.0
     burst: float = 3.0
     spread: float = 40.0
 

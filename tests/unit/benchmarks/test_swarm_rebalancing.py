@@ -1,5 +1,6 @@
 """The trace is what it is said to be, the fluid adds up, and rebalancing keeps what would be lost without it."""
 
+import functools
 import json
 import sys
 from dataclasses import replace
@@ -7,11 +8,17 @@ from statistics import mean
 
 import pytest
 
-from benchmarks._swarm_fluid import Account, Policy, play
+from benchmarks._swarm_account import BINS, Account
+from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
-from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, main, row
+from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, Row, judged, main, row
 
-SMALL = Trace(peers=80, last=32, hours=8.0)
+SMALL = Trace(peers=80, last=32, hours=8.0, events=19.0)
+
+
+@functools.cache
+def played(policy, seed):
+    return play(SMALL, 4, policy, seed)
 
 
 def test_the_trace_is_steady_and_then_declines():
@@ -35,7 +42,7 @@ def test_an_account_splits_what_was_done_by_the_hour():
     account = Account()
     account.add(0.0, 1800.0, 4.0, 8.0)
     account.add(1800.0, 9000.0, 8.0, 8.0)
-    assert account.done == pytest.approx([6 * 3600, 8 * 3600, 4 * 3600])
+    assert account.done == pytest.approx([4 * 300] * 6 + [8 * 300] * 24) and len(account.best) == 2.5 * BINS
     assert [account.percent(hours) for hours in HOURS.values()] == pytest.approx([90, 75, 100])
 
 
@@ -48,42 +55,82 @@ def test_where_nobody_comes_or_goes_all_is_done_that_can_be(policy):
 def test_rebalancing_recovers_what_would_be_lost():
     """A seeded sample of the benchmark, at a quarter of its size."""
     last = {
-        name: mean(play(SMALL, 4, policy, seed).percent(slice(-2, None)) for seed in range(3))
+        name: mean(played(policy, seed).percent(slice(-2, None)) for seed in range(3))
         for name, policy in [("none", Policy(placed=False)), ("300", Policy(300.0, False)), ("60", Policy(60.0, False))]
     }
     assert last["none"] + 10 < last["300"] < last["60"] + 1 and last["60"] > 90
 
 
 def test_newcomers_that_are_placed_need_fewer_moves():
-    moved = {placed: play(SMALL, 4, Policy(60.0, placed), 1).moves for placed in (False, True)}
+    moved = {placed: played(Policy(60.0, placed), 1).moves for placed in (False, True)}
     assert 0 < moved[True] < moved[False]
 
 
 def test_a_run_is_the_same_each_time_and_another_for_another_seed():
-    one, again, other = (play(SMALL, 4, Policy(300.0), seed).done for seed in (1, 1, 2))
-    assert one == again != other
+    one, other = (played(Policy(60.0), seed).done for seed in (1, 2))
+    assert play(SMALL, 4, Policy(60.0), 1).done == one != other
 
 
 def test_a_peer_that_fetches_its_state_does_nothing_meanwhile():
-    at_once, late = (play(SMALL, 4, Policy(60.0, fetch=fetch), 1).percent() for fetch in (0.0, 900.0))
+    at_once, late = (played(Policy(60.0, fetch=fetch), 1).percent() for fetch in (0.0, 900.0))
     assert late < at_once
 
 
-def test_a_row_says_whether_the_paper_s_figures_were_kept():
-    done = row(replace(ARMS[2], paper=(0.0, 0.0, 0.0)), SMALL, 4, seeds=1)
-    assert not done.within and replace(done, paper=tuple(done.percent.values())).within
-    assert not replace(done, paper=None, seconds=61.0).within
+def test_a_dead_peer_is_believed_to_live_until_its_lease_runs_out():
+    """Among few peers with long leases the rebalancer counts on many who are gone, and does worse."""
+    short, long = (played(Policy(60.0, False, lease=lease), 1).percent() for lease in (60.0, 3600.0))
+    assert long < short
+
+
+def test_a_row_says_how_far_off_the_paper_it_is():
+    done = row(replace(ARMS[1], paper=(0.0, 0.0, 0.0)), 19.0, SMALL, seeds=1)
+    assert not done.within and done.cells_within == 0 and done.off == done.mean == done.median
+    near = replace(done, paper={name: value + 4 for name, value in done.mean.items()})
+    assert near.within and near.off == pytest.approx(dict.fromkeys(HOURS, -4.0))
+    assert not replace(near, seconds=61.0).within and replace(done, paper={}).within
+
+
+def test_cells_are_judged_by_the_trace_they_are_of():
+    figures = {"overall": 80.0, "first hour": 90.0, "last hour": 40.0}
+    good = Row(30.0, "x", figures, figures, figures, figures, 0, 2.5)
+    told = list(
+        judged([good, replace(good, events=10.0, paper={**figures, "last hour": 46.0}), replace(good, paper={})])
+    )
+    assert [line.split(":")[1].split(" cells")[0] for line in told[:2]] == [" 3 of 3", " 2 of 3"]
+    assert "2.5 s" in told[2]
 
 
 def test_a_smaller_trace_is_as_likely_to_strike_each_peer():
     options = Options(peers=100)
-    assert (options.trace.last, options.trace.events, options.trace.spread) == (32, Trace().events / 4, 10.0)
-    assert Options().trace == Trace()
+    assert (options.trace(20.0).last, options.trace(20.0).events, options.trace(20.0).spread) == (32, 5.0, 10.0)
+    assert Options().trace(30.0) == Trace()
+
+
+@pytest.mark.parametrize("wrong", ["--seeds=0", "--peers=3", "--events=0", "--figure --hours=2"])
+def test_what_cannot_be_played_is_refused(monkeypatch, capsys, wrong):
+    monkeypatch.setattr(sys, "argv", ["rebalancing", *wrong.split()])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2 and "give" in capsys.readouterr().err
+
+
+def told(monkeypatch, capsys, *flags):
+    monkeypatch.setattr(sys, "argv", ["rebalancing", *flags])
+    assert main() == 0
+    return capsys.readouterr().out
 
 
 def test_it_prints_one_json_object(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["rebalancing", "--seeds=2", "--peers=40", "--hours=2", "--json"])
-    assert main() == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["arm"] for each in told["rows"]] == [arm.name for arm in ARMS]
-    assert all(0 < each["percent"]["overall"] <= 100 for each in told["rows"])
+    flags = ["--seeds=2", "--peers=40", "--hours=2", "--events", "20", "30"]
+    found = json.loads(told(monkeypatch, capsys, *flags, "--json"))
+    assert [(each["events"], each["arm"]) for each in found["rows"]] == [
+        (n, arm.name) for n in (20, 30) for arm in ARMS
+    ]
+    assert all(0 < each["mean"]["overall"] <= 100 for each in found["rows"])
+
+
+def test_the_figure_ends_with_its_trends(monkeypatch, capsys):
+    flags = ["--figure", "--seeds=1", "--peers=16", "--hours=8"]
+    lines = told(monkeypatch, capsys, *flags).splitlines()
+    assert [line.split()[0] for line in lines[1:9]] == ["4", "4", "8", "8", "16", "16", "32", "32"]
+    assert {line.split()[0] for line in lines[9:]} <= {"yes", "NO"} and len(lines) == 14
