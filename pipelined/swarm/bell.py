@@ -1,6 +1,6 @@
 """A bell that all who wait hear at once. The rule: who begins to wait after it rang waits for the next ring.
 
-One waits from the call of `wait` on, not from the await: where a task is made of it, that begins a moment later, and what
+One waits from the call of `wait` on, not from the await: a task that is made of it begins a moment later, and what
 rings in between would be lost.
 """
 
