@@ -4,7 +4,7 @@ The rule: a banned peer returns when it has announced itself again, under anothe
 ban soon after the last doubles that time. Moments are arguments. Knows parties; must not know stages or choices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from transports.endpoints import Party
@@ -59,6 +59,18 @@ class Bans:
         if ban is None:
             return now
         return float("inf") if ban.incarnation == party.incarnation else max(now, ban.until)
+
+    def forget(self, members: Container[Party], now: float) -> None:
+        """Let go of bans that count no more: their time and as long again is up, and whom they keep away is no member.
+
+        Args:
+            members: whoever can be asked, under their present incarnations.
+        """
+        self._bans = {
+            address: ban
+            for address, ban in self._bans.items()
+            if now <= ban.until + ban.seconds or Party(address, ban.incarnation) in members
+        }
 
     def remaining(self, now: float) -> Mapping[str, float]:
         """Seconds that bans still last, by address; those that are up are left out."""

@@ -6,6 +6,7 @@ by a lease. A process cut off from the directory knows that it is (`cut_off`), g
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
@@ -50,7 +51,7 @@ class Roster:
             transaction; 0 where they are not.
         peers, trainers: by name.
         saved: what peers have on disk, by name.
-        announced: by name, the revision at which a peer last said what it is; 0 for one that is gone.
+        announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
         cut_off: the directory does not answer.
         strange: records that could not be read, by key: whoever wrote them is not what we are.
     """
@@ -64,7 +65,7 @@ class Roster:
         self.revision = 0
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.cut_off, self.strange = False, dict[str, str]()
-        self.announced = dict[str, int]()
+        self.announced = Counter[str]()
         self.saved = dict[str, Saved]()
         self._keys = set[str]()
         self._changed = Bell()
@@ -164,8 +165,11 @@ class Roster:
         elif key == PLACING:
             self.placing_revision = revision
         elif key.startswith(PEERS):
-            self.announced[key.removeprefix(PEERS)] = revision
-            self._place(self.peers, key.removeprefix(PEERS), _read(Peer, entry))
+            name = key.removeprefix(PEERS)
+            self.announced.pop(name, None)
+            if entry is not None:
+                self.announced[name] = revision
+            self._place(self.peers, name, _read(Peer, entry))
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
         elif key.startswith(SAVED):

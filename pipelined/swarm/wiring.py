@@ -26,7 +26,7 @@ class Wiring:
         backward: forwards that a backward counts for until one was measured.
         first_ban, most_ban: seconds of a peer's first ban, and of the longest.
 
-    Cost: a pick is O(log peers of the stage).
+    Cost: a pick is O(log peers of the stage), a ban O(peers); what is kept is of members and of recent bans alone.
     Source: SWARM, Appendix C, Algorithm 1. Not from there: newcomers at the minimum, forward and backward apart,
         estimates by the stage's median, incarnations, back-off.
     """
@@ -95,7 +95,9 @@ class Wiring:
         stage = self._stages.get(party.address)
         if stage is not None and self._lines[stage].members[party.address] != party:
             return now
-        return self._bans.ban(party, now)
+        until = self._bans.ban(party, now)
+        self._bans.forget({member for line in self._lines for member in line.members.values()}, now)
+        return until
 
     def returns(self, stage: int, now: float) -> float:
         """The first moment at which the stage has a peer to pick, if no news comes: `now`, later, or infinity."""

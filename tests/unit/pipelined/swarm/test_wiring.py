@@ -190,6 +190,16 @@ def test_several_failures_of_one_incarnation_are_one_ban():
     assert wiring.banned(0.5) == {"peer-0": 0.5} and wiring.banned(1.0) == {}
 
 
+def test_bans_of_peers_that_are_gone_are_forgotten():
+    wiring = wired([1.0])
+    for number in range(100):
+        party, now = Party(f"passing-{number}", 1), 10.0 * number
+        wiring.add(0, party)
+        wiring.ban(party, now)
+        wiring.remove(party)
+    assert len(wiring._bans._bans) < 5
+
+
 def test_what_an_old_incarnation_is_blamed_for_late_does_not_fall_on_the_new_one():
     wiring = wired([1.0])
     wiring.add(0, Party("peer-0", 2))
@@ -240,7 +250,7 @@ def test_a_stage_that_does_not_exist_is_refused():
 
 @given(st.data())
 def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
-    """A plain model beside it: who is a member of what, and which incarnation failed when."""
+    """A plain model beside it: who is a member of what, which incarnation failed when, and until when one knows."""
     wiring, members, banned, now = Wiring(2, seed=1), {}, {}, 0.0
     for _ in range(data.draw(st.integers(1, 40))):
         now += data.draw(st.sampled_from([0.0, 0.5, 5.0]))
@@ -257,7 +267,11 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
                     del members[address]
             case "ban":
                 if address not in members or members[address][1] == party:
-                    banned[address] = (party, wiring.ban(party, now))
+                    until = wiring.ban(party, now)
+                    if banned.get(address, (None, 0.0))[:2] != (party, until):
+                        banned[address] = (party, until, 2 * until - now)
+                    here = {party for _, party in members.values()}
+                    banned = {at: ban for at, ban in banned.items() if now <= ban[2] or ban[0] in here}
             case "observe":
                 wiring.observe(party, "backward", data.draw(st.floats(0, 10)))
             case "pick":
@@ -267,7 +281,7 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
                         for home, party in members.values()
                         if home == stage
                         and (party.address not in banned or banned[party.address][0] != party)
-                        and now >= banned.get(party.address, (None, 0.0))[1]
+                        and now >= banned.get(party.address, (None, 0.0, 0.0))[1]
                     }
                     chosen = wiring.pick(stage, "forward", now)
                     assert chosen in free if free else chosen is None
