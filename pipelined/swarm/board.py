@@ -31,14 +31,15 @@ class Board:
         stages: of the model.
         held_out: microbatches of validation data.
         pace: by which slots are late; None: none ever is.
+        over: no step is to be taken any more.
 
     Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way.
     """
 
-    def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None):
+    def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None, over: bool = False):
         self._pace = pace or Pace(lambda: 0.0, math.inf)
-        self._missing = [set(range(stages)) for _ in range(batch)]
-        self._incomplete = batch
+        self._missing = [set(range(0 if over else stages)) for _ in range(batch)]
+        self._incomplete = 0 if over else batch
         self._counted = [dict[int, str]() for _ in range(stages)]
         self._scores: list[Score | None] = [None] * held_out
         self._unscored = held_out

@@ -8,7 +8,9 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 """
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pipelined.clock import Clock
@@ -18,11 +20,12 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
 from pipelined.swarm.directory import Conflict, CutOff
+from pipelined.swarm.evaluating import Evaluating
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.moving import Moves, Moving
 from pipelined.swarm.notes import RoundName, field, read_done, told, whole
-from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark
+from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark, Record
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
 from pipelined.swarm.taking import Taking
@@ -47,6 +50,7 @@ class Leadership:
         name, address: of the trainer.
         moves: decides who changes stage, once in `rules.rebalance_s`.
         back: knows when all must go back to what was saved.
+        steps: after so many the run is over; None: never.
     """
 
     def __init__(
@@ -59,12 +63,14 @@ class Leadership:
         clock: Clock,
         moves: Moves,
         back: GoingBack,
+        steps: int | None = None,
     ):
         self._back, self._revision = back, 0
         self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
         self._board: Board | None = None
         self._term = self._attempts = 0
         self._changed = Bell()
+        self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
         self._taking = Taking(roster, asking, rules, clock, Moving(moves, rules.rebalance_s, clock), self._changed)
 
     @property
@@ -125,7 +131,7 @@ class Leadership:
                     "revision": self._revision,
                 }
                 return Answer(note=note)
-            await self._changed.wait()
+            await self._news(self._board.late_in())
 
     def _take_down(self, slot: str, note: Mapping[str, Any]) -> None:
         if self._board is None:
@@ -150,7 +156,7 @@ class Leadership:
         while True:
             head, revision = self._roster.head, self._roster.head_revision
             self._step, self._lineage, self._revision = head.step, head.lineage, revision
-            self._board = Board(self._rules.batch, self._rules.stages)
+            self._board = self._evaluating.board(head)
             self._changed.ring()
             after = await self._while_leading(self._led(head, begun))
             await self._decide(after, revision)
@@ -174,7 +180,8 @@ class Leadership:
         """The step taken, while the board is kept true to who is there; or, if that cannot be, where all go back to."""
         async with Nursery() as tasks:
             watching = tasks.create_task(self._watch())
-            taking = self._taking.take(head, self._board, begun, self._next_name)
+            step = lambda: self._taking.take(head, self._board, begun, self._next_name)  # noqa: E731
+            taking = self._evaluating.beside(step, head, self._board, self._write)
             ways = [tasks.create_task(taking), tasks.create_task(self._back.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for task in (watching, *ways):
@@ -200,11 +207,19 @@ class Leadership:
             trainers, peers = list(roster.trainers.values()), list(roster.peers.values())
             await roster.next_change()
             gone = {each.name for each in trainers if not roster.is_here(each)}
-            self._board.give_back(lambda slot, gone=gone: slot.rpartition("/")[0] in gone)
+            left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
+            self._board.give_back(left)
+            self._evaluating.pace.forget(left)
             for peer in peers:
                 if not roster.is_here(peer):
                     self._board.forget(peer.name, peer.heir)
             self._changed.ring()
+
+    async def _news(self, seconds: float) -> None:
+        """Wait until the board has changed, so many seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                await self._changed.wait()
 
     async def _decide(self, head: Head, revision: int) -> None:
         """Move the head, and wait until this process sees it.
@@ -212,16 +227,24 @@ class Leadership:
         Raises:
             Deposed: it was moved by another, or somebody else leads.
         """
-        directory, roster = self._roster.directory, self._roster
+        await self._write(HEAD, head, revision)
+        roster = self._roster
+        await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
+
+    async def _write(self, key: str, record: Record, revision: int) -> None:
+        """Write what only who leads may, under a key that is at this revision.
+
+        Raises:
+            Deposed: it was written by another, or somebody else leads.
+        """
         while True:
             try:
-                await directory.transact({HEAD: revision, CONDUCTOR: self._term}, {HEAD: head.pack()})
-                break
+                await self._roster.directory.transact({key: revision, CONDUCTOR: self._term}, {key: record.pack()})
+                return
             except Conflict as error:
-                found = error.found.get(HEAD)
-                if found is None or found.value != head.pack():
+                found = error.found.get(key)
+                if found is None or found.value != record.pack():
                     raise Deposed from error
-                break  # it had happened before the directory was cut off
+                return  # it had happened before the directory was cut off
             except CutOff:
                 await self._clock.sleep(RETRY_S)
-        await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)

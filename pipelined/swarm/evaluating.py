@@ -25,16 +25,19 @@ class Evaluating:
     Args:
         steps: after so many the run is over; None: never.
         changed: rung whenever a board has changed.
+
+    Attributes:
+        pace: of the slots, over all steps.
     """
 
     def __init__(self, roster: Roster, rules: Rules, clock: Clock, steps: int | None, changed: Bell):
         self._roster, self._rules, self._steps, self._changed = roster, rules, steps, changed
-        self._pace = Pace(clock.now, rules.lease_s)
+        self.pace = Pace(clock.now, rules.lease_s)
 
     def board(self, head: Head) -> Board:
         """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
-        batch = 0 if self._over(head) else self._rules.batch
-        return Board(batch, self._rules.stages, self._rules.eval_batch if self.due(head) else 0, self._pace)
+        rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
+        return Board(rules.batch, rules.stages, held_out, self.pace, self._over(head))
 
     def due(self, head: Head) -> bool:
         """Whether the parameters where the swarm stands are still to be evaluated."""

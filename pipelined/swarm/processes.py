@@ -12,6 +12,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import Leadership, OtherModel
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
+from pipelined.swarm.evaluating import due
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.moving import Moves
@@ -94,7 +95,7 @@ class TrainerProcess:
         asking = Asking(endpoint, self.roster)
         back = GoingBack(self.roster, rules.stages, rules.lease_s, clock, resume)
         self.leadership = Leadership(
-            name, endpoint.address, self.roster, asking, rules, clock, balance or _balance, back
+            name, endpoint.address, self.roster, asking, rules, clock, balance or _balance, back, steps
         )
         wiring = Wiring(rules.stages, seed=name)
         self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots, rules.lease_s)
@@ -109,6 +110,14 @@ class TrainerProcess:
         self._endpoint.answer("status", self._status)
         await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
 
+    def is_to_evaluate(self, head: records.Head | None = None) -> bool:
+        """Whether the parameters of a head are still to be measured on validation data.
+
+        Args:
+            head: None: the one that stands.
+        """
+        return due(head or self.roster.head, self.roster.evaluated, self._rules, self._steps)
+
     async def _status(self, question: Question) -> Answer:
         leading = {"leads": self.leadership.left is not None, "left": self.leadership.left}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
@@ -119,7 +128,7 @@ class TrainerProcess:
         await roster.wait_for(lambda: roster.head is not None)
         if roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, roster.head.model)
-        await roster.wait_for(lambda: last is not None and roster.head is not None and roster.head.step >= last)
+        await roster.wait_for(lambda: last is not None and roster.head.step >= last and not self.is_to_evaluate())
 
     async def _live(self) -> None:
         key, seconds = records.TRAINERS + self.name, self._rules.lease_s

@@ -163,14 +163,15 @@ def test_validation_data_is_given_behind_the_batch_and_comes_to_one_mean():
 
 
 def test_validation_data_without_a_score_is_given_again():
-    board = Board(0, 1, held_out=1)
+    board = Board(2, 1, held_out=1, over=True)
+    assert board.complete
     for told in (None, Score(1.0, 0)):
         board.take("slot")
-        board.done("slot", 0, {0: "p0"}, told)
+        board.done("slot", 2, {0: "p0"}, told)
         assert not board.scored
     board.take("slot")
     board.give_back(lambda slot: True)
-    assert board.take("other") == Assignment(0, ())
+    assert board.take("other") == Assignment(2, ())
 
 
 def test_lost_peers_and_ledgers_change_no_score():
