@@ -51,6 +51,8 @@ class Subject:
     """Tokens a sequence."""
     steps: int = 200
     """Steps to train."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates only at the end."""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """How parameters are updated."""
     lr: float = 4e-3
@@ -78,6 +80,7 @@ class Subject:
         for name in ("stages", "microbatch", "batch", "seq", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
+        _refuse_negative("--eval-every", self.eval_every)
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
@@ -92,12 +95,14 @@ class Told:
 
     Args:
         vocabulary: symbols of the model: the tokenizer's, or more.
-        text: digest of tokenizer and training text.
+        text: digest of tokenizer and text.
+        held_out: microbatches of validation data.
     """
 
     subject: Subject
     vocabulary: int
     text: str
+    held_out: int
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()
@@ -111,7 +116,9 @@ class Told:
         """
         try:
             told = json.loads(data)
-            return cls(_read_subject(told["subject"]), int(told["vocabulary"]), str(told["text"]))
+            return cls(
+                _read_subject(told["subject"]), int(told["vocabulary"]), str(told["text"]), int(told["held_out"])
+            )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UsageError(
                 f"the directory has no training that this release knows ({error}); use one release"

@@ -10,7 +10,18 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelined.swarm.directory import Directory
-from pipelined.swarm.records import CONDUCTOR, HEAD, PEERS, TRAINERS, Conductor, Head, Peer, Trainer
+from pipelined.swarm.records import (
+    CONDUCTOR,
+    EVALUATED,
+    HEAD,
+    PEERS,
+    TRAINERS,
+    Conductor,
+    Evaluated,
+    Head,
+    Peer,
+    Trainer,
+)
 from transports.endpoints import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0
@@ -20,19 +31,22 @@ Look = dict[str, Any]
 
 
 async def look(endpoint: Endpoint, directory: Directory) -> Look:
-    """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `waits_for`.
+    """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `waits_for`; `eval_loss` of
+    validation data, as it was last, after `eval_step` steps.
 
     Raises:
         CutOff: the directory gives no answer.
     """
     entries = (await directory.read()).entries
     head = Head.unpack(entries[HEAD].value) if HEAD in entries else None
+    evaluated = Evaluated.unpack(entries[EVALUATED].value) if EVALUATED in entries else None
     leader = Conductor.unpack(entries[CONDUCTOR].value).name if CONDUCTOR in entries else None
     peers = [Peer.unpack(entry.value) for key, entry in sorted(entries.items()) if key.startswith(PEERS)]
     trainers = [Trainer.unpack(entry.value) for key, entry in sorted(entries.items()) if key.startswith(TRAINERS)]
     said = await asyncio.gather(*(_ask(endpoint, each.address) for each in [*peers, *trainers]))
     seen = [{**asdict(each), **told} for each, told in zip([*peers, *trainers], said, strict=True)]
-    return _told(head, leader, seen[: len(peers)], seen[len(peers) :])
+    scored = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
+    return {**_told(head, leader, seen[: len(peers)], seen[len(peers) :]), **scored}
 
 
 def _told(head: Head | None, leader: str | None, peers: list[Look], trainers: list[Look]) -> Look:

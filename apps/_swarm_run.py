@@ -14,7 +14,7 @@ from typing import Any
 
 from apps._swarm_config import Coordinator, Place, Serve, Told, Train, differences
 from apps._swarm_data import feed_of
-from apps._swarm_metrics import follow_steps
+from apps._swarm_metrics import StepLog
 from apps._text import read_text
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -67,7 +67,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     subject = flags.subject
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    mine = Told(subject, text.tokenizer.vocab_size, text.digest)
+    mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     async with entered(flags.place) as (endpoint, directory):
         from apps._swarm_subject import rules_of, training_of
 
@@ -87,9 +87,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         )
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
-            telling = tasks.create_task(
-                follow_steps(process.roster, training.recipe.rate, subject.batch * subject.seq, flags.metrics, say)
-            )
+            rate, tokens = training.recipe.rate, subject.batch * subject.seq
+            log = StepLog(process.roster, process.is_to_evaluate, rate, tokens, flags.metrics, say)
+            telling = tasks.create_task(log.follow())
             await until_asked(process.run())
             telling.cancel()
 

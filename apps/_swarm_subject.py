@@ -71,6 +71,8 @@ def rules_of(told: Told, training: Training) -> Rules:
         rebalance_s=subject.rebalance,
         codec=_codec(subject.compress),
         sums_codec=_codec(subject.compress_sums),
+        eval_every=subject.eval_every,
+        eval_batch=told.held_out,
     )
 
 

@@ -35,6 +35,8 @@ def _where(look: Look) -> str:
     if look["step"] is None:
         return f"no step yet{waits}"
     loss = f", loss {look['loss']:.4f}, norm {look['norm']:.3f}" if look["step"] else ""
+    if look["eval_loss"] is not None:
+        loss += f", eval {look['eval_loss']:.4f} at step {look['eval_step']}"
     return f"step {look['step']}{loss}, led by {look['conductor'] or 'nobody'}{waits}"
 
 

@@ -93,7 +93,7 @@ def metrics(look: Look) -> str:
 
 
 def _metrics(look: Look) -> Iterator[str]:
-    for name in ("step", "loss", "norm"):
+    for name in ("step", "loss", "norm", "eval_loss", "eval_step"):
         if look[name] is not None:
             yield f"# TYPE swarm_{name} gauge"
             yield f"swarm_{name} {look[name]}"

@@ -39,10 +39,11 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """The blake2b of the tokenizer and the training ids: who has another one finds other sequences."""
+        """The blake2b of the tokenizer and all ids: who has another one finds other sequences."""
         hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
-        hasher.update(self.train.dtype.name.encode())
-        hasher.update(np.ascontiguousarray(self.train))
+        for ids in (self.train, self.validation):
+            hasher.update(f"{ids.dtype.name} {len(ids)}".encode())
+            hasher.update(np.ascontiguousarray(ids))
         return hasher.hexdigest()
 
 

@@ -8,7 +8,7 @@ from apps._swarm_config import Local, Place, Subject, Told, differences
 from apps.swarm import main
 from pipelined.errors import UsageError
 
-TOLD = Told(Subject(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32)
+TOLD = Told(Subject(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
 
 
 def test_what_is_trained_comes_back_as_it_was_kept():
@@ -32,7 +32,7 @@ def test_what_is_no_subject_is_refused(data):
 
 
 def test_differences_name_both_sides():
-    theirs = Told(Subject(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32)
+    theirs = Told(Subject(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32, 7)
     assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
 
 

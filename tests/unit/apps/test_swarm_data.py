@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apps._batches import Batches
+from apps._batches import Batches, validation_windows
 from apps._swarm_data import feed_of
 from apps._text import read_text
 from pipelined.errors import UsageError
@@ -45,10 +45,29 @@ def test_another_seed_finds_other_sequences(path: Path):
     assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("which", [Microbatch(0, 4), Microbatch(0, -1), Microbatch(-1, 0)])
+@pytest.mark.parametrize("which", [Microbatch(0, 4 + 11), Microbatch(0, -1), Microbatch(-1, 0), Microbatch(-1, 4)])
 def test_a_microbatch_that_is_none_is_refused(path: Path, which: Microbatch):
     with pytest.raises(ValueError, match=rf"step: {which.step}, index: {which.index}, microbatches: 4"):
         feed_of(read_text([path], "bytes"), 2, 8, 4, seed=3)(which)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+def test_validation_data_is_every_window_once_whatever_the_step(path: Path, rows: int):
+    text = read_text([path], "bytes")
+    feed = feed_of(text, rows, 8, 4, seed=3)
+    told = [feed(Microbatch(step, 4 + number)) for number, step in enumerate(range(9, 9 + feed.held_out))]
+    labels = np.concatenate([labels for _, (labels,) in told])
+    inputs = np.concatenate([inputs[: len(labels)] for (inputs,), (labels,) in told])
+    windows = validation_windows(text.validation, 8)
+    assert np.array_equal(inputs, windows[0]) and np.array_equal(labels, windows[1])
+    for (inputs,), (labels,) in told:
+        assert (inputs.dtype, labels.dtype, inputs.shape) == (np.int64, np.int64, (rows, 8))
+        assert np.array_equal(inputs[len(labels) :], np.repeat(inputs[:1], rows - len(labels), axis=0))
+
+
+def test_text_without_one_window_of_validation_data_is_refused(path: Path):
+    with pytest.raises(UsageError, match="too little validation text"):
+        feed_of(read_text([path], "bytes"), 1, 300, 1, seed=3)
 
 
 def test_too_little_text_is_refused(path: Path):
@@ -56,11 +75,12 @@ def test_too_little_text_is_refused(path: Path):
         feed_of(read_text([path], "bytes"), 64, 64, 4, seed=3)
 
 
-def test_a_texts_digest_is_of_tokenizer_and_training_ids(path: Path):
+@pytest.mark.parametrize("line", ["line 7\n", "line 399\n"])
+def test_a_texts_digest_is_of_tokenizer_and_all_ids(path: Path, line: str):
     digest = read_text([path], "bytes").digest
     assert read_text([path], "bytes").digest == digest
     assert read_text([path], "bpe:300").digest != digest
-    path.write_text(path.read_text().replace("line 7\n", "line 8\n"))
+    path.write_text(path.read_text().replace(line, line.replace("line", "LINE")))
     assert read_text([path], "bytes").digest != digest
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from apps._swarm_table import table
-from apps._swarm_web import Web, as_json, metrics
+from apps._swarm_web import Web, as_json, metrics, page
 
 PEER = {
     "name": 'a"b',
@@ -32,6 +32,8 @@ LOOK = {
     "step": 3,
     "loss": 1.5,
     "norm": 0.25,
+    "eval_loss": 1.25,
+    "eval_step": 2,
     "conductor": "t",
     "stages": 2,
     "peers": [PEER],
@@ -42,11 +44,17 @@ LOOK = {
 
 def test_prometheus_reads_each_number_once():
     lines = metrics(LOOK).splitlines()
-    assert "swarm_loss 1.5" in lines
+    assert "swarm_loss 1.5" in lines and "swarm_eval_loss 1.25" in lines and "swarm_eval_step 2" in lines
     assert r'swarm_peer_forwards{peer="a\"b",stage="1"} 10' in lines
     assert r'swarm_peer_rejected{peer="a\"b",reason="not a frame"} 2' in lines
     assert r'swarm_peer_refused{peer="a\"b",reason="malformed"} 3' in lines
     assert len(lines) == len(set(lines))
+
+
+def test_what_was_never_evaluated_is_no_metric_and_null():
+    look = {**LOOK, "eval_loss": None, "eval_step": None}
+    assert "eval" not in metrics(look) and "eval" not in page(look)
+    assert json.loads(as_json(look))["eval_loss"] is None
 
 
 def test_json_has_no_numbers_that_are_none():
@@ -60,6 +68,7 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
             urlopen(web.address)
         web.last = LOOK
         page = urlopen(web.address).read().decode()
+        assert "eval 1.2500 at step 2" in page
         assert "waits for a peer of stage 0" in page and "bans tcp://x:1" in page
         assert json.loads(urlopen(f"{web.address}status.json").read())["step"] == 3
         assert "swarm_step 3" in urlopen(f"{web.address}metrics").read().decode()
@@ -70,7 +79,7 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
 def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):
     names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
     peers = [{**PEER, "name": name, "forwards": 123456, "backwards": 123455, "share": 0.25} for name in names]
-    Console(width=80).print(table({**LOOK, "peers": peers}))
+    Console(width=80).print(table({**LOOK, "eval_loss": None, "peers": peers}))
     header, *rows = capsys.readouterr().out.splitlines()[1:-1]
     assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
     assert sum("serving" in row and "123456  123455   25 %" in row for row in rows) == len(names)
