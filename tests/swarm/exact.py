@@ -8,7 +8,7 @@ parameters of another step changes the result. `Reference` is the plain loop tha
 import numpy as np
 
 from pipelined.swarm.stage import Microbatch, NotFinite, Passed
-from transports import Block
+from transports import Block, pack, unpack
 
 WIDTH = 4
 BASE = 97
@@ -63,9 +63,10 @@ class ExactStage:
 
 
 def finite(array):
+    """The nearest whole numbers: what a codec lost is lost, but sums stay exact."""
     if not np.isfinite(array).all():
         raise NotFinite("no finite numbers")
-    return array
+    return np.rint(array)
 
 
 def data(microbatch):
@@ -74,10 +75,13 @@ def data(microbatch):
 
 
 class Reference:
-    """One process that trains alone: the weights of each stage at each step, and each step's loss."""
+    """One process that trains alone: the weights of each stage at each step, and each step's loss.
 
-    def __init__(self, stages, batch):
-        self._model, self._batch = [ExactStage(index, stages) for index in range(stages)], batch
+    What goes from one stage to another goes through the codec, as between peers.
+    """
+
+    def __init__(self, stages, batch, codec=""):
+        self._model, self._batch, self._codec = [ExactStage(index, stages) for index in range(stages)], batch, codec
         self._weights, self.losses = [self._copied()], []
 
     def weights(self, step, index):
@@ -97,13 +101,19 @@ class Reference:
         (x,), (given,) = data(which)
         kept = [Block.of(x)]
         for stage in self._model[:-1]:
-            kept.append(Block.of(stage.forward(which, [kept[-1]])[0]))
-        losses = []
+            kept.append(self._carried(stage.forward(which, [kept[-1]])[0]))
+        losses, given = [], Block.of(given)
         for stage in reversed(self._model):
-            passed = stage.backward(which, [kept.pop()], [Block.of(given)], True)
-            given = passed.gradients[0]
+            passed = stage.backward(which, [kept.pop()], [given], True)
+            given = self._carried(passed.gradients[0])
             losses.append(passed.loss or 0.0)
         return sum(losses)
+
+    def _carried(self, array):
+        if not self._codec:
+            return Block.of(array)
+        packed = pack(self._codec, [array], "what goes to another stage")
+        return unpack(packed.blocks, packed.note, array.nbytes)[0]
 
     def _copied(self):
         return [stage.weights.copy() for stage in self._model]

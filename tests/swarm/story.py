@@ -40,11 +40,12 @@ class Story:
 
     Args:
         seed: everything follows from it.
+        rules: other ones of the swarm; see `Rules`.
     """
 
-    def __init__(self, seed, steps=4, stages=None):
+    def __init__(self, seed, steps=4, stages=None, **rules):
         draw = random.Random(seed)
-        self.seed, self.steps, self._draw, self.told = seed, steps, draw, []
+        self.seed, self.steps, self._draw, self.told, self._rules = seed, steps, draw, [], rules
         self.stages = stages or draw.choice([1, 2, 3])
         self.spared = {f"anchor{stage}" for stage in range(self.stages)} | {"t0"}
         self.extra = [f"p{at}" for at in range(draw.randint(0, 2 * self.stages))]
@@ -60,7 +61,8 @@ class Story:
         Raises:
             AssertionError: with the whole story.
         """
-        swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, rebalance_s=self.rebalance_s)
+        rules = {"rebalance_s": self.rebalance_s, **self._rules}
+        swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, **rules)
         self.shelf = MemoryShelf()
         for stage in range(self.stages):
             swarm.peer(f"anchor{stage}", stage, shelf=self.shelf)
@@ -197,6 +199,6 @@ class Story:
 
 
 if __name__ == "__main__":
-    story = Story(int(sys.argv[1]))
+    story = Story(int(sys.argv[1]), **dict(word.split("=") for word in sys.argv[2:]))
     run_virtual(story.run())
     print("\n".join(story.told))

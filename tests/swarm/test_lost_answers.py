@@ -10,26 +10,16 @@ from pipelined.swarm.conductor import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
-def on_question(swarm, topic, asker, act):
-    """Do this when the first question of one asker about a topic arrives."""
-    asked = []
+def on(kind, topic, asker, swarm, act, nth=1):
+    """Do this when the nth question (or answer) arrives that one asker asked (or gets) about a topic."""
+    asked, left = set(), [nth]
 
     def hear(passing):
-        if (passing.kind, passing.source) == ("QUESTION", asker) and passing.key[1] == topic and not asked:
-            asked.append(passing)
-            act(passing)
-
-    swarm.network.overhear(hear)
-
-
-def on_answer(swarm, topic, asker, act, nth=1):
-    """Do this when the nth answer that one asker gets to a topic arrives."""
-    numbers, left = set(), [nth]
-
-    def hear(passing):
-        if passing.kind == "QUESTION" and passing.key[1] == topic and passing.source == asker:
-            numbers.add((passing.key[0], passing.destination))
-        if passing.kind == "ANSWER" and passing.destination == asker and (passing.key[0], passing.source) in numbers:
+        question = passing.kind == "QUESTION" and passing.source == asker and passing.key[1] == topic
+        if question:
+            asked.add((passing.key[0], passing.destination))
+        answer = passing.kind == "ANSWER" and passing.destination == asker
+        if question if kind == "QUESTION" else answer and (passing.key[0], passing.source) in asked:
             left[0] -= 1
             if left[0] == 0:
                 act(passing)
@@ -37,20 +27,28 @@ def on_answer(swarm, topic, asker, act, nth=1):
     swarm.network.overhear(hear)
 
 
+async def trained(heads, **trainer):
+    """One stage, one peer, and a trainer that has seen so many heads."""
+    swarm = VirtualSwarm(stages=1, batch=8)
+    swarm.peer("p0")
+    swarm.trainer("t0", **trainer)
+    await swarm.until(lambda: len(swarm.heads) == heads)
+    return swarm
+
+
 @pytest.mark.parametrize("down", [1.05, 2.0])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobody_waiting(nth, down):
     async def train():
-        swarm = VirtualSwarm(stages=1, batch=4)
+        swarm, lost = VirtualSwarm(stages=1, batch=4), asyncio.Event()
         swarm.peer("p0")
-        lost = asyncio.Event()
 
         def die(passing):
             swarm.network.reset("directory", "t0")
             swarm.kill("directory")
             lost.set()
 
-        on_answer(swarm, "directory.transact", "t0", die, nth)
+        on("ANSWER", "directory.transact", "t0", swarm, die, nth)
         swarm.trainer("t0", steps=3)
         await lost.wait()
         await asyncio.sleep(down)
@@ -61,15 +59,13 @@ def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobody_wai
     run_virtual(train())
 
 
-@pytest.mark.parametrize("topic", ["prepare", "resume"])
-def test_a_peer_that_missed_that_the_step_goes_on_counts_again(topic):
+@pytest.mark.parametrize("kind, topic", [("ANSWER", "prepare"), ("QUESTION", "resume")])
+def test_a_peer_that_missed_that_the_step_goes_on_counts_again(kind, topic):
     """A new leader asks first what is counted, which freezes it; the last peer of a stage must not stay so."""
 
     async def train():
-        swarm = VirtualSwarm(stages=1, batch=8)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=4, slots=2)
-        await swarm.until(lambda: len(swarm.heads) == 2 and len(swarm.peers["p0"].peer.holding.counted) == 2)
+        swarm = await trained(heads=2, steps=4, slots=2)
+        await swarm.until(lambda: len(swarm.peers["p0"].peer.holding.counted) == 2)
         swarm.kill("t0")
         broken = []
 
@@ -77,8 +73,7 @@ def test_a_peer_that_missed_that_the_step_goes_on_counts_again(topic):
             broken.append(passing)
             swarm.network.reset("t1", "p0")
 
-        hears = on_answer if topic == "prepare" else on_question
-        hears(swarm, topic, "t1", break_off)
+        on(kind, topic, "t1", swarm, break_off)
         swarm.trainer("t1", steps=4, slots=2)
         await swarm.finish(within=20)
         assert broken
@@ -89,10 +84,7 @@ def test_a_peer_that_missed_that_the_step_goes_on_counts_again(topic):
 
 def test_a_trainer_of_another_model_is_refused():
     async def train():
-        swarm = VirtualSwarm(stages=1, batch=8)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=6, slots=2)
-        await swarm.until(lambda: len(swarm.heads) == 2)
+        swarm = await trained(heads=2, steps=6, slots=2)
         swarm.rules = replace(swarm.rules, model="other")
         swarm.trainer("t1", steps=6)
         refused = swarm.tasks["t1"]
@@ -106,10 +98,7 @@ def test_a_trainer_of_another_model_is_refused():
 
 def test_a_trainer_that_stops_for_good_while_it_waits_for_work_holds_nobody_up():
     async def train():
-        swarm = VirtualSwarm(stages=1, batch=4)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=6, slots=1)
-        await swarm.until(lambda: len(swarm.heads) == 2)
+        swarm = await trained(heads=2, steps=6, slots=1)
         swarm.trainer("t1", steps=6, slots=8)
         await swarm.until(lambda: len(swarm.heads) == 4)
         swarm.network.freeze("t1")

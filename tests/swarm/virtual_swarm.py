@@ -9,13 +9,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.device import TimedDevice
-from pipelined.swarm.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.swarm.directory import MemoryDisk
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.shelf import ShelfError
 from pipelined.swarm.transfer import layout_of
+from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
 from tests.swarm.exact import ExactStage, Reference, data
 from transports.endpoints.virtual import VirtualNetwork
 
@@ -56,8 +55,10 @@ class Skewed:
         return self._clock.now() + self._offset
 
 
-class VirtualSwarm:
+class VirtualSwarm(VirtualParties):
     """The parties, the network between them, and what each peer must equal.
+
+    Where sums are coded with loss the whole is no single process's; then what peers must equal is one another.
 
     Attributes:
         heads: every step that was decided, as the watcher saw it.
@@ -65,7 +66,6 @@ class VirtualSwarm:
     """
 
     def __init__(self, stages=2, batch=8, seed=0, **rules):
-        self.network = VirtualNetwork(seed, delay=1e-3, jitter=5e-4)
         common = {
             "model": "exact",
             "stages": stages,
@@ -74,65 +74,41 @@ class VirtualSwarm:
             "lease_s": 1.0,
             "rebalance_s": 0.0,
         }
-        self.rules = Rules(**common | rules)
-        self.reference = Reference(stages, batch)
-        self.peers, self.trainers, self.tasks, self.dead = {}, {}, {}, []
+        super().__init__(VirtualNetwork(seed, delay=1e-3, jitter=5e-4), Rules(**common | rules))
+        self.reference = Reference(stages, batch, self.rules.codec)
         self.heads, self.summed = [], defaultdict(lambda: defaultdict(dict))
-        self.slots, self.endpoints = 0, {}
-        self._disk = MemoryDisk(lambda: self.network.clock("directory").sleep(WRITE_S))
+        self.slots, self._offsets, self._told = 0, {}, {}
+        self._disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(WRITE_S))
         self.start_directory()
         self.watcher, self.directory, clock = self.client("watcher")
         self.start("watcher", self._watch(Roster(self.directory, clock)))
 
     def start_directory(self):
         """Start it, or start it again from its journal."""
-        endpoint = self.endpoints["directory"] = self.network.endpoint("directory")
-        clock = self.network.clock("directory")
-        self.start("directory", serve_directory(endpoint, clock, self._disk))
+        super().start_directory(self._disk)
+
+    def clock(self, name):
+        return Skewed(super().clock(name), self._offsets.get(name, 0.0))
 
     def peer(self, name, stage=None, speed=1.0, offset=0.0, shelf=None):
-        endpoint, directory, clock = self.client(name, offset)
-        device = TimedDevice({op: seconds / speed for op, seconds in SECONDS.items()}, clock)
+        self._offsets[name] = offset
+        seconds = {op: each / speed for op, each in SECONDS.items()}
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
-        process = PeerProcess(
-            name,
-            build,
-            self.rules,
-            endpoint,
-            directory,
-            clock,
-            device,
-            stage,
-            threads=False,
-            shelf=shelf,
-            save_every=SAVE_EVERY,
-        )
-        self.peers[name] = process
-        self._witness(process, endpoint)
-        self.start(name, process.run())
+        process = self.start_peer(name, build, seconds, stage, shelf, SAVE_EVERY)
+        self._witness(process, self.endpoints[name])
 
     def trainer(self, name, steps, slots=4, offset=0.0, balance=None, resume=False):
-        endpoint, directory, clock = self.client(name, offset)
-        self.trainers[name] = TrainerProcess(
-            name, data, self.rules, endpoint, directory, clock, slots, steps, balance, resume
-        )
+        self._offsets[name] = offset
         self.slots += slots
-        self.start(name, self.trainers[name].run())
-
-    def kill(self, name):
-        self.network.kill(name)
-        self.dead.append(self.tasks.pop(name))
-        self.peers.pop(name, None)
-        self.trainers.pop(name, None)
+        self.start_trainer(name, data, slots, steps, balance, resume)
 
     def check(self):
-        """Every peer that holds a stage equals the reference at its step, to the bit."""
+        """Every peer that holds a stage has the parameters that it must have at its step, to the bit."""
         for name, process in self.peers.items():
             holding = process.peer.holding
             if holding is not None:
-                weights = self.reference.weights(holding.step, holding.index)
                 told = f"{name} at step {holding.step} of stage {holding.index}"
-                assert np.array_equal(holding.stage.weights, weights), f"{told} differs from one process"
+                assert np.array_equal(holding.stage.weights, self._right(holding)), f"{told} differs"
                 waiting = holding.load.waiting
                 assert waiting <= self.slots, f"{told} has more to do than all trainers ask ({waiting} > {self.slots})"
         for name, task in self.tasks.items():
@@ -155,13 +131,11 @@ class VirtualSwarm:
                 self.check()
                 await asyncio.sleep(0.01)
 
-    async def close(self):
-        tasks = [*self.tasks.values(), *self.dead]
-        for name in list(self.tasks):
-            self.network.kill(name)  # one that is frozen would never hear that it is cancelled
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _right(self, holding):
+        """What one process has at this step; where sums lose, what the first peer had who was seen there."""
+        if not self.rules.sums_codec:
+            return self.reference.weights(holding.step, holding.index)
+        return self._told.setdefault((holding.point, holding.index), holding.stage.weights.copy())
 
     def describe(self):
         held = {
@@ -185,8 +159,9 @@ class VirtualSwarm:
         """The step's sums held each microbatch of the batch once, at every stage; its loss is that of one process."""
         if not head.members:  # nothing was summed: the first, or one that was gone back to
             return
-        self.reference.weights(head.step, 0)
-        assert head.loss == self.reference.losses[head.step - 1], f"another loss at step {head.step}"
+        if not self.rules.sums_codec:
+            self.reference.weights(head.step, 0)
+            assert head.loss == self.reference.losses[head.step - 1], f"another loss at step {head.step}"
         for stage, names in enumerate(head.members):
             held = sorted(index for name in names for index in self.summed[head.round][stage][name])
             assert held == list(range(self.rules.batch)), f"stage {stage} took step {head.step} with {held}"
@@ -208,11 +183,3 @@ class VirtualSwarm:
             return reduce
 
         endpoint.answer = answer
-
-    def start(self, name, coroutine):
-        self.tasks[name] = self.network.run(name, coroutine)
-
-    def client(self, name, offset=0.0):
-        endpoint = self.endpoints[name] = self.network.endpoint(name)
-        clock = Skewed(self.network.clock(name), offset)
-        return endpoint, EmbeddedDirectory(endpoint, "virtual://directory", clock, patience=1.0), clock

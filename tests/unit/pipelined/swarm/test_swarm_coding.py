@@ -1,0 +1,56 @@
+"""Coding at a peer happens beside its computing: only the first question's and the last answer's is seen."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.device import TimedDevice
+from pipelined.swarm.coding import Coding
+from pipelined.swarm.holding import Holding
+from pipelined.swarm.records import Point
+from pipelined.swarm.rules import Rules
+from tests.swarm.exact import WIDTH, ExactStage
+from transports import pack
+from transports.endpoints import Party, Question
+from transports.endpoints.virtual import VirtualNetwork
+
+CODEC, COMPUTE_S = "blockwise8", 1.0
+
+
+class SlowCoding(Coding):
+    """Takes its time, as a thread would."""
+
+    def __init__(self, seconds):
+        super().__init__(CODEC)
+        self._seconds = seconds
+
+    async def _beside(self, work):
+        await VirtualClock().sleep(self._seconds)
+        return work()
+
+
+def asked(topic, index):
+    coded = [
+        pack(CODEC, [np.arange(WIDTH, dtype=np.float64)], "what is asked") for _ in range(1 + (topic == "backward"))
+    ]
+    blocks = tuple(block for each in coded for block in each.blocks)
+    codecs, counts = [each.note for each in coded], [len(each.blocks) for each in coded]
+    note = {"step": 0, "index": index, "count": True, "codecs": codecs, "blocks": counts}
+    return Question(Party("virtual://somebody", 1), topic, note, blocks)
+
+
+@pytest.mark.parametrize("coding_s", [0.0, 0.25, 0.9])
+@pytest.mark.parametrize("topic, decoded", [("forward", 1), ("backward", 2)])
+def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
+    async def live():
+        device = TimedDevice({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
+        rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
+        coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
+        holding = Holding("p0", 0, ExactStage(0, 2), Point(0, ""), rules, device, endpoint, coding)
+        answers = await asyncio.gather(*(getattr(holding.passes, topic)(asked(topic, index)) for index in range(8)))
+        assert all(answer.note["codec"] for answer in answers) and device.busy == 8 * COMPUTE_S
+        return VirtualClock().now()
+
+    assert run_virtual(live()) == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)
