@@ -7,67 +7,118 @@ machine, and `alone` is the plain loop over the same stages that it is held to.
 import asyncio
 import math
 import random
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
+import torch
+
+from apps._batches import Rows, validation_windows
 from apps._swarm_config import Subject, Told
 from apps._swarm_data import MicrobatchFeed, feed_of
 from apps._swarm_subject import rules_of, training_of
 from apps._text import Text
-from pipelined.clock import Clock, run_virtual
-from pipelined.device import TimedDevice
-from pipelined.swarm.directory import Directory, EmbeddedDirectory, serve_directory
+from pipelined.clock import run_virtual
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
+from pipelined.swarm.virtual_parties import VirtualParties
 from transports import Block
-from transports.endpoints import Endpoint
 from transports.endpoints.virtual import VirtualNetwork
 
 SECONDS = {"forward": 0.01, "backward": 0.03, "step": 0.005}
-"""Of the devices, virtual; a step of a whole swarm takes about half a second."""
+"""Of the devices, virtual; a step of a whole swarm takes about a third of a second."""
+SCORED_ROWS = 64
+"""Validation windows that are scored at once."""
+Tell = Callable[[int, float], None]
+"""Hears the loss of every step as it is taken."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One training, ready to be run in any way."""
+    """One training, ready to be run in any way.
+
+    Args:
+        windows: inputs and targets that it is scored on, int64, (windows, T) each.
+    """
 
     subject: Subject
     training: Training
     rules: Rules
     feed: MicrobatchFeed
+    windows: Rows
 
     @classmethod
     def of(cls, subject: Subject, text: Text) -> "Lesson":
-        """Of what is to be trained and what on."""
+        """Of what is to be trained and what on; it is scored on the whole of the text's validation part."""
         told = Told(subject, text.tokenizer.vocab_size, text.digest)
         training = training_of(told)
         rows, microbatches = subject.microbatch, subject.batch // subject.microbatch
-        return cls(
-            subject, training, rules_of(told, training), feed_of(text, rows, subject.seq, microbatches, subject.seed)
-        )
+        feed = feed_of(text, rows, subject.seq, microbatches, subject.seed)
+        windows = validation_windows(text.validation.astype("int64"), subject.seq)
+        return cls(subject, training, rules_of(told, training), feed, windows)
 
     def stage(self, index: int) -> TorchStage:
         """One of its stages before the first step."""
         return TorchStage(self.training, index)
 
+    def score(self, stages: Sequence[TorchStage]) -> float:
+        """Mean nats a token of these stages over the windows, the last few left out; nothing is coded between them."""
+        inputs, targets = self.windows
+        rows = min(SCORED_ROWS, len(inputs))
+        wide = [_widened(stage, rows) for stage in stages]
+        losses = list[float]()
+        for start in range(0, len(inputs) - rows + 1, rows):
+            x = torch.from_numpy(inputs[start : start + rows])
+            for stage in wide:
+                (x,) = stage.forward(Microbatch(0, 0), [Block.of(x)])
+            losses.append(float(self.training.model.loss(x, torch.from_numpy(targets[start : start + rows]))))
+        return fmean(losses)
 
-def alone(lesson: Lesson) -> list[float]:
-    """The loss of each step of a plain loop in one process: nothing sent, nothing coded, nobody lost."""
+
+def _widened(stage: TorchStage, rows: int) -> TorchStage:
+    """The same stage for so many sequences at once."""
+    wide = TorchStage(replace(stage.training, rows=rows), stage.index)
+    wide.load({name: Block.of(tensor) for name, tensor in stage.state().items()})
+    return wide
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of it.
+
+    Args:
+        losses: by step.
+        score: of the validation windows at the end.
+        died, came: peers that were killed, and that came in the meantime.
+    """
+
+    losses: list[float]
+    score: float
+    died: int = 0
+    came: int = 0
+
+
+def alone(lesson: Lesson, tell: Tell, backwards: bool = False) -> Trained:
+    """Train by a plain loop in one process: nothing sent, nothing coded, nobody lost.
+
+    Args:
+        backwards: add the microbatches' gradients in the opposite order: the same training to rounding.
+    """
     stages = [lesson.stage(index) for index in range(lesson.rules.stages)]
+    order = range(lesson.rules.batch)[:: -1 if backwards else 1]
     losses = list[float]()
     for step in range(lesson.subject.steps):
-        passed = [_through(stages, lesson.feed, Microbatch(step, index)) for index in range(lesson.rules.batch)]
+        passed = [_through(stages, lesson.feed, Microbatch(step, index)) for index in order]
         losses.append(math.fsum(passed) / lesson.rules.samples)
         norm = math.sqrt(math.fsum(stage.square(stage.sums) for stage in stages))
         for stage in stages:
             stage.apply(step, stage.sums, lesson.rules.scale(norm))
             stage.clear()
-    return losses
+        tell(step + 1, losses[-1])
+    return Trained(losses, lesson.score(stages))
 
 
 def _through(stages: list[TorchStage], feed: MicrobatchFeed, which: Microbatch) -> float:
@@ -83,99 +134,77 @@ def _through(stages: list[TorchStage], feed: MicrobatchFeed, which: Microbatch) 
     return math.fsum(losses)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What came of it.
-
-    Args:
-        losses: by step.
-        died, came: peers that were killed, and that came in the meantime.
-    """
-
-    losses: list[float]
-    died: int
-    came: int
-
-
-def together(lesson: Lesson, replicas: int, every_s: float) -> Trained:
+def together(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> Trained:
     """Train by a swarm.
 
     Args:
         replicas: peers that begin at each stage.
         every_s: seconds from one death to the next; another peer comes half-way between. 0: nobody dies.
     """
-    return run_virtual(_Crowd(lesson).train(replicas, every_s))
+    return run_virtual(_train(lesson, tell, replicas, every_s))
 
 
-class _Crowd:
-    """The parties of one swarm."""
+async def _train(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> Trained:
+    parties = VirtualParties(VirtualNetwork(lesson.subject.seed, delay=1e-3, jitter=5e-4), lesson.rules)
+    parties.start_directory()
+    stages, steps, losses = lesson.rules.stages, lesson.subject.steps, dict[int, float]()
+    for place in range(stages * replicas):
+        parties.start_peer(f"peer{place}", lesson.stage, SECONDS, place % stages)
+    trainer = parties.start_trainer("trainer", lesson.feed, 2 * stages * replicas, steps)
+    churn = _Churn(parties, lesson, [f"peer{place}" for place in range(stages, stages * replicas)])
+    beside = [asyncio.ensure_future(_note(trainer.roster, losses, tell))]
+    if every_s:
+        beside.append(asyncio.ensure_future(churn.go_on(every_s)))
+    try:
+        await parties.tasks["trainer"]
+        score = lesson.score(await _all_at(parties, steps))
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await parties.close()
+    return Trained([losses[step] for step in range(1, steps + 1)], score, churn.died, churn.came)
 
-    def __init__(self, lesson: Lesson):
-        self._lesson, self._network = lesson, VirtualNetwork(lesson.subject.seed, delay=1e-3, jitter=5e-4)
-        self._draw, self._losses = random.Random(lesson.subject.seed), dict[int, float]()
-        self._tasks, self._mortal = dict[str, "asyncio.Task[None]"](), list[str]()
-        self._died, self._came = list["asyncio.Task[None]"](), 0
 
-    async def train(self, replicas: int, every_s: float) -> Trained:
-        network, stages, steps = self._network, self._lesson.rules.stages, self._lesson.subject.steps
-        self._start("directory", serve_directory(network.endpoint("directory"), network.clock("directory")))
-        for place in range(stages * replicas):
-            self._peer(f"peer{place}", place % stages, mortal=place >= stages)
-        endpoint, directory, clock = self._client("trainer")
-        trainer = TrainerProcess(
-            "trainer", self._lesson.feed, self._lesson.rules, endpoint, directory, clock, 2 * stages * replicas, steps
-        )
-        running = self._start("trainer", trainer.run())
-        beside = [asyncio.ensure_future(self._note(trainer.roster))]
-        if every_s:
-            beside.append(asyncio.ensure_future(self._churn(every_s)))
-        try:
-            await running
-        finally:
-            for task in (*beside, *self._tasks.values()):
-                task.cancel()
-            await asyncio.gather(*beside, *self._tasks.values(), *self._died, return_exceptions=True)
-        return Trained([self._losses[step] for step in range(1, steps + 1)], len(self._died), self._came)
+async def _note(roster: Roster, losses: dict[int, float], tell: Tell) -> None:
+    """Take down the loss of every step as it is decided."""
+    while True:
+        await roster.wait_for(lambda: roster.head is not None and roster.head.step > len(losses))
+        losses[roster.head.step] = roster.head.loss
+        tell(roster.head.step, roster.head.loss)
 
-    async def _note(self, roster: Roster) -> None:
-        """Take down the loss of every step as it is decided."""
-        while True:
-            await roster.wait_for(lambda: roster.head is not None and roster.head.step not in self._losses)
-            self._losses[roster.head.step] = roster.head.loss
 
-    async def _churn(self, every_s: float) -> None:
+async def _all_at(parties: VirtualParties, step: int) -> list[TorchStage]:
+    """One peer's stage of each, once it is at this step."""
+    while True:
+        held = [process.peer.holding for process in parties.peers.values() if process.peer.holding is not None]
+        there = {each.index: each.stage for each in held if each.step == step}
+        if len(there) == parties.rules.stages:
+            return [there[index] for index in sorted(there)]
+        await asyncio.sleep(SECONDS["step"])
+
+
+class _Churn:
+    """Peers that die and come, one after another.
+
+    Args:
+        mortal: who may die; who comes later may, too.
+    """
+
+    def __init__(self, parties: VirtualParties, lesson: Lesson, mortal: list[str]):
+        self._parties, self._lesson, self._mortal = parties, lesson, mortal
+        self._draw = random.Random(lesson.subject.seed)
+        self.died = self.came = 0
+
+    async def go_on(self, every_s: float) -> None:
+        """Until cancelled."""
         while True:
             await asyncio.sleep(every_s / 2)
             name = self._draw.choice(self._mortal)
             self._mortal.remove(name)
-            self._network.kill(name)
-            self._died.append(self._tasks.pop(name))
+            self._parties.kill(name)
+            self.died += 1
             await asyncio.sleep(every_s / 2)
-            self._came += 1
-            self._peer(f"late{self._came}", None, mortal=True)
-
-    def _peer(self, name: str, stage: int | None, mortal: bool) -> None:
-        endpoint, directory, clock = self._client(name)
-        device = TimedDevice(SECONDS, clock)
-        process = PeerProcess(
-            name,
-            self._lesson.stage,
-            self._lesson.rules,
-            endpoint,
-            directory,
-            clock,
-            device,
-            stage,
-            threads=False,
-        )
-        if mortal:
-            self._mortal.append(name)
-        self._start(name, process.run())
-
-    def _client(self, name: str) -> tuple[Endpoint, Directory, Clock]:
-        endpoint, clock = self._network.endpoint(name), self._network.clock(name)
-        return endpoint, EmbeddedDirectory(endpoint, "virtual://directory", clock), clock
-
-    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        self._tasks[name] = self._network.run(name, work)
-        return self._tasks[name]
+            self.came += 1
+            self._mortal.append(f"late{self.came}")
+            self._parties.start_peer(self._mortal[-1], self._lesson.stage, SECONDS)

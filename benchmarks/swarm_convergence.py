@@ -1,179 +1,190 @@
 """A tiny language model trained by a swarm beside one process: `python -m benchmarks.swarm_convergence`.
 
-The plays, byte by byte; 8 bits between stages or none, peers that die and come or none, each with the same seeds as the
-plain loop, which finds the same data. Real actors and torch stages on the virtual clock, so the losses are the same
-wherever it runs; the seeds share the machine's cores.
+The plays, byte by byte; 8 bits between stages or none, peers that die and come or none, a narrow stream between stages
+or the whole, each with the same seeds as a plain loop over the same stages, which finds the same data. Real actors and
+torch stages on the virtual clock, so the losses are the same wherever it runs; trainings share the machine's cores.
+With --keep what was trained is kept: a run that was broken off goes on, and seeds can be trained one by one.
 """
 
 import json
 import os
-import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 import tyro
 
+from apps._ngram import score_ngrams
 from apps._swarm_config import Subject
-from apps._text import read_text
+from apps._text import Text, read_text
+from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
 from benchmarks._ranks import check, program
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
+from pipelined.errors import UsageError
 
-PLAIN = "one process"
-ARMS: Mapping[str, tuple[str, bool]] = {
-    "swarm": ("none", False),
-    "swarm, churn": ("none", True),
-    "swarm, 8-bit": ("blockwise8", False),
-    "swarm, 8-bit, churn": ("blockwise8", True),
+EIGHT = "blockwise8"
+ARMS: Mapping[str, Arm] = {
+    "one process": Arm("one process", swarm=False),
+    "summed backwards": Arm("one process", swarm=False, backwards=True),
+    "swarm": Arm("one process"),
+    "swarm, churn": Arm("one process", churn=True),
+    "swarm, 8-bit": Arm("one process", codec=EIGHT),
+    "swarm, 8-bit, churn": Arm("one process", codec=EIGHT, churn=True),
+    "the same, sums too": Arm("one process", codec=EIGHT, churn=True, sums=EIGHT),
+    "bottleneck": Arm("bottleneck", swarm=False, squeeze="bottleneck"),
+    "swarm, 8-bit, churn, bottleneck": Arm("bottleneck", codec=EIGHT, churn=True, squeeze="bottleneck"),
+    "maxout": Arm("maxout", swarm=False, squeeze="maxout"),
+    "swarm, 8-bit, churn, maxout": Arm("maxout", codec=EIGHT, churn=True, squeeze="maxout"),
 }
-"""Codec between stages, and whether peers die and come."""
-LAST = 20
-"""Steps at the end whose mean is the final loss, and steps that a curve is smoothed over."""
-PROMISED = 0.01
-"""Of the final loss, with 8 bits."""
+TOLD_EVERY = 50
+"""Steps from one word about a training to the next."""
 
 
 @dataclass(frozen=True)
 class Options:
     """Compare losses."""
 
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Of initial values and data."""
-    steps: int = 120
+    steps: int = 300
     """Steps of each training."""
     layers: int = 2
     """Transformer layers."""
     d_model: int = 64
     """Width of the model."""
+    seq: int = 32
+    """Bytes a sequence."""
+    batch: int = 16
+    """Sequences a step."""
+    microbatch: int = 4
+    """Sequences a microbatch."""
+    lr: float = 8e-3
+    """Highest learning rate."""
+    scored: int = 1 << 16
+    """Bytes of validation text that the end is scored on."""
     replicas: int = 2
-    """Peers of each of the three stages."""
+    """Peers that each of the three stages begins with."""
     churn_s: float = 3.0
-    """Virtual seconds from one death to the next, some eight steps."""
+    """Virtual seconds from one death to the next, some twelve steps."""
     workers: int = 2
     """Trainings at once, a process each."""
+    keep: Path | None = None
+    """Directory for what was trained; what is there already is not trained again."""
     json: bool = False
     """Print one JSON object, with every loss, instead of a table."""
 
     def __post_init__(self) -> None:
-        check(steps=[self.steps / LAST], replicas=[self.replicas], workers=[self.workers], seeds=[len(self.seeds)])
+        check(steps=[self.steps / LAST], replicas=[self.replicas], workers=[self.workers])
+        check(least=1 if self.keep else 2, seeds=[len(self.seeds)])
 
-    def subject(self, seed: int, codec: str) -> Subject:
+    def subject(self, arm: Arm, seed: int) -> Subject:
         """What is trained."""
         return Subject(
             layers=self.layers,
             d_model=self.d_model,
+            squeeze=arm.squeeze,
             stages=3,
-            seq=32,
+            microbatch=self.microbatch,
+            batch=self.batch,
+            seq=self.seq,
             steps=self.steps,
-            warmup=self.steps // 5,
+            lr=self.lr,
+            warmup=self.steps // 20,
             seed=seed,
-            compress=codec,
+            compress=arm.codec,
+            compress_sums=arm.sums,
             lease=1.0,
             rebalance=0.0,
         )
 
+    def told(self) -> dict[str, object]:
+        """What decides the result of one training."""
+        beside = {"seeds", "workers", "keep", "json"}
+        return {name: value for name, value in asdict(self).items() if name not in beside}
 
-def train(options: Options, arm: str, seed: int) -> Trained:
+
+def text_of(options: Options) -> Text:
+    """The plays, and so much of what is kept back of them."""
+    text = read_text((), "bytes")
+    return replace(text, validation=text.validation[: options.scored])
+
+
+def train(options: Options, name: str, seed: int) -> Trained:
     """One training, in a process of its own."""
     torch.set_num_threads(1)
-    codec, churn = ARMS.get(arm, ("none", False))
-    lesson = Lesson.of(options.subject(seed, codec), read_text((), "bytes"))
-    if arm == PLAIN:
-        return Trained(alone(lesson), 0, 0)
-    return together(lesson, options.replicas, options.churn_s if churn else 0.0)
+    arm = ARMS[name]
+    lesson = Lesson.of(options.subject(arm, seed), text_of(options))
+
+    def tell(step: int, loss: float) -> None:
+        if step % TOLD_EVERY == 0:
+            print(f"{name}, seed {seed}: step {step}, loss {loss:.4f}", file=sys.stderr, flush=True)
+
+    if not arm.swarm:
+        return alone(lesson, tell, arm.backwards)
+    return together(lesson, tell, options.replicas, options.churn_s if arm.churn else 0.0)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One way to train, over all seeds.
+def found(options: Options, name: str, seed: int) -> Trained:
+    """What is kept of a training, or the training, which is kept then.
 
-    Args:
-        finals: the final loss by seed.
-        farthest: by seed, how far its smoothed curve is from the plain one's at most, in nats.
-        died: peers killed, all seeds together.
+    Raises:
+        UsageError: what is kept was trained otherwise.
     """
-
-    name: str
-    finals: tuple[float, ...]
-    plain: tuple[float, ...]
-    farthest: tuple[float, ...]
-    died: int
-
-    @property
-    def off(self) -> float:
-        """The mean final loss beside the plain one's, as a share of it."""
-        return statistics.mean(self.finals) / statistics.mean(self.plain) - 1
-
-    def within(self, noise: float) -> bool:
-        """The curve of no seed leaves the plain one by more than seeds differ, and the loss is within the promise."""
-        return max(self.farthest) <= noise and abs(self.off) <= PROMISED
-
-    def line(self) -> str:
-        finals = " ".join(f"{each:.4f}" for each in self.finals)
-        mean = statistics.mean(self.finals)
-        return f"{self.name:20} {mean:.4f} ({finals})  {self.off:+8.3%}  {max(self.farthest):.5f}  {self.died:4}"
+    if options.keep is None:
+        return train(options, name, seed)
+    file = options.keep / f"{name.replace(', ', '-').replace(' ', '-')}.{seed}.json"
+    if file.exists():
+        kept = json.loads(file.read_text())
+        if kept["options"] != options.told():
+            raise UsageError(f"{file} was trained otherwise ({kept['options']}); give another directory to --keep")
+        return Trained(**kept["trained"])
+    trained = train(options, name, seed)
+    partial = file.with_suffix(".part")
+    partial.write_text(json.dumps({"options": options.told(), "trained": asdict(trained)}))
+    partial.rename(file)
+    return trained
 
 
-HEAD = f"{'':20} final loss (by seed)             of plain  farthest  died"
+def all_found(options: Options) -> dict[tuple[str, int], Trained]:
+    """Every training, seed by seed, as many at once as there are workers."""
+    keys = [(name, seed) for seed, name in product(options.seeds, ARMS)]
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        results = pool.map(found, [options] * len(keys), *zip(*keys, strict=True))
+        return dict(zip(keys, results, strict=True))
 
 
-def smoothed(losses: Sequence[float]) -> list[float]:
-    """Means of `LAST` steps."""
-    return [statistics.fmean(losses[end - LAST : end]) for end in range(LAST, len(losses) + 1)]
-
-
-def rows_of(found: Mapping[tuple[str, int], Trained], seeds: Iterable[int]) -> list[Row]:
-    """A row for each way, the plain one first."""
-    seeds = list(seeds)
-    curves = {key: smoothed(trained.losses) for key, trained in found.items()}
-    plain = tuple(curves[PLAIN, seed][-1] for seed in seeds)
-    return [
-        Row(
-            name,
-            tuple(curves[name, seed][-1] for seed in seeds),
-            plain,
-            tuple(_farthest(curves[name, seed], curves[PLAIN, seed]) for seed in seeds),
-            sum(found[name, seed].died for seed in seeds),
-        )
-        for name in (PLAIN, *ARMS)
-    ]
-
-
-def _farthest(one: Sequence[float], other: Sequence[float]) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def noise_of(plain: Row) -> float:
-    """How far seeds differ: the standard deviation of the final loss."""
-    return statistics.stdev(plain.finals) if len(plain.finals) > 1 else 0.0
+def report(options: Options, rows: Sequence[Row]) -> str:
+    """The table, and what it is to be held against."""
+    text = text_of(options)
+    grams = score_ngrams(text.train, text.validation, options.seq, text.tokenizer.vocab_size)
+    beside = ", ".join(f"{name} {loss:.4f}" for name, loss in grams.items())
+    kept = all(row.within for row in rows)
+    verdict = f"{'all' if kept else 'NOT all'} within the seeds' standard deviation and 1 %"
+    return "\n".join([HEAD, *(row.line() for row in rows), f"on the same text: {beside}", verdict])
 
 
 def main() -> None:
     """Read the flags, train, and compare."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_convergence")
-    keys = list(product((PLAIN, *ARMS), options.seeds))
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        found = dict[tuple[str, int], Trained]()
-        for key, trained in zip(keys, pool.map(train, [options] * len(keys), *zip(*keys, strict=True)), strict=True):
-            found[key] = trained
-            print(*key, smoothed(trained.losses)[-1], trained.died, file=sys.stderr, flush=True)
-    rows = rows_of(found, options.seeds)
-    noise = noise_of(rows[0])
-    if options.json:
-        losses = [{"arm": arm, "seed": seed, **asdict(each)} for (arm, seed), each in found.items()]
-        told = [{**asdict(row), "off": row.off, "within": row.within(noise)} for row in rows]
-        print(json.dumps({**asdict(options), "noise": noise, "rows": told, "trained": losses}))
+    trained = all_found(options)
+    if len(options.seeds) == 1:
+        print(f"seed {options.seeds[0]} is in {options.keep}; to compare, give two seeds or more")
         return
-    print("\n".join([HEAD, *(row.line() for row in rows)]))
-    kept = all(row.within(noise) for row in rows)
-    print(
-        f"seeds differ by {noise:.4f} (standard deviation); {'all within' if kept else 'NOT all within'} that and 1 %"
-    )
+    rows = rows_of(ARMS, trained, options.seeds)
+    if not options.json:
+        print(report(options, rows))
+        return
+    curves = [{"arm": arm, "seed": seed, **asdict(each)} for (arm, seed), each in trained.items()]
+    told = [{**asdict(row), "within": row.within} for row in rows]
+    print(json.dumps({**options.told(), "seeds": options.seeds, "rows": told, "trained": curves}))
 
 
 if __name__ == "__main__":

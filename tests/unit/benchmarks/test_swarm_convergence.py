@@ -1,33 +1,100 @@
 """A swarm learns what one process learns, and the benchmark's arithmetic tells when it does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from apps._swarm_config import Subject
 from apps._text import read_text
+from benchmarks._convergence_table import LAST, Arm, rows_of, smoothed
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
-from benchmarks.swarm_convergence import ARMS, LAST, PLAIN, noise_of, rows_of, smoothed
+from benchmarks.swarm_convergence import ARMS, Options, found
+from pipelined.errors import UsageError
+
+PLAYS = read_text((), "bytes")
+FLAT, HIGH = [2.0] * (2 * LAST), [3.0] * (2 * LAST)
 
 
 def lesson(**changed):
     sizes = {"layers": 1, "d_model": 16, "heads": 2, "seq": 8, "microbatch": 2, "batch": 8, "steps": 12, "warmup": 2}
-    return Lesson.of(Subject(**sizes | {"lease": 1.0, "rebalance": 0.0} | changed), read_text((), "bytes"))
+    text = replace(PLAYS, validation=PLAYS.validation[:2000])
+    return Lesson.of(Subject(**sizes | {"lease": 1.0, "rebalance": 0.0} | changed), text)
 
 
-def test_a_swarm_whose_peers_die_and_come_has_the_losses_of_one_process():
-    plain = lesson()
-    trained = together(plain, replicas=2, every_s=0.8)
+def test_a_swarm_whose_peers_die_and_come_learns_what_one_process_learns():
+    plain, heard = lesson(), []
+    trained = together(plain, lambda *said: heard.append(said), replicas=2, every_s=0.8)
+    one = alone(plain, lambda *_: None)
     assert trained.died and trained.came
-    assert trained.losses == pytest.approx(alone(plain), rel=1e-5)
+    assert trained.losses == pytest.approx(one.losses, rel=1e-5) and trained.losses[0] == one.losses[0]
+    assert trained.score == pytest.approx(one.score, rel=1e-5)
+    assert heard == list(enumerate(trained.losses, 1))
+
+
+def test_the_score_is_the_mean_over_the_windows_of_what_the_stages_make_of_them():
+    """Untrained stages score as a first step's loss does on the same sequences, one by one."""
+    plain = lesson(steps=1, clip=0.0)
+    score = plain.score([plain.stage(index) for index in range(3)])
+    inputs, targets = plain.windows
+
+    def feed(which):
+        return (inputs[2 * which.index :][:2].copy(),), (targets[2 * which.index :][:2].copy(),)
+
+    rows = len(inputs) // 64 * 64
+    whole = replace(plain, feed=feed, rules=replace(plain.rules, batch=rows // 2, samples=float(rows)))
+    assert alone(whole, lambda *_: None).losses == [pytest.approx(score, rel=1e-6)]
+
+
+def test_microbatches_summed_backwards_differ_by_rounding_alone():
+    forwards, backwards = (alone(lesson(), lambda *_: None, order).losses for order in (False, True))
+    assert forwards != backwards == pytest.approx(forwards, rel=1e-5)
 
 
 def test_a_curve_is_smoothed_over_its_last_steps():
     assert smoothed([1.0] * LAST + [1.0 + LAST]) == [1.0, 2.0]
 
 
-def test_rows_tell_the_farthest_point_and_the_share_of_the_plain_loss():
-    found = {(name, seed): Trained([2.0] * 30, 1, 1) for name in ARMS for seed in (0, 1)}
-    found |= {(PLAIN, 0): Trained([2.0] * 30, 0, 0), (PLAIN, 1): Trained([2.5] * 30, 0, 0)}
-    plain, *rows = rows_of(found, (0, 1))
-    assert plain.off == 0 and plain.within(0.0) and noise_of(plain) == pytest.approx(0.5 / 2**0.5)
-    assert all(row.off == pytest.approx(2 / 2.25 - 1) and row.farthest == (0.0, 0.5) and row.died == 2 for row in rows)
-    assert not any(row.within(1.0) for row in rows)
+def told(score, losses):
+    """The rows of a plain way, and of one that has the same losses with both seeds."""
+    trained = {("plain", seed): Trained(*each) for seed, each in enumerate([(FLAT, 2.0), (HIGH, 3.0)])}
+    trained |= {("other", seed): Trained(losses, score, died=2) for seed in (0, 1)}
+    return rows_of({"plain": Arm("plain"), "other": Arm("plain")}, trained, (0, 1))
+
+
+def test_rows_tell_the_share_of_the_plain_loss_and_the_farthest_point_in_standard_deviations():
+    plain, other = told(2.5, [2.0] * LAST + [2.5] * LAST)
+    assert plain.within and plain.farthest == 0 and plain.alike == len(FLAT) and set(plain.beside) == {0.0}
+    assert other.beside == [pytest.approx(0.25), pytest.approx(-1 / 6)] and other.died == 4
+    assert other.farthest == pytest.approx(0.5 / 0.5**0.5)
+    assert other.alike == 0 and told(2.5, FLAT)[1].alike == 0
+
+
+@pytest.mark.parametrize(
+    "score, losses, within",
+    [(2.4, [2.5] * 40, True), (2.6, [2.5] * 40, False), (2.4, [2.5] * 20 + [3.3] * 20, False)],
+)
+def test_a_way_is_within_where_its_end_and_its_whole_curve_are(score, losses, within):
+    assert told(score, losses)[1].within == within
+
+
+def test_what_was_kept_is_not_trained_again_and_not_taken_for_another(tmp_path, monkeypatch):
+    trainings = []
+
+    def train(options, name, seed):
+        trainings.append((name, seed))
+        return Trained([1.0], 2.0, 3, 4)
+
+    monkeypatch.setattr("benchmarks.swarm_convergence.train", train)
+    options = Options(keep=tmp_path)
+    first, again = (found(options, "swarm, churn", 1) for _ in range(2))
+    assert first == again == Trained([1.0], 2.0, 3, 4) and trainings == [("swarm, churn", 1)]
+    found(options, "swarm, churn", 2)
+    assert trainings[1:] == [("swarm, churn", 2)]
+    with pytest.raises(UsageError, match="--keep"):
+        found(replace(options, steps=80), "swarm, churn", 1)
+
+
+def test_every_way_is_held_to_a_plain_one_of_the_same_model():
+    for arm in ARMS.values():
+        plain = ARMS[arm.plain]
+        assert not plain.swarm and plain.plain == arm.plain and plain.squeeze == arm.squeeze
