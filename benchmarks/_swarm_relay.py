@@ -30,7 +30,7 @@ LEASE_S = 10.0
 def rules_of(task: dict[str, Any]) -> Rules:
     """What all processes of the swarm have alike."""
     batch = task["microbatches"]
-    return Rules("emulated", task["depth"], batch, float(batch), lease_s=LEASE_S, rebalance_s=0.0)
+    return Rules("emulated", task["depth"], batch, float(batch), lease_s=LEASE_S, rebalance_s=0.0, codec=task["codec"])
 
 
 async def coordinate() -> None:

@@ -2,7 +2,7 @@
 
 The same emulated devices, as many of them, the same depth and microbatches: first on the virtual clock (the swarm's own
 actors over a virtual network, and the simulated makespan of 1F1B with free messages), then, with --real, as processes
-over TCP on this machine, in turns.
+over TCP on this machine, in turns; with --codec a third in turn is the swarm whose peers code what they send.
 """
 
 import asyncio
@@ -50,6 +50,10 @@ class Options:
     """Microbatches that the trainer keeps under way for each peer."""
     real: bool = False
     """Run processes over TCP, too."""
+    virtual: bool = True
+    """Run on the virtual clock."""
+    codec: str = ""
+    """Codec of a second swarm of processes, as blockwise8."""
     activation_bytes: int = 1 << 14
     """Bytes of what goes between stages, where processes run."""
     steps: int = 4
@@ -77,8 +81,9 @@ class Row:
 
     Args:
         where: "virtual, RTT" or "processes".
-        ours_s: seconds of 1F1B's steps.
-        swarm_s: seconds of the swarm's.
+        ours_s: seconds of 1F1B's steps, round after round.
+        swarm_s: seconds of the swarm's, as many.
+        rounds: in which they took turns.
     """
 
     where: str
@@ -86,6 +91,7 @@ class Row:
     microbatches: int
     ours_s: tuple[float, ...]
     swarm_s: tuple[float, ...]
+    rounds: int = 1
 
     @property
     def ratio(self) -> float:
@@ -93,17 +99,29 @@ class Row:
         return statistics.median(self.ours_s) / statistics.median(self.swarm_s)
 
     @property
+    def ratios(self) -> list[float]:
+        """The same, round by round."""
+        return [
+            statistics.median(ours) / statistics.median(swarm)
+            for ours, swarm in zip(self._by_round(self.ours_s), self._by_round(self.swarm_s), strict=True)
+        ]
+
+    def _by_round(self, seconds: Sequence[float]) -> list[Sequence[float]]:
+        each = len(seconds) // self.rounds
+        return [seconds[first : first + each] for first in range(0, each * self.rounds, each)]
+
+    @property
     def within(self) -> bool:
         return self.ratio >= PROMISED
 
     def line(self) -> str:
         return (
-            f"{self.where:16} {self.width:2} {self.microbatches:3}  {_told(self.ours_s)}  {_told(self.swarm_s)}  "
-            f"{self.ratio:.3f}{'' if self.within else '  under'}"
+            f"{self.where:22} {self.width:2} {self.microbatches:3}  {_told(self.ours_s)}  {_told(self.swarm_s)}  "
+            f"{self.ratio:.3f} ({min(self.ratios):.3f}-{max(self.ratios):.3f}){'' if self.within else '  under'}"
         )
 
 
-HEAD = f"{'':16}  W   N  {'1F1B, ms (least-most)':24}  {'swarm, ms (least-most)':24}  throughput"
+HEAD = f"{'':22}  W   N  {'1F1B, ms (least-most)':24}  {'swarm, ms (least-most)':24}  throughput (by round)"
 
 
 def _told(seconds: Sequence[float]) -> str:
@@ -121,9 +139,10 @@ def virtual(options: Options, width: int, microbatches: int, rtt: float) -> Row:
     return Row(f"virtual, {rtt * 1e3:.1f} ms", width, microbatches, (makespan,), (taken.seconds,))
 
 
-def processes(options: Options, width: int, microbatches: int) -> Row:
-    """One shape as processes, 1F1B and the swarm in turns."""
-    ours, swarm = list[float](), list[float]()
+def processes(options: Options, width: int, microbatches: int) -> list[Row]:
+    """One shape as processes, 1F1B and the swarm in turns, and then the swarm that codes, if there is to be one."""
+    codecs = ["", options.codec] if options.codec else [""]
+    ours, swarms = list[float](), [list[float]() for _ in codecs]
     task = {
         "depth": options.depth,
         "width": width,
@@ -138,8 +157,12 @@ def processes(options: Options, width: int, microbatches: int) -> Row:
     }
     for _ in range(options.rounds):
         ours += launch(RANKS, options.depth * width, task)
-        swarm += asyncio.run(_swarm(task))
-    return Row("processes", width, microbatches, tuple(ours), tuple(swarm))
+        for codec, swarm in zip(codecs, swarms, strict=True):
+            swarm += asyncio.run(_swarm({**task, "codec": codec}))
+    return [
+        Row(f"processes {codec}".strip(), width, microbatches, tuple(ours), tuple(swarm), options.rounds)
+        for codec, swarm in zip(codecs, swarms, strict=True)
+    ]
 
 
 async def _swarm(task: dict[str, object]) -> list[float]:
@@ -159,8 +182,8 @@ async def _swarm(task: dict[str, object]) -> list[float]:
 def rows(options: Options) -> list[Row]:
     """Every shape, on the virtual clock and then for real."""
     shapes = [(width, microbatches) for width in options.widths for microbatches in options.microbatches]
-    found = [virtual(options, *shape, rtt) for shape in shapes for rtt in HOPS_S]
-    return found + [processes(options, *shape) for shape in shapes if options.real]
+    found = [virtual(options, *shape, rtt) for shape in shapes for rtt in HOPS_S if options.virtual]
+    return found + [row for shape in shapes if options.real for row in processes(options, *shape)]
 
 
 def main() -> None:
@@ -168,7 +191,7 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_throughput")
     found = rows(options)
     if options.json:
-        derived = [{**asdict(row), "ratio": row.ratio, "within": row.within} for row in found]
+        derived = [{**asdict(row), "ratio": row.ratio, "ratios": row.ratios, "within": row.within} for row in found]
         print(json.dumps({**asdict(options), "rows": derived}))
     else:
         print("\n".join([HEAD, *(row.line() for row in found)]))
