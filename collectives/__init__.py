@@ -9,6 +9,7 @@ from collectives._turn import BrokenGroup
 from collectives.all_gather import all_gather
 from collectives.all_reduce import all_reduce
 from collectives.all_to_all import all_to_all
+from collectives.allocate import allocate
 from collectives.barrier import barrier
 from collectives.broadcast import broadcast
 from collectives.reduce_scatter import reduce_scatter
@@ -22,6 +23,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "allocate",
     "barrier",
     "broadcast",
     "measure",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collectives._alarm import Alarm
+from collectives._allocated import Allocated, Found
 from collectives._calling import Call
 from collectives._inquest import Statement
 from collectives._kept import Kept
@@ -78,11 +79,13 @@ class Group:
         self.calls = 0
         self.early: list[tuple[int, Statement]] = []
         self.statements = self._statements()
-        self._memory: dict[int, np.ndarray] = {}
+        self._lanes: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._kept = np.empty(0, np.uint8)
         self._made: dict[Hashable, Any] = {}
-        self._shared: Shared | None = None
+        self._last: tuple[Hashable, Any] = (None, None)
+        self._allocated: list[Allocated] = []
+        self.memory: Shared | None = None
         self._asked = False
 
     def _check(self) -> None:
@@ -195,9 +198,9 @@ class Group:
         return last
 
     def _lane(self, lane: int, nbytes: int) -> np.ndarray:
-        memory = self._memory.get(lane)
+        memory = self._lanes.get(lane)
         if memory is None or memory.nbytes < nbytes:
-            memory = self._memory[lane] = np.empty(nbytes, np.uint8)
+            memory = self._lanes[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
     def keeping(self, vector: Vector) -> Kept:
@@ -229,14 +232,35 @@ class Group:
         """The memory that the ranks share, or None, on all of them alike, where they share none; inside the turn."""
         if not self._asked:
             memory = self.transport.shared(self.ranks, self.channel, self._window)
-            self._shared = memory if memory is not None and await memory.ready() else None
+            self.memory = memory if memory is not None and await memory.ready() else None
             self._asked = True
-        return self._shared
+        return self.memory
 
     def windows(self, vector: Vector) -> list[Vector]:
         """The ranks' windows in the memory they share, each as a whole number of elements of the vector's dtype."""
         usable = self._window // vector.itemsize * vector.itemsize
-        return [vector.over(np.frombuffer(window, np.uint8, usable)) for window in self._shared.windows]
+        return [vector.over(np.frombuffer(window, np.uint8, usable)) for window in self.memory.windows]
+
+    async def allocate(self, nbytes: int) -> np.ndarray | None:
+        """So many bytes in memory that all ranks of the group map, or None, on all alike; inside the turn."""
+        if self.intact or await self.shared() is None:
+            return None
+        memory = self.transport.shared(self.ranks, self.channel, nbytes)
+        if memory is None or not await memory.ready():
+            return None
+        self._allocated.append(Allocated(len(self._allocated), memory.windows, self.rank))
+        return self._allocated[-1].array
+
+    def allocated(self, vector: Vector) -> Found | None:
+        """Where in what `allocate` gave the vector lies, with all ranks' vectors there."""
+        found = (allocated.find(vector) for allocated in self._allocated)
+        return next((one for one in found if one is not None), None)
+
+    def again(self, asked: Hashable, make: Callable[[], Any]) -> Any:
+        """What was made for this the last time, if this is what was asked for then: most calls are like the last."""
+        if self._last[0] != asked:
+            self._last = asked, make()
+        return self._last[1]
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """What an algorithm made at its first call of this group, and needs at each; it must not name the group."""

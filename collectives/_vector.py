@@ -59,11 +59,12 @@ class Vector:
             return cls._of_tensor(torch, array.detach())
         if not isinstance(array, np.ndarray):
             raise TypeError(f"not an array (type: {type(array).__name__}); pass a numpy array or a CPU torch tensor")
-        if not array.flags.c_contiguous:
+        flags = array.flags
+        if not flags.c_contiguous:
             raise ValueError(f"the array is not contiguous (shape: {array.shape}, strides: {array.strides}); copy it")
-        if not array.flags.writeable:
+        if not flags.writeable:
             raise ValueError(f"the array is read-only (shape: {array.shape}); a collective writes in place: copy it")
-        flat = array.ravel()  # the same memory, as it is contiguous
+        flat = array if array.ndim == 1 else array.ravel()  # the same memory, as it is contiguous
         data, dtype = _bytes(flat), flat.dtype
         if torch is not None and dtype == np.float16:
             flat = torch.from_numpy(flat)

@@ -205,7 +205,7 @@ class Transport(ABC):
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> Shared | None:
         """Memory that these ranks share, a window of so many bytes each, or None, on all alike, where they share none.
 
-        Every rank of the group asks, once, with equal arguments.
+        Every rank of the group asks with equal arguments, in the same order; each time it is other memory.
         """
         return None
 

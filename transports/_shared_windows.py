@@ -85,9 +85,13 @@ class Windows:
         Who falls asleep too late to be seen here sees that this rank has come, as that was settled before.
         """
         self._over[0] = self.meetings
+        for sleep in self._sleeps:
+            if sleep[SLEEP]:
+                return self._roused()
+        return []
+
+    def _roused(self) -> list[int]:
         sleeps = [sleep[SLEEP] for sleep in self._sleeps]
-        if not any(sleeps):
-            return []
         if Sleep.NAP in sleeps:
             self._futex.wake()
         return [at for at, sleep in enumerate(sleeps) if sleep == Sleep.DEEP]

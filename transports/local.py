@@ -139,6 +139,7 @@ class Local(Transport):
         if not self._lends or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         group = (tuple(ranks), channel)
+        group = (*group, self.count(("shared", *group)))
         found = (self._ranks[rank]._tables.get(group) for rank in ranks)
         self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
         return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._standing.check_sendable)

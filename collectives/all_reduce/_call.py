@@ -44,18 +44,24 @@ async def all_reduce(
     """
     choices(algorithm)  # what makes no sense is refused before anything else
     vector = Vector.of(array)
-    algorithm = algorithm_for(algorithm, vector.nbytes)
-    run = known(algorithm).all_reduce
-    reduction = Reduction(op, vector)
-    if _wide.check(accumulate, vector):
-        run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
-    async with group.calling(f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"):
+    asked = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
+    run, reduction, terms = group.again(asked, lambda: _meant(vector, op, algorithm, accumulate))
+    async with group.calling(terms):
         if not len(vector):
             await group.meet()
         elif group.intact and group.size > 1:
             await _restoring(run, group, vector, reduction)
         else:
             await run(group, vector, reduction)
+
+
+def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, str]:
+    """What runs, with what, and what all ranks must mean alike."""
+    algorithm = algorithm_for(algorithm, vector.nbytes)
+    run, reduction = known(algorithm).all_reduce, Reduction(op, vector)
+    if _wide.check(accumulate, vector):
+        run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
+    return run, reduction, f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"
 
 
 async def _restoring(run: Algorithm, group: Group, vector: Vector, reduction: Reduction) -> None:

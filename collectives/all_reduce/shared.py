@@ -10,6 +10,8 @@ in once and out once. Chunks stay in the cores' caches, and several are worked o
     reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
 
+A long array that `allocate` made lies in such memory itself, and is reduced there (`_in_place`).
+
 The one rule: what was written into a window between two meetings is read between the next two and may be written over
 after those, so each window has two places, used in turn. Where the work is divided, a place has a slot for each
 segment; a rank lends in all but its own, and that one holds what it has reduced.
@@ -24,12 +26,14 @@ from collectives._calling import Call
 from collectives._group import Group
 from collectives._pieces import Range, pieces, segment
 from collectives._reduction import Reduction
-from collectives._terms import GREETING_BYTES
 from collectives._vector import Vector
-from transports._contract import Shared
+from collectives.all_reduce._in_place import in_place
+from collectives.all_reduce._places import Places
 
-SHORT = 256 << 10
+SHORT = 1 << 20
 """Bytes of the others that a rank had better reduce for itself than meet them a second time."""
+LONG = 256 << 10
+"""From so many bytes on an array is reduced where it lies, if the others can reach it there."""
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
@@ -39,18 +43,24 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         ValueError: the group's ranks share no memory.
     Cost: one meeting for a short array, and one a chunk with two ranks, in which a rank copies the array once and
         reduces it. Else two, and one more for each chunk, in which a rank copies 2(n-1)/n of the array and reduces
-        (n-1)/n. Nothing is sent. Extra memory is the rank's window.
+        (n-1)/n; where the array lies in shared memory two in all. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
     """
-    memory = await group.shared()
+    memory = group.memory or await group.shared()
     if memory is None:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
         raise ValueError(f"{fact}; choose another algorithm")
-    if group.size == 1 or not len(vector):
+    length, others = len(vector), group.size - 1
+    if not others or not length:
         return reduction.finish(vector.elements, group.size)
     places = group.once((Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector))
-    if group.size == 2 or (len(vector) <= places.whole and vector.nbytes * (group.size - 1) <= SHORT):
+    if vector.nbytes >= LONG and (found := group.allocated(vector)):
+        group.call.state(group.call.terms.replace(" by ", f" in {found.place} by ", 1))
+        await in_place(group.call, places, found.arrays, reduction)
+    elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
+        await _at_once(group.call, places, vector, reduction)
+    elif others == 1:
         await _for_itself(group.call, places, vector, reduction)
     else:
         await _divided(group.call, places, vector, reduction)
@@ -61,57 +71,24 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
     return math.inf
 
 
-class Places:
-    """Where in the windows which part of a call lies.
-
-        greeting 0 | greeting 1 | place 0 | place 1        place: slot 0 | slot 1 | ... | slot n-1
-
-    Attributes:
-        most: elements of a chunk that is divided.
-        whole: elements of one that is lent whole: a place, or a slot where others may still read from another slot.
-    """
-
-    def __init__(self, group: Group, memory: Shared, vector: Vector):
-        self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.windows(vector)
-        self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
-        self._part = (len(self.windows[0]) - self._first) // (2 * group.size)
-        self.most = self._part * group.size
-        self.whole = self.most if group.size == 2 else self._part
-        self._starts = [self._starts_of(turn) for turn in (0, 1)]
-        self._greetings = [[window.data[at:][:GREETING_BYTES] for window in self.windows] for at in (0, GREETING_BYTES)]
-
-    def slot(self, turn: int, number: int) -> int:
-        """The element at which this slot of what was written after so many meetings begins, in each window."""
-        return self._first + (turn & 1) * self.most + number * self._part
-
-    def starts(self, turn: int) -> list[int]:
-        """Where in each rank's window lies what it lent whole after so many meetings."""
-        return self._starts[turn & 1]
-
-    def greet(self, call: Call) -> None:
-        """Say what this call is."""
-        self._greetings[self.memory.meetings & 1][self.rank][:] = call.greeting
-
-    def compare(self, call: Call) -> None:
-        """Check, one meeting later, that all ranks said the same.
-
-        Raises:
-            Mismatch: one did not.
-        """
-        for rank, greeting in zip(self._ranks, self._greetings[self.memory.meetings - 1 & 1], strict=True):
-            call.compare(rank, greeting)
-
-    def _starts_of(self, turn: int) -> list[int]:
-        """Not in a rank's own slot if the work is divided, too."""
-        return [self.slot(turn, 0 if self.size == 2 else (rank + 1) % self.size) for rank in range(self.size)]
+async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
+    """Lend the array whole, and reduce what all have lent."""
+    memory, whole = places.memory, places.at_once(len(vector))
+    turn = memory.meetings & 1
+    places.greet(call)
+    whole.mine[turn][:] = vector.data
+    await memory.meet()
+    places.compare(call)
+    vector.keep(0, whole.length)
+    _combine(whole.operands[turn], vector.elements, reduction)
+    reduction.finish(vector.elements, places.size)
 
 
 async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
-    """Lend chunk after chunk whole, and reduce the one before."""
-    length, memory, last = len(vector), places.memory, None
-    chunks = [(0, length)] if length <= places.whole else pieces(0, length, places.whole)
+    """One of two ranks: lend chunk after chunk whole, and reduce the one before."""
+    memory, last = places.memory, None
     places.greet(call)
-    for chunk in chunks:
+    for chunk in pieces(0, len(vector), places.whole):
         _lend_whole(places, vector, chunk)
         if last is not None:
             _reduce_whole(places, vector, last, reduction)
@@ -128,13 +105,12 @@ def _lend_whole(places: Places, vector: Vector, chunk: Range) -> None:
 
 
 def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce what all lent before the last meeting; the first two operands are read before anything is written."""
+    """Reduce what both lent before the last meeting; both operands are read before anything is written."""
     (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
     into = vector.elements[low:high]
     vector.keep(low, high)
-    if places.rank < 2:
-        operands[places.rank] = into
+    operands[places.rank] = into
     _combine(operands, into, reduction)
     reduction.finish(into, places.size)
 

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import transports._mpi_shared
-from collectives import Group, all_reduce
+from collectives import Group, Mismatch, all_reduce, allocate
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
 from transports._shared_windows import KEEPS_ORDER
@@ -33,6 +33,35 @@ def test_nothing_is_sent_by_the_second_call_and_bits_are_those_of_the_order_of_r
         await all_reduce(group, rows[WORLD.rank], "sum", "auto")
         assert rows[WORLD.rank].tobytes() == exact.tobytes()
         assert transport.traffic.messages_sent == before
+
+    on_every_rank(work)
+
+
+@pytest.mark.parametrize("length", [70_001, 1_000_003])
+def test_what_was_allocated_is_summed_where_it_is_while_the_loop_runs(length):
+    async def work(transport):
+        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)
+        rows = [np.random.default_rng(rank).standard_normal(length).astype("float32") for rank in EVERY_RANK]
+        exact = rows[0].copy()
+        for row in rows[1:]:
+            exact += row
+        array = await allocate(group, length)
+        before = transport.traffic.messages_sent
+        for _ in range(3):
+            array[:] = rows[WORLD.rank]
+            await all_reduce(group, array)
+            assert array.tobytes() == exact.tobytes()
+        assert transport.traffic.messages_sent == before
+
+    on_every_rank(work)
+
+
+def test_ranks_that_pass_other_parts_of_what_was_allocated_learn_of_it():
+    async def work(transport):
+        group, last = Group(transport, EVERY_RANK, 1, patience=SECONDS), WORLD.size - 1
+        array = await allocate(group, 200_001)
+        with pytest.raises(Mismatch, match="array 0 at 4"):
+            await all_reduce(group, array[1:] if WORLD.rank == last else array[:-1])
 
     on_every_rank(work)
 

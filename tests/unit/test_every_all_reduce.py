@@ -31,7 +31,7 @@ def reduced(arrays, op, algorithm, piece=1 << 20):
     ends = ranks_for(algorithm, len(arrays))
 
     async def main():
-        groups = [Group(end, range(len(ends)), 3, piece=piece) for end in ends]
+        groups = [Group(end, range(len(ends)), 3, piece=piece, patience=60) for end in ends]
         calls = (all_reduce(group, array, op, algorithm) for group, array in zip(groups, arrays, strict=True))
         await asyncio.wait_for(asyncio.gather(*calls), 30)
 

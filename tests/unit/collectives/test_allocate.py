@@ -1,0 +1,126 @@
+"""Arrays in memory that all ranks map: like any other, but that long sums leave them where they are."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from collectives import Group, Mismatch, Prices, all_reduce, allocate
+from collectives.all_reduce.shared import LONG
+from transports.local import world
+
+LENGTH = LONG // 4 + 1001
+
+
+def on_groups(size, work, lends=True, intact=False):
+    """Run work(group) on every rank; what each gave or raised."""
+    ends = world(size, lends=lends)
+
+    async def main():
+        groups = [Group(end, range(size), 0, intact=intact, patience=60) for end in ends]
+        return await asyncio.wait_for(asyncio.gather(*map(work, groups), return_exceptions=True), 30)
+
+    return asyncio.run(main())
+
+
+def normal(rank, length=LENGTH):
+    return np.random.default_rng(rank).standard_normal(length).astype("float32")
+
+
+@pytest.mark.parametrize(("lends", "intact"), [(True, False), (True, True), (False, False)])
+def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(lends, intact):
+    async def work(group):
+        array = await allocate(group, LENGTH, "int32")
+        assert array.shape == (LENGTH,) and array.dtype == "int32" and not array.any()
+        array += group.rank + 1
+        await all_reduce(group, array)
+        return array
+
+    for array in on_groups(3, work, lends, intact):
+        assert (array == 6).all()
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("algorithm", ["shared", "auto"])
+def test_it_is_reduced_in_the_order_of_ranks_to_the_last_bit_without_a_window(size, op, algorithm):
+    exact = normal(0)
+    for rank in range(1, size):
+        exact = np.maximum(exact, normal(rank)) if op == "max" else exact + normal(rank)
+    if op == "mean":
+        exact /= np.float32(size)
+
+    async def work(group):
+        array = await allocate(group, LENGTH)
+        array[:] = normal(group.rank)
+        await all_reduce(group, array, op, algorithm)
+        return array.tobytes(), (await group.shared()).meetings
+
+    assert on_groups(size, work) == [(exact.tobytes(), 2)] * size
+
+
+def test_parts_of_it_and_short_arrays_follow_one_another():
+    async def work(group):
+        array = await allocate(group, 2 * LENGTH)
+        other = await allocate(group, LENGTH)
+        for part in (array[1000 : 1000 + LENGTH], array[:7], other, array[LENGTH:], array):
+            part[:] = group.rank + 1
+            await all_reduce(group, part)
+            assert (part == 6).all()
+
+    assert on_groups(3, work) == [None] * 3
+
+
+def test_half_width_floats_are_viewed_by_torch():
+    torch = pytest.importorskip("torch")
+
+    async def work(group):
+        array = torch.from_numpy(await allocate(group, 2 * LENGTH, "uint8")).view(torch.bfloat16)
+        array.fill_(group.rank + 1)
+        for accumulate in (None, "float32"):
+            await all_reduce(group, array, "mean", accumulate=accumulate)
+        return bool((array == 1.5).all())
+
+    assert on_groups(2, work) == [True] * 2
+
+
+def test_measured_prices_of_ordinary_arrays_are_not_asked():
+    async def work(group):
+        array = await allocate(group, LENGTH)
+        group.prices = Prices({"ring": ((1024, 1.0),)})
+        await all_reduce(group, array)
+        return (await group.shared()).meetings
+
+    assert on_groups(2, work) == [2] * 2
+
+
+@pytest.mark.parametrize("other", ["another part", "another array", "ordinary memory"])
+def test_ranks_that_pass_other_parts_learn_both(other):
+    async def work(group):
+        arrays = [await allocate(group, 2 * LENGTH) for _ in range(2)]
+        array = arrays[0][:LENGTH]
+        if group.rank == 1:
+            parts = {"another part": arrays[0][LENGTH:], "another array": arrays[1][:LENGTH]}
+            array = parts.get(other, np.zeros(LENGTH, "float32"))
+        await all_reduce(group, array)
+
+    found = on_groups(3, work)
+    assert all(isinstance(error, Mismatch) for error in found)
+    assert "array 0 at 0" in str(found[1]) and "rank 1" in str(found[0])
+
+
+def test_ranks_that_ask_for_different_lengths_learn_both():
+    async def work(group):
+        await allocate(group, LENGTH + group.rank)
+
+    for error in on_groups(2, work):
+        assert isinstance(error, Mismatch) and str(LENGTH) in str(error) and str(LENGTH + 1) in str(error)
+
+
+def test_a_negative_length_is_refused_before_anything_is_sent():
+    async def work(group):
+        with pytest.raises(ValueError, match="negative length"):
+            await allocate(group, -1)
+        await all_reduce(group, await allocate(group, 0))
+
+    assert on_groups(2, work) == [None] * 2
