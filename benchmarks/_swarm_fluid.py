@@ -10,7 +10,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from benchmarks._swarm_account import HOUR, Account
+from benchmarks._swarm_account import Account
 from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.clock import VirtualClock, run_virtual
@@ -65,7 +65,9 @@ class _Swarm:
         for number in range(self._trace.peers):
             await self._join(number % len(self._alive))
         async with Nursery() as self._tasks:
-            beside = [self._tasks.create_task(self._roster.follow()), self._tasks.create_task(self._rebalance())]
+            beside = [self._tasks.create_task(self._roster.follow())]
+            if self._policy.period:
+                beside.append(self._tasks.create_task(self._rebalance()))
             await self._play_trace()
             for task in (*beside, *self._fetching.values()):
                 task.cancel()
@@ -88,19 +90,16 @@ class _Swarm:
         flow = min(map(len, self._serving))
         for serving in self._serving:
             self._told.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
-        self._directory.catch_up()
-        await self._roster.wait_for(lambda: self._roster.revision == self._directory.revision)
+        await self._roster.wait_for(lambda: self._roster.revision == self._directory.machine.revision)
         known: list[dict[str, float | None]] = [{} for _ in self._alive]
         for name, peer in self._roster.peers.items():
             known[peer.stage][name] = self._told[name] if peer.phase == Phase.SERVING else None
         return known
 
     async def _rebalance(self) -> None:
-        """Where nobody moves, somebody looks once an hour all the same: the leases of the dead end when one looks."""
         for turn in itertools.count():
-            await self._clock.sleep(pause(self._policy.period or HOUR, (self._seed, turn)))
-            known = await self._look()
-            for move in moves(known) if self._policy.period else ():
+            await self._clock.sleep(pause(self._policy.period, (self._seed, turn)))
+            for move in moves(await self._look()):
                 await self._carry_out(move)
 
     async def _carry_out(self, move: Move) -> None:

@@ -32,7 +32,7 @@ class Curve:
         regained: of what had been lost in the worst five minutes of the first half, the percent that the two hours
             after them won back.
         ahead: percent of the time in which this swarm did better than the other one on the same trace.
-        moves, seconds: a run, and of the longest.
+        moves, seconds: a run; of one core, in the longest run.
     """
 
     stages: int
@@ -74,7 +74,7 @@ def curve(stages: int, rebalanced: bool, runs: Sequence[Account], others: Sequen
 
     Args:
         others: of the same seeds, done the other way.
-        seconds: that the longest of the runs took.
+        seconds: of one core, that the longest of the runs took.
     """
     hours = _percents(runs, BINS)
     middle = mean(range(len(hours)))

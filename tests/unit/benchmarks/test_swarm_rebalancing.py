@@ -7,11 +7,14 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks._swarm_account import BINS, Account
 from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
 from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, Row, judged, main, row
+from pipelined.swarm.rebalance import moves
 
 SMALL = Trace(peers=80, last=32, hours=8.0, events=19.0)
 
@@ -80,6 +83,28 @@ def test_a_dead_peer_is_believed_to_live_until_its_lease_runs_out():
     """Among few peers with long leases the rebalancer counts on many who are gone, and does worse."""
     short, long = (played(Policy(60.0, False, lease=lease), 1).percent() for lease in (60.0, 3600.0))
     assert long < short
+
+
+TRACES = st.builds(Trace, st.integers(4, 24), st.integers(4, 24), st.just(3.0), st.sampled_from([5.0, 60.0]))
+
+
+@settings(max_examples=20)
+@given(TRACES, st.integers(2, 4), st.booleans(), st.integers(0, 99))
+def test_each_look_moves_one_at_most_and_never_the_last_that_serves(trace, stages, placed, seed):
+    looks = []
+
+    def watched(known):
+        decided = moves(known)
+        for move in decided:
+            assert sum(load is not None for load in known[move.source].values()) > 1
+        looks.append(len(decided))
+        return decided
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks._swarm_fluid.moves", watched)
+        account = play(trace, stages, Policy(300.0, placed, fetch=120.0), seed)
+    assert max(looks) <= 1 and account.moves <= sum(looks)
+    assert 3 * 3600 / 330 - 1 <= len(looks) <= 3 * 3600 / 270
 
 
 def test_a_row_says_how_far_off_the_paper_it_is():

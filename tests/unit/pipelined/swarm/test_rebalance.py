@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from pipelined.swarm.rebalance import Move, moves, pause, place
 
 SIZES = st.lists(st.integers(1, 40), min_size=2, max_size=6)
+LOADS = st.none() | st.sampled_from([0.0, 0.1, 0.5, 1.0, 7.0])
+STAGES_TOLD = st.dictionaries(st.text("ab", max_size=3), LOADS, max_size=6)
 
 
 def fluid(stages, speeds, costs=None):
@@ -119,6 +121,18 @@ def test_unequal_peers_settle_and_never_come_back(sizes, data):
     stages, speeds = swarm([min(size, 8) for size in sizes])
     speeds = {peer: data.draw(st.sampled_from([1.0, 2.0, 4.0])) for peer in speeds}
     settle(stages, speeds)
+
+
+@given(
+    st.lists(st.dictionaries(st.text("ab", max_size=3), LOADS, max_size=6), min_size=1, max_size=5), st.integers(0, 4)
+)
+def test_whatever_is_told_moves_are_few_and_leave_each_stage_one_that_serves(told, most):
+    stages = [{f"{at}-{name}": load for name, load in stage.items()} for at, stage in enumerate(told)]
+    decided = moves(stages, most=most)
+    assert len(decided) <= most and len({move.peer for move in decided}) == len(decided)
+    for move in decided:
+        assert stages[move.source].pop(move.peer) is not None and move.source != move.target
+        assert any(load is not None for load in stages[move.source].values()), "its last that serves"
 
 
 def test_a_peer_that_its_stage_cannot_do_without_stays_though_it_is_the_least_loaded():
