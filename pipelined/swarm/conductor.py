@@ -127,7 +127,7 @@ class Leadership:
                     "step": self._step,
                     "index": given.index,
                     "stages": list(given.stages),
-                    "lineage": self._lineage,
+                    "lineage": self._basis,
                     "revision": self._revision,
                 }
                 return Answer(note=note)
@@ -155,7 +155,7 @@ class Leadership:
         begun = True  # by who led before, perhaps
         while True:
             head, revision = self._roster.head, self._roster.head_revision
-            self._step, self._lineage, self._revision = head.step, head.lineage, revision
+            self._step, self._basis, self._revision = head.step, head.basis, revision
             self._board = self._evaluating.board(head)
             self._changed.ring()
             after = await self._while_leading(self._led(head, begun))
@@ -194,7 +194,7 @@ class Leadership:
         if mark is None:
             return Head(self._rules.stages, self._rules.digest)
         name = told(self._next_name())
-        return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage)
+        return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage, basis=mark.lineage)
 
     def _next_name(self) -> RoundName:
         self._attempts += 1

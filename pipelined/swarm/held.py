@@ -36,16 +36,21 @@ class Held:
         name: of the peer.
         index: which stage.
         point: where its parameters are; `step`, of it, is the next that they are to take.
+        basis: names what they follow from; see `Head`.
 
     Attributes:
+        next_ledger: where updates are delayed, of the step after the one that stands.
         handing_over: another peer is being given what was counted.
         changed: rung when a step was taken, a round has begun, or what is held was given up.
     """
 
-    def __init__(self, name: str, index: int, stage: SwarmStage, point: Point, rules: Rules, device: Device):
+    def __init__(
+        self, name: str, index: int, stage: SwarmStage, point: Point, basis: str, rules: Rules, device: Device
+    ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
-        self.step, self.lineage = point
-        self.ledger, self.handing_over, self.given_up = Ledger(), False, False
+        (self.step, self.lineage), self.basis = point, basis
+        self.ledger, self.next_ledger = Ledger(), Ledger()
+        self.handing_over = self.given_up = False
         self.changed = Bell()
 
     @property
@@ -70,6 +75,28 @@ class Held:
         if question.note.get("lineage", "") != self.lineage:
             raise Refusal("stale", step=self.step)
 
+    async def reached_basis(self, question: Question, ahead: bool) -> None:
+        """The same of the parameters that a pass is for.
+
+        Args:
+            ahead: where updates are delayed, those of the next step will do too: all that they follow from is here.
+        """
+        step, basis = whole(question.note, "step"), question.note.get("lineage", "")
+        if ahead and self.rules.delayed and (step, basis) == (self.step + 1, self.lineage):
+            return
+        await self.reached(step)
+        if basis != self.basis:
+            raise Refusal("stale", step=self.step)
+
+    def ledger_of(self, step: int) -> Ledger:
+        """Of the step that stands, or of the next."""
+        return self.ledger if step == self.step else self.next_ledger
+
+    def go_on(self, point: Point, basis: str) -> None:
+        """A step was taken: what was counted of the next is what is counted now."""
+        (self.step, self.lineage), self.basis = point, basis
+        self.ledger, self.next_ledger = self.next_ledger, Ledger()
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until this holds. Raises Refusal: "left", what is held was given up."""
         while not holds():
@@ -79,11 +106,14 @@ class Held:
         if self.given_up:
             raise Refusal("left")
 
-    async def drop(self) -> None:
-        """Let go of what was counted."""
+    async def drop(self, next_too: bool = False) -> None:
+        """Let go of what was counted of the step that stands, and perhaps of the next."""
 
         def work() -> None:  # both or neither: whoever asked may be gone before the device is free
             self.ledger.losses.clear()
             self.stage.clear()
+            if next_too and self.rules.delayed:
+                self.next_ledger.losses.clear()
+                self.stage.clear_next()
 
         await self.device.run("clear", work)

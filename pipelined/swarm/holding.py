@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from pipelined.device import Device
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.donor import Donor, copied
-from pipelined.swarm.held import Held, Ledger
+from pipelined.swarm.held import Held
 from pipelined.swarm.notes import MOST
 from pipelined.swarm.passes import Passes
 from pipelined.swarm.records import Head, Mark, Point
@@ -28,6 +28,7 @@ class Holding:
         name: of the peer.
         index: which stage.
         point: where its parameters are; `step`, of it, is the next that they are to take.
+        basis: names what they follow from; None: as the point does.
 
     Attributes:
         passes, rounds, succession, donor: what is asked of it.
@@ -44,9 +45,10 @@ class Holding:
         device: Device,
         endpoint: Endpoint,
         coding: Coding,
+        basis: str | None = None,
     ):
         self.name, self.index, self.stage, self._rules = name, index, stage, rules
-        self._held = Held(name, index, stage, point, rules, device)
+        self._held = Held(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
         self.passes = Passes(self._held, coding)
         self.load = self.passes.load
         self.rounds = Rounds(self._held, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
@@ -82,8 +84,8 @@ class Holding:
     async def start_afresh(self) -> None:
         """Forget what was counted, and count no more: under another incarnation nobody counts on it."""
         self.rounds.abort("its peer begins another life")
-        self._held.ledger.frozen = MOST, 0
-        await self._held.drop()
+        self._held.ledger.frozen = self._held.next_ledger.frozen = MOST, 0
+        await self._held.drop(next_too=True)
 
     async def follow(self, head: Head) -> bool:
         """Take the step that stands now, if it is not taken yet; whether this holding is where the swarm is.
@@ -91,6 +93,7 @@ class Holding:
         False means that it was not a member of what was decided: its state is of no use any more.
         """
         if head.point == self.point:
+            self._held.basis = head.basis
             return True
         total = self.rounds.total(head.round)
         here = head.step == self.step + 1 and self.name in head.members[self.index]
@@ -101,8 +104,9 @@ class Holding:
             held = self._held
             self.stage.apply(held.step, total, head.scale)
             self.donor.took(held.point, head.point, total, head.scale)
-            self.stage.clear()
-            held.ledger, (held.step, held.lineage) = Ledger(), head.point
+            if not self._rules.delayed:
+                self.stage.clear()
+            held.go_on(head.point, head.basis)
             self.rounds.forget()
 
         await self._held.device.run("step", take)

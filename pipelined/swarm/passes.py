@@ -41,7 +41,7 @@ class Passes:
         Raises:
             Refusal: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
         """
-        which = await self._which(question, range(self._held.rules.batch))
+        which = await self._which(question, range(self._held.rules.batch), ahead=True)
         (inputs,) = await self._inputs(question, 1)
         outputs = await self._compute("forward", which, lambda: self._held.stage.forward(which, inputs))
         blocks, note = await self._coding.pack(outputs, f"outputs of microbatch {which.index}")
@@ -54,12 +54,12 @@ class Passes:
         Raises:
             Refusal: as `forward`.
         """
-        which = await self._which(question, range(self._held.rules.batch))
+        which = await self._which(question, range(self._held.rules.batch), ahead=True)
         inputs, given = await self._inputs(question, 2)
         asked = question.note.get("count") is True
 
         def work() -> tuple[Any, bool]:
-            ledger = self._held.ledger
+            ledger = self._held.ledger_of(which.step)
             count = asked and ledger.frozen is None and which.index not in ledger.losses
             passed = self._held.stage.backward(which, inputs, given, count)
             if count:
@@ -94,7 +94,7 @@ class Passes:
         def current() -> T:
             if self._held.given_up:
                 raise Refusal("left")
-            if which.step != self._held.step:
+            if which.step < self._held.step:
                 raise Refusal("stale", step=self._held.step)
             try:
                 return work()
@@ -108,19 +108,17 @@ class Passes:
         self.done[f"{op}s"] += 1
         return result
 
-    async def _which(self, question: Question, indices: range) -> Microbatch:
+    async def _which(self, question: Question, indices: range, ahead: bool = False) -> Microbatch:
         which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
         if which.index not in indices:
             raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
-        await self._held.reached_point(question)
+        await self._held.reached_basis(question, ahead)
         return which
 
     async def _inputs(self, question: Question, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
         """The question's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
         stage = self._held.stage
         taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(question, groups)]
-        for blocks, wanted, less in zip(
-            taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False
-        ):
+        for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):
             check_layouts(blocks, wanted, less)
         return taken

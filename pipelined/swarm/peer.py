@@ -15,6 +15,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
+from pipelined.swarm.delayed import DelayedStage
 from pipelined.swarm.directory import CutOff, LeaseLost
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
@@ -150,13 +151,18 @@ class StagePeer:
             await holding.start_afresh()
         else:
             index = await self._choose(place)
-        stage, point = (holding.stage, holding.point) if holding else (self._build(index), Point(0, ""))
+        stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
         point = await Joining(stage, index, point, self._roster, self._asking, self._device, find).arrive()
-        rules, device = self._rules, self._device
-        self._topics.holding = Holding(self.name, index, stage, point, rules, device, self._endpoint, self._coding)
+        rules, device, basis = self._rules, self._device, self._roster.head.basis
+        self._topics.holding = Holding(
+            self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis
+        )
         self._topics.open(rules.batch)
+
+    def _built(self, index: int) -> SwarmStage:
+        return DelayedStage(self._build(index)) if self._rules.delayed else self._build(index)
 
     async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
         """What was saved of this point, by this peer or by another that saves in the same place."""

@@ -180,6 +180,8 @@ class Head(Record):
         step: the next to be taken; 0 before the first.
         round: names the sums that led here, and so who took part; "" before the first.
         lineage: names how training came here, whoever took part; "" before the first.
+        basis: names what the parameters here follow from: the lineage, or, where updates are delayed, that of the step
+            before. Of work under way it says whether it is of use.
         members: by stage, the names of those who took part.
         scale: what their sums were multiplied by for the update.
         loss: mean over the step's samples; 0 before the first.
@@ -199,6 +201,7 @@ class Head(Record):
     norm: float = 0.0
     moves: dict[str, int] = field(default_factory=dict, metadata={"kind": dict})
     lineage: str = ""
+    basis: str = ""
 
     @property
     def point(self) -> Point:

@@ -69,8 +69,9 @@ class Rounds:
         if held.ledger.frozen != name or len(me) != 1:
             raise Refusal("not prepared", round=str(name))
         await self._keep(question)
+        sums = await self._sums()
         self.abort("another round began")
-        self._round = Round(self._endpoint, name, members, me[0], held.stage.sums, self._coding)
+        self._round = Round(self._endpoint, name, members, me[0], sums, self._coding)
         held.changed.ring()
         total = await self._round.run()
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
@@ -102,6 +103,13 @@ class Rounds:
         self._summed = None
         if self._round is not None:
             self._round.abort(why)
+
+    async def _sums(self) -> np.ndarray:
+        """What goes into a round: nobody writes to it, though the next step may be under way."""
+        stage = self._held.stage
+        if not self._held.rules.delayed:
+            return stage.sums
+        return (await self._held.device.run("copy", lambda: stage.sums.copy()))[0]
 
     async def _keep(self, question: Question) -> None:
         keep: Any = question.note.get("keep")

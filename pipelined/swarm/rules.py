@@ -22,6 +22,7 @@ class Rules:
         rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
         codec: for what travels between stages, of `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
+        delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
         eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.
     """
@@ -35,6 +36,7 @@ class Rules:
     rebalance_s: float = 60.0
     codec: str = ""
     sums_codec: str = ""
+    delayed: bool = False
     eval_every: int = 0
     eval_batch: int = 0
 

@@ -88,6 +88,9 @@ class SwarmStage(Protocol):
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
         """Take one optimizer step with `total * scale` for the gradient; the same bits on every peer."""
 
+    def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
+        """Views of an array that is laid out like `sums`, each parameter's by its name."""
+
     def state(self) -> Mapping[str, Any]:
         """Every tensor that the next step depends on, parameters and optimizer, by name; views, not copies."""
 

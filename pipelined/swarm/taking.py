@@ -74,6 +74,7 @@ class Taking:
     def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
         norm = math.sqrt(math.fsum(squares))
         scale = self._rules.scale(norm)
+        lineage = _lineage_after(head, attempt, scale)
         losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
         return Head(
             stages=head.stages,
@@ -85,7 +86,8 @@ class Taking:
             loss=math.fsum(losses) / self._rules.samples,
             norm=norm / self._rules.samples,
             moves=self._moves(attempt),
-            lineage=_lineage_after(head, attempt, scale),
+            lineage=lineage,
+            basis=head.lineage if self._rules.delayed else lineage,
         )
 
     def _moves(self, attempt: Attempt) -> dict[str, int]:

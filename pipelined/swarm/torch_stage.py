@@ -159,6 +159,10 @@ class TorchStage:
             here = gradient.to(self.device) * scale
             self._update(learned, here, self._updates, recipe.rate(step), recipe)
 
+    def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
+        """See `SwarmStage`."""
+        return dict(zip(self._learned, self._parted(_tensor(flat)), strict=True))
+
     def state(self) -> Mapping[str, torch.Tensor]:
         """Every parameter as NAME/value, NAME/exp_avg and NAME/exp_avg_sq, and the count of updates, on the host.
 

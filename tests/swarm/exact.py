@@ -41,6 +41,10 @@ class ExactStage:
             self.sums += gradient
         return Passed([(g + out) % BASE], float(gradient[0]) if self.last else None)
 
+    def evaluate(self, inputs, labels=()):
+        out = self._output(inputs[0].numpy())
+        return [(out[: len(each)] + each) % BASE for each in (label.numpy() for label in labels)] or [out]
+
     def _output(self, x):
         return (finite(x) + self.weights) % BASE
 
@@ -53,6 +57,9 @@ class ExactStage:
     def apply(self, step, total, scale):
         self.momentum[:] = (self.momentum + total) % BASE
         self.weights[:] = (self.weights + self.momentum) % BASE
+
+    def parts(self, flat):
+        return {str(self.index): flat}
 
     def state(self):
         return {f"{self.index}/weights": self.weights, f"{self.index}/momentum": self.momentum}
@@ -77,24 +84,41 @@ def data(microbatch):
 class Reference:
     """One process that trains alone: the weights of each stage at each step, and each step's loss.
 
-    What goes from one stage to another goes through the codec, as between peers.
+    What goes from one stage to another goes through the codec, as between peers. Where updates are delayed each is made
+    with the gradients of the step before, the first with none.
     """
 
-    def __init__(self, stages, batch, codec=""):
+    def __init__(self, stages, batch, codec="", delayed=False):
         self._model, self._batch, self._codec = [ExactStage(index, stages) for index in range(stages)], batch, codec
-        self._weights, self.losses = [self._copied()], []
+        self._weights, self.losses, self._delayed = [self._copied()], [], delayed
+        self._summed = []
 
     def weights(self, step, index):
         while len(self._weights) <= step:
             self._take_step(len(self.losses))
         return self._weights[step][index]
 
+    def score(self, step, held_out):
+        """Mean loss over so many microbatches of validation data."""
+        settled = step + self._delayed  # with all that was summed
+        self.weights(settled, 0)
+        losses = []
+        for index in range(self._batch, self._batch + held_out):
+            (x,), (labels,) = data(Microbatch(step, index))
+            for weights in self._weights[settled]:
+                x = (x + weights) % BASE
+            losses += ((x[: len(labels)] + labels) % BASE).tolist()
+        return sum(losses) / len(losses)
+
     def _take_step(self, step):
         losses = [self._through(Microbatch(step, index)) for index in range(self._batch)]
         self.losses.append(sum(losses) / self._batch)
-        for stage in self._model:
-            stage.apply(step, stage.sums, 1.0)
+        self._summed.append([stage.sums.copy() for stage in self._model])
+        due = step - self._delayed
+        for at, stage in enumerate(self._model):
             stage.clear()
+            if due >= 0:
+                stage.apply(due, self._summed[due][at], 1.0)
         self._weights.append(self._copied())
 
     def _through(self, which):

@@ -16,6 +16,7 @@ from pipelined.swarm.shelf import ShelfError
 from pipelined.swarm.transfer import layout_of
 from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
 from tests.swarm.exact import ExactStage, Reference, data
+from transports import Block
 from transports.endpoints.virtual import VirtualNetwork
 
 SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
@@ -75,7 +76,7 @@ class VirtualSwarm(VirtualParties):
             "rebalance_s": 0.0,
         }
         super().__init__(VirtualNetwork(seed, delay=1e-3, jitter=5e-4), Rules(**common | rules))
-        self.reference = Reference(stages, batch, self.rules.codec)
+        self.reference = Reference(stages, batch, self.rules.codec, self.rules.delayed)
         self.heads, self.summed = [], defaultdict(lambda: defaultdict(dict))
         self.slots, self._offsets, self._told = 0, {}, {}
         self._disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(WRITE_S))
@@ -108,7 +109,7 @@ class VirtualSwarm(VirtualParties):
             holding = process.peer.holding
             if holding is not None:
                 told = f"{name} at step {holding.step} of stage {holding.index}"
-                assert np.array_equal(holding.stage.weights, self._right(holding)), f"{told} differs"
+                assert np.array_equal(weights_of(holding), self._right(holding)), f"{told} differs"
                 waiting = holding.load.waiting
                 assert waiting <= self.slots, f"{told} has more to do than all trainers ask ({waiting} > {self.slots})"
         for name, task in self.tasks.items():
@@ -135,7 +136,7 @@ class VirtualSwarm(VirtualParties):
         """What one process has at this step; where sums lose, what the first peer had who was seen there."""
         if not self.rules.sums_codec:
             return self.reference.weights(holding.step, holding.index)
-        return self._told.setdefault((holding.point, holding.index), holding.stage.weights.copy())
+        return self._told.setdefault((holding.point, holding.index), weights_of(holding).copy())
 
     def describe(self):
         held = {
@@ -183,3 +184,8 @@ class VirtualSwarm(VirtualParties):
             return reduce
 
         endpoint.answer = answer
+
+
+def weights_of(holding):
+    """What is held of the step that stands."""
+    return np.asarray(Block.of(holding.stage.state()[f"{holding.index}/weights"]).numpy())
