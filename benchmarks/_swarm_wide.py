@@ -67,14 +67,13 @@ class Wide:
         self._weights[:] = state["weights"].numpy()
 
 
-def die_in(pieces: int, delay_s: float) -> None:
-    """Let this process end so many seconds after another member brought it the n-th piece of a sum."""
+def die_in(pieces: int) -> None:
+    """Let this process end as another member brings it the n-th piece of a sum."""
     left, original = [pieces], Round.take
 
     async def take(self: Round, question: Question) -> Any:
         left[0] -= 1
         if left[0] == 0:
-            await asyncio.sleep(delay_s)
             print("struck", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         return await original(self, question)
@@ -99,7 +98,7 @@ async def serve(address: str, name: str, task: Task) -> None:
     """Be a peer."""
     clock = RealClock()
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
-        device = TimedDevice({"backward": task["sample_s"]}, clock)
+        device = TimedDevice({"backward": task["microbatch_s"]}, clock)
         directory = EmbeddedDirectory(endpoint, address, clock)
         await PeerProcess(name, lambda _: Wide(task), rules_of(task), endpoint, directory, clock, device, 0).run()
 
@@ -118,7 +117,7 @@ def main(role: str, address: str = "", name: str = "", said: str = "{}") -> None
     """Play one role."""
     task = json.loads(said)
     if task.get("dies"):
-        die_in(*task["dies"])
+        die_in(task["dies"])
     work = {
         "coordinator": lambda: coordinate(),
         "peer": lambda: serve(address, name, task),

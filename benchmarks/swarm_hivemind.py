@@ -1,7 +1,8 @@
 """A swarm's stage beside hivemind when a peer is killed inside the sum: `python -m benchmarks.swarm_hivemind`.
 
-Four peers of 32 MB, a target of 200 samples a step, one peer killed (-9) at a random moment of an all-reduce of the
-second step; both in turns, several runs. hivemind needs an environment of its own:
+Four peers of 32 MB, a target of 200 samples a step, one peer killed (-9) inside the second step's sum of gradients, as
+soon as it was brought a share of what it is to sum that is drawn at random; both in turns, with the same shares.
+hivemind needs an environment of its own:
 
     python -m venv HM && HM/bin/pip install hivemind==1.1.12
     python -m benchmarks.swarm_hivemind --hivemind-python HM/bin/python
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import ROOT, check, program
-from benchmarks._swarm_children import address_of, child
+from benchmarks._swarm_children import Child, address_of, child
 from pipelined.errors import UsageError
 
 WIDE, PEER = "benchmarks._swarm_wide", "benchmarks/_hivemind_peer.py"
@@ -48,20 +49,22 @@ class Options:
     """Bytes of parameters of each peer."""
     target: int = 200
     """Samples of a step."""
-    samples: int = 10
+    samples: int = 5
     """Samples of a microbatch."""
-    sample_s: float = 0.1
+    microbatch_s: float = 0.5
     """Seconds that a peer takes for one."""
-    epochs: int = 6
+    epochs: int = 4
     """Steps of a run."""
-    matchmaking_s: float = 3.0
-    """hivemind's time for finding a group."""
-    averaging_s: float = 30.0
-    """hivemind's limit for an all-reduce (60 unless told)."""
+    matchmaking_s: float = 4.0
+    """hivemind's time for finding a group: its guide says 3 to 5 for small local runs, and more than its 3 s for one
+    request."""
+    averaging_s: float = 15.0
+    """hivemind's limit for finding a group and for an all-reduce: its guide says twice what that takes (60 unless
+    told)."""
     lease_s: float = 3.0
     """Ours: seconds after which a silent peer is none."""
     seed: int = 0
-    """Of the moments of death."""
+    """Of the shares at which a peer dies."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -82,9 +85,11 @@ class Run:
 
     Args:
         struck: whether a peer died inside a sum.
-        samples: what each step from the death on held, by the survivors.
+        samples: what each step from the death on held, the struck one first; by the survivors alone, where each tells
+            its own.
         apart: steps from the death on after which survivors held different parameters.
         stall_s: longest time between steps from the death on, less an ordinary one; infinite where none came.
+        share: of what the dead peer was to sum that it had been brought.
     """
 
     name: str
@@ -92,6 +97,7 @@ class Run:
     samples: tuple[int, ...]
     apart: int
     stall_s: float
+    share: float = 0.0
 
 
 def judged(name: str, lines: Lines, dead: str, exact: bool) -> Run:
@@ -116,15 +122,17 @@ def judged(name: str, lines: Lines, dead: str, exact: bool) -> Run:
 
 
 def _stall(stood: Sequence[float], struck: float) -> float:
+    """What the longest gap from the strike on has more than an ordinary one, of those before it if there were any."""
     gaps = [(after, after - before) for before, after in pairwise(stood)]
     since, before = ([gap for at, gap in gaps if (at >= struck) == late] for late in (True, False))
     return max(since) - statistics.median(before or since) if since else float("inf")
 
 
-async def ours(task: dict[str, Any], moment: float) -> Run:
-    """One run of a swarm with a single stage; each of a step's sums brings three pieces to a peer."""
+async def ours(task: dict[str, Any], share: float) -> Run:
+    """One run of a swarm with a single stage."""
     lines, names = Lines(), [f"peer{place}" for place in range(PEERS)]
-    dies = [3 * (STRUCK_STEP - 1) * _pieces(task) + 1, 0.1 * moment]
+    each = (PEERS - 1) * _pieces(task)  # brought to a peer in a step
+    dies = each * (STRUCK_STEP - 1) + int(share * each) + 1
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(child(WIDE, "coordinator"))
         address = await address_of(coordinator)
@@ -138,12 +146,18 @@ async def ours(task: dict[str, Any], moment: float) -> Run:
         try:
             async with asyncio.timeout(LIMIT_S):
                 await trainer.process.wait()
+                while not all(_has_taken_all(each, task) for each in peers[:-1]):  # noqa: ASYNC110 (nothing tells)
+                    await asyncio.sleep(0.05)
         except TimeoutError:
             pass
         for task_ in listening:
             task_.cancel()
         lines = [(at, each.name, words) for each in peers for at, words in each.said]
-    return judged("swarm", sorted(lines), names[-1], exact=True)
+    return replace(judged("swarm", sorted(lines), names[-1], exact=True), share=share)
+
+
+def _has_taken_all(peer: Child, task: dict[str, Any]) -> bool:
+    return any(words[:2] == ["took", str(task["epochs"])] for _, words in peer.said)
 
 
 def _pieces(task: dict[str, Any]) -> int:
@@ -151,14 +165,13 @@ def _pieces(task: dict[str, Any]) -> int:
     return -(-task["nbytes"] // PEERS // (4 << 20))
 
 
-async def theirs(python: str, task: dict[str, Any], moment: float) -> Run:
+async def theirs(python: str, task: dict[str, Any], share: float) -> Run:
     """One run of hivemind; each of its steps has an all-reduce of gradients and one of parameters."""
-    dies = 0.5 * moment
     lines, started = Lines(), list[asyncio.subprocess.Process]()
     addresses = list[str]()
     try:
         for rank in range(PEERS):
-            said = json.dumps({**task, "rank": rank, "dies": dies if rank == PEERS - 1 else None})
+            said = json.dumps({**task, "rank": rank, "dies": share if rank == PEERS - 1 else None})
             process = await _peer(python, said, addresses)
             started.append(process)
             if not addresses:
@@ -177,7 +190,7 @@ async def theirs(python: str, task: dict[str, Any], moment: float) -> Run:
         for process in started:
             _end(process)
             await process.wait()
-    return judged("hivemind", sorted(lines), f"peer{PEERS - 1}", exact=False)
+    return replace(judged("hivemind", sorted(lines), f"peer{PEERS - 1}", exact=False), share=share)
 
 
 async def _peer(python: str, said: str, addresses: Sequence[str]) -> asyncio.subprocess.Process:
@@ -213,31 +226,36 @@ def _end(process: asyncio.subprocess.Process) -> None:
         return
 
 
-def line(name: str, runs: Sequence[Run], target: int) -> str:
+def line(name: str, runs: Sequence[Run]) -> str:
     """A row: over all runs in which a peer died inside a sum."""
     struck = [run for run in runs if run.struck]
-    held = [each for run in struck for each in run.samples]
-    if not held:
+    if not any(run.samples for run in struck):
         return f"{name:9} 0 of {len(runs)} runs with a step after a death inside a sum"
+    first = [run.samples[0] for run in struck if run.samples]
+    later = [each for run in struck for each in run.samples[1:]]
     stalls = sorted(run.stall_s for run in struck)
-    apart = sum(run.apart > 0 for run in struck)
+    apart = f"{sum(run.apart > 0 for run in struck)} of {len(struck)}"
     return (
-        f"{name:9} {len(struck):4}  {min(held):4} to {max(held):4} of {target}  {apart:3} of {len(struck):3}  "
-        f"{statistics.median(stalls):7.2f} ({stalls[0]:.2f}-{stalls[-1]:.2f})"
+        f"{name:9} {len(struck):4}  {_spread(first):18} {_spread(later):18} {apart:15} "
+        f"{statistics.median(stalls):6.2f} ({stalls[0]:.2f} to {stalls[-1]:.2f})"
     )
 
 
-HEAD = f"{'':9} runs  samples a step      survivors apart  stall, s (least-most)"
+def _spread(samples: Sequence[int]) -> str:
+    return f"{statistics.median(samples):g} ({min(samples)} to {max(samples)})" if samples else "never"
+
+
+HEAD = f"{'':9} runs  {'samples, struck':18} {'in later steps':18} {'survivors apart':15} stall, s (least to most)"
 
 
 def _runs(options: Options) -> Iterator[Run]:
-    """Ours and theirs in turns, with the same moments of death."""
+    """Ours and theirs in turns, with the same shares."""
     draw = random.Random(options.seed)
     for _ in range(options.runs):
-        moment = draw.random()
-        yield asyncio.run(ours(options.task(), moment))
+        share = draw.random()
+        yield asyncio.run(ours(options.task(), share))
         if options.hivemind_python:
-            yield asyncio.run(theirs(str(options.hivemind_python.absolute()), options.task(), moment))
+            yield asyncio.run(theirs(str(options.hivemind_python.absolute()), options.task(), share))
 
 
 def main() -> None:
@@ -250,7 +268,8 @@ def main() -> None:
     if options.json:
         print(json.dumps({**options.task(), "runs": {k: [asdict(each) for each in v] for k, v in found.items()}}))
     else:
-        print("\n".join([HEAD, *(line(name, runs, options.target) for name, runs in found.items())]))
+        print("\n".join([HEAD, *(line(name, runs) for name, runs in found.items())]))
+        print(f"medians; the target is {options.target} samples a step")
 
 
 if __name__ == "__main__":

@@ -34,13 +34,15 @@ def test_the_least_is_taken_where_each_tells_the_whole_step_s():
 def test_no_step_after_the_death_is_an_endless_stall_and_no_death_is_no_result():
     assert judged("hivemind", LINES[:8], "dead", exact=False).stall_s == math.inf
     alive = judged("hivemind", LINES[:7], "dead", exact=False)
-    assert not alive.struck and "0 of 1" in line("hivemind", [alive], 200)
+    assert not alive.struck and "0 of 1" in line("hivemind", [alive])
 
 
-def test_a_row_counts_runs_whose_survivors_came_apart():
-    runs = [Run("x", True, (200, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
-    told = line("x", runs, 200)
-    assert "110 to  200 of 200" in told and "1 of   2" in told and "15.25 (0.50-30.00)" in told
+def test_a_row_counts_runs_whose_survivors_came_apart_and_tells_the_struck_step_from_later_ones():
+    runs = [Run("x", True, (150, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
+    told = line("x", runs)
+    assert "130 (110 to 150)" in told and "200 (200 to 200)" in told
+    assert "1 of 2" in told and "15.25 (0.50 to 30.00)" in told
+    assert "never" in line("x", runs[1:])
 
 
 def test_a_python_that_is_not_there_is_refused(tmp_path):
