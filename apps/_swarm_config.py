@@ -96,13 +96,13 @@ class Told:
     Args:
         vocabulary: symbols of the model: the tokenizer's, or more.
         text: digest of tokenizer and text.
-        held_out: microbatches of validation data.
+        held_out: microbatches of validation data; 0: nothing is evaluated.
     """
 
     subject: Subject
     vocabulary: int
     text: str
-    held_out: int
+    held_out: int = 0
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()

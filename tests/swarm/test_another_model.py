@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from apps._swarm_config import Subject, Told
+from apps._swarm_data import feed_of
 from apps._swarm_run import SUBJECT
 from apps._text import read_text
 from pipelined.clock import RealClock, run_virtual
@@ -61,7 +62,9 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
         async with await open_endpoint("tcp://127.0.0.1:0") as end:
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
-            told = Told(Subject(), text.tokenizer.vocab_size, text.digest)
+            subject = Subject()
+            feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+            told = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
             await directory.transact({}, {SUBJECT: told.pack(), HEAD: Head(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()

@@ -1,0 +1,107 @@
+"""Validation data through a swarm: one process's loss to the bit, whoever takes part and whatever befalls them."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.membership import Roster
+from tests.swarm.story import Story
+from tests.swarm.virtual_swarm import VirtualSwarm
+
+HELD_OUT = 5
+
+
+async def evaluations(swarm, found):
+    """Note every evaluation that the directory is told of, by where it was made."""
+    _, directory, clock = swarm.client("auditor")
+    roster = Roster(directory, clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(roster.follow())
+        while True:
+            await roster.wait_for(lambda: roster.evaluated is not None and roster.evaluated.point not in found)
+            assert roster.head.point == roster.evaluated.point, "the step after was decided before"
+            found[roster.evaluated.point] = roster.evaluated.loss
+
+
+async def trained(peers, trainers, steps=5, **rules):
+    """The losses of one swarm's evaluations, by step; all of them are one process's."""
+    swarm, found = VirtualSwarm(stages=2, batch=4, eval_batch=HELD_OUT, **rules), {}
+    for name in range(peers):
+        swarm.peer(f"p{name}", name % 2)
+    swarm.start("auditor", evaluations(swarm, found))
+    for name in range(trainers):
+        swarm.trainer(f"t{name}", steps)
+    await swarm.finish(within=60)
+    await swarm.close()
+    losses = {point.step: loss for point, loss in found.items()}
+    assert losses == {step: swarm.reference.score(step, HELD_OUT) for step in losses}
+    return losses
+
+
+@pytest.mark.parametrize("every, steps", [(0, [5]), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5])])
+def test_every_so_many_steps_and_at_the_end_it_is_one_process_s_loss(every, steps):
+    assert sorted(run_virtual(trained(2, 1, eval_every=every))) == steps
+
+
+def test_how_many_take_part_changes_nothing():
+    losses = [run_virtual(trained(peers, trainers, eval_every=2)) for peers, trainers in ((2, 1), (5, 1), (4, 3))]
+    assert losses[0] == losses[1] == losses[2]
+
+
+class Evaluated(Story):
+    """A story in which every step is evaluated, and an auditor whom nothing befalls."""
+
+    def __init__(self, seed):
+        super().__init__(seed, eval_every=1, eval_batch=HELD_OUT)
+        self.found = {}
+
+    async def _watched(self, swarm):
+        auditing = asyncio.ensure_future(evaluations(swarm, self.found))
+        await super()._watched(swarm)
+        auditing.cancel()
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_random_faults_change_no_evaluation(first):
+    for seed in range(first, first + 10):
+        story = Evaluated(seed)
+        swarm = run_virtual(story.run())
+        last = [point for point in story.found if point.step == story.steps]
+        assert len(last) == 1, "the last step was not evaluated"
+        for point, loss in story.found.items():
+            assert loss == swarm.reference.score(point.step, HELD_OUT), f"another loss at step {point.step}"
+
+
+def test_a_conductor_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():
+    async def train():
+        swarm, found = VirtualSwarm(stages=2, batch=4, eval_batch=40), {}
+        for stage in range(2):
+            swarm.peer(f"p{stage}", stage)
+        swarm.start("auditor", evaluations(swarm, found))
+        swarm.trainer("t0", steps=2)
+        await swarm.until(lambda: swarm.trainers["t0"].leadership.left is not None)
+        swarm.trainer("t1", steps=2)
+        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 2)
+        await swarm.until(lambda: 0 < (swarm.trainers["t0"].leadership.left or 0) < 30)
+        swarm.kill("t0")
+        await swarm.finish(within=20)
+        await swarm.close()
+        assert list(found.values()) == [swarm.reference.score(2, 40)]
+        assert swarm.heads[-1].step == 2, "it trained on behind the last step"
+
+    run_virtual(train())
+
+
+def test_who_comes_when_all_is_done_has_nothing_to_do():
+    async def train():
+        swarm = VirtualSwarm(stages=1, batch=4, eval_batch=HELD_OUT)
+        swarm.peer("p0")
+        swarm.trainer("t0", steps=1)
+        await swarm.finish(within=20)
+        swarm.trainer("t1", steps=1)
+        await swarm.finish(within=2)
+        assert swarm.trainers["t1"].trainer.done == 0
+        await swarm.close()
+
+    run_virtual(train())
