@@ -27,6 +27,8 @@ from transports._blocks import SIZES
 
 CHUNK = 4 << 20
 """Bytes of every chunk but the last."""
+MOST_PARTS = 64
+"""Blocks that one message may have."""
 DIGEST = 32
 """Bytes of a blake2b-256."""
 
@@ -147,12 +149,15 @@ def expect(layout: Layout, digests: Any, root: Any, chunk: int = CHUNK) -> Manif
 def cut(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[Block, ...]:
     """One chunk of a state, as views of its tensors; more than one where tensors end within it.
 
+    Of a small model a chunk holds more tensors than one message can bring; then it is copied into one run of bytes.
+
     Raises:
         TransferError: there is no such chunk.
     """
     _refuse_no_chunk(manifest, index)
     named = {name: Block.of(state[name]) for name, _ in manifest.spans(index)}
-    return tuple(Block.of(view) for view in _views(named, manifest, index))
+    views = _views(named, manifest, index)
+    return tuple(map(Block.of, views if len(views) <= MOST_PARTS else [memoryview(bytearray().join(views))]))
 
 
 class Download:
