@@ -1,0 +1,85 @@
+"""A visit: every stage's state brought here as it stands, by somebody who serves none of them.
+
+The one rule: a visitor is a peer that is always on its way: it is given state as any joiner is, hash by hash, and never
+asked for work. What it takes home is of one point at all stages.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelined.clock import Clock
+from pipelined.device import Device
+from pipelined.nursery import Nursery
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.directory import Directory
+from pipelined.swarm.joining import Joining
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.peer import Build
+from pipelined.swarm.records import PEERS, Mark, Peer, Phase, Point
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.standing import Standing, standing
+from pipelined.swarm.transfer import Layout
+from transports.endpoints import Endpoint
+
+Visited = list[tuple[Mark, Mapping[str, Any]]]
+"""Of each stage where it stood, and its state."""
+
+
+class Visitor:
+    """One who visits a swarm.
+
+    Args:
+        name: nobody else's in this swarm.
+        build: builds a stage, to be filled.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Build,
+        rules: Rules,
+        endpoint: Endpoint,
+        directory: Directory,
+        clock: Clock,
+        device: Device,
+    ):
+        self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
+        self._endpoint, self._roster = endpoint, Roster(directory, clock)
+        self._asking = Asking(endpoint, self._roster)
+
+    async def take(self) -> Visited:
+        """Every stage's state, all of the step that stands; waits while a stage has no peer.
+
+        Where steps are taken meanwhile, what was fetched already follows by the totals of these steps.
+
+        Raises:
+            LeaseLost, CutOff: the directory could not be asked for longer than a lease lives.
+        Cost: memory of all stages; their bytes once over the network.
+        """
+        async with Nursery() as tasks:
+            following = tasks.create_task(self._roster.follow())
+            await self._roster.wait_for(lambda: self._roster.head is not None)
+            async with standing(self._roster.directory, PEERS + self.name, self._rules.lease_s, self._clock) as place:
+                taken = await self._all(place)
+            following.cancel()
+        return taken
+
+    async def _all(self, place: Standing) -> Visited:
+        stages = [self._build(index) for index in range(self._rules.stages)]
+        points: list[Point | None] = [None] * len(stages)
+        while any(point != self._roster.head.point for point in points):
+            for index, stage in enumerate(stages):
+                await place.put(self._record(place, index))
+                way = Joining(stage, index, points[index], self._roster, self._asking, self._device, _nowhere)
+                points[index] = await way.arrive()
+        at = self._roster.head.point
+        marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
+        return [(mark, stage.state()) for mark, stage in zip(marks, stages, strict=True)]
+
+    def _record(self, place: Standing, index: int) -> Peer:
+        address, model = self._endpoint.address, self._rules.digest
+        return Peer(self.name, address, place.incarnation, index, Phase.JOINING, model)
+
+
+async def _nowhere(point: Point, layout: Layout) -> None:
+    """What this visitor finds of what was saved: only peers are asked."""
