@@ -1,4 +1,7 @@
-"""Real processes over TCP, struck in each phase of a step: what remains trains as one process does, to the bit."""
+"""Real processes over TCP, struck in each phase of a step: what remains trains as one process does, to the bit.
+
+How long they stand still is timed by `python -m benchmarks.swarm_faults`.
+"""
 
 import asyncio
 import random
@@ -8,6 +11,8 @@ import pytest
 from tests.swarm.real_swarm import check, train
 
 PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "piece", "summed", "commit")
+OF_THE_SUM = ("prepare", "reduce", "piece", "summed")
+STRIKES = ("SIGKILL", "SIGSTOP", "CUT")
 
 
 def drawn(seed):
@@ -16,7 +21,7 @@ def drawn(seed):
     faults = {}
     for stage in range(3):
         name, phase, times = f"s{stage}{draw.choice('ab')}", draw.choice(PHASES), draw.randint(1, 6)
-        faults[name] = f"{phase}:{times}:{draw.choice(['SIGKILL', 'SIGSTOP'])}"
+        faults[name] = f"{phase}:{times}:{draw.choice(STRIKES)}"
     if draw.random() < 0.5:
         faults["t0"] = f"microbatch:{draw.randint(3, 12)}:SIGKILL"
     return faults
@@ -29,10 +34,11 @@ def struck(faults, late=()):
 
 @pytest.mark.timeout(120)
 def test_a_swarm_that_is_struck_everywhere_changes_no_bit():
-    """A donor dies as it gives its state, a member as it sums, a trainer at work; a peer stops as it computes."""
+    """A donor dies as it gives its state, a member as it sums, a trainer at work; one stops, one is cut off."""
     faults = {
         "s0a": "chunk:1:SIGKILL",
         "s1a": "piece:2:SIGKILL",
+        "s1b": "commit:3:CUT",
         "s2a": "backward:3:SIGSTOP",
         "t0": "microbatch:9:SIGKILL",
     }
@@ -41,11 +47,28 @@ def test_a_swarm_that_is_struck_everywhere_changes_no_bit():
 
 @pytest.mark.full
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("name", STRIKES)
 @pytest.mark.parametrize("times", [1, 2, 4])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_swarm_struck_in_any_phase_changes_no_bit(phase, times, name):
     struck({"s1a": f"{phase}:{times}:{name}"})
+
+
+@pytest.mark.full
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("seed", range(30))
+def test_a_swarm_struck_at_random_moments_of_its_sums_changes_no_bit(seed):
+    draw = random.Random(f"sums {seed}")
+    strike = f"{draw.choice(OF_THE_SUM)}:{draw.randint(1, 20)}:{draw.choice(STRIKES)}"
+    struck({f"s{draw.randrange(3)}{draw.choice('abc')}": strike})
+
+
+@pytest.mark.full
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("name", STRIKES)
+@pytest.mark.parametrize("times", [7, 20, 45])
+def test_a_swarm_whose_trainer_is_struck_amid_backwards_changes_no_bit(times, name):
+    struck({"t0": f"returning:{times}:{name}"})
 
 
 @pytest.mark.full

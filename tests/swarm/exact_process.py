@@ -2,8 +2,9 @@
 
 A coordinator is told where to listen, and its journal, in the place of a directory and a name.
 
-A peer tells of every step that it takes with which weights. A fault names a phase, how often it has to begin first, and
-a signal that the process then sends itself: `piece:2:SIGKILL`, `backward:5:SIGSTOP`. So each phase can be hit for sure.
+A peer tells of every step that it takes with which weights, and everybody which member is gone. A fault names a phase,
+how often it has to begin first, and a signal that the process then sends itself, or that its links are cut for a while:
+`piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So each phase can be hit for sure.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
@@ -18,6 +20,7 @@ from pipelined.swarm import averaging, donor, holding, load, passes, rounds, tra
 from pipelined.swarm.directory import open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
+from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
 from transports import new_event_loop
 from transports.endpoints import open_endpoint
@@ -41,24 +44,28 @@ PHASES = {
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),
     "microbatch": (trainer.Trainer, "_through"),
+    "returning": (trainer.Trainer, "_ask"),
 }
+ONLY = {"returning": "backward"}
+"""What has to be among a call's arguments for the phase to begin."""
+CUT, CUT_S = "CUT", 3.0
+"""Seconds after which links are healed: the others have seen by then that it is silent."""
 
 
 def say(*words):
     print(*words, flush=True)
 
 
-def strike_at(fault):
-    """Let this process send itself a signal when a phase begins for the n-th time."""
-    phase, times, name = fault.split(":")
+def strike_at(phase, times, befall):
+    """Let this befall the process when a phase begins for the n-th time."""
     owner, method = PHASES[phase]
-    original, left = getattr(owner, method), [int(times)]
+    original, left = getattr(owner, method), [times]
 
     def struck(*args, **kwargs):
-        left[0] -= 1
+        left[0] -= phase not in ONLY or ONLY[phase] in [arg for arg in args if type(arg) is str]
         if left[0] == 0:
-            say("struck", phase, name)
-            os.kill(os.getpid(), getattr(signal, name))
+            left[0] = -1
+            befall()
         return original(*args, **kwargs)
 
     setattr(owner, method, struck)
@@ -73,6 +80,25 @@ def tell_steps():
         say("took", step + 1, self.index, self.weights.tobytes().hex())
 
     ExactStage.apply = apply
+
+
+async def tell_gone(roster):
+    """Tell of every member that the directory has no longer."""
+    known = set()
+    while True:
+        members = {*roster.peers, *roster.trainers}
+        for name in sorted(known - members):
+            say("gone", name)
+        known = members
+        await roster.next_change()
+
+
+async def run(process):
+    """Run it, and tell who is gone meanwhile."""
+    async with asyncio.TaskGroup() as tasks:
+        telling = tasks.create_task(tell_gone(process.roster))
+        await process.run()
+        telling.cancel()
 
 
 async def coordinator(address, journal):
@@ -95,7 +121,7 @@ async def peer(address, name):
         device = TimedDevice(SECONDS, clock)
         process = PeerProcess(name, build, RULES, endpoint, directory, clock, device, stage, threads=False)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.peer.leave)
-        await process.run()
+        await run(process)
 
 
 def build(index):
@@ -107,16 +133,23 @@ def build(index):
 async def train(address, name):
     clock = RealClock()
     async with found(address, clock) as (endpoint, directory):
-        await TrainerProcess(name, data, RULES, endpoint, directory, clock, slots=3, steps=STEPS).run()
+        await run(TrainerProcess(name, data, RULES, endpoint, directory, clock, slots=3, steps=STEPS))
     say("done")
 
 
 def main(role, address="", name="", fault=""):
     tell_steps()
+    loop = new_event_loop
     if fault:
-        strike_at(fault)
+        phase, times, how = fault.split(":")
+        if how == CUT:
+            made, links = cuttable_loop()
+            loop, act = (lambda: made), partial(links.cut, CUT_S)
+        else:
+            act = partial(os.kill, os.getpid(), getattr(signal, how))
+        strike_at(phase, int(times), lambda: (say("struck", phase, how), act()))
     work = {"coordinator": coordinator, "peer": peer, "train": train}[role]
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(work(address, name))
 
 

@@ -19,13 +19,15 @@ def lines(moments, struck):
         for step, at in enumerate(moments, 1)
         for stage in range(STAGES)
     ]
-    return sorted([*took, (struck, ["struck", "piece", "SIGKILL"])])
+    gone = [(struck + late, ["gone", "s0a"]) for late in (0.3, 0.4)]
+    return sorted([*took, (struck, ["struck", "piece", "SIGKILL"]), *gone])
 
 
 def test_a_stall_is_the_longest_step_from_the_strike_on_less_an_ordinary_one():
     run = judged(FAULT, lines([1.0, 1.5, 2.0, 4.0, 4.5, 5.0], struck=2.1))
     assert run.struck and run.stall_s == pytest.approx(1.5) and run.ordinary_s == pytest.approx(0.5)
     assert run.differing == 0 and run.told == STEPS * STAGES
+    assert run.detected_s == pytest.approx(0.3), "the first to know tells"
 
 
 def test_a_wrong_bit_and_a_step_that_nobody_took_are_counted():
@@ -36,14 +38,15 @@ def test_a_wrong_bit_and_a_step_that_nobody_took_are_counted():
 
 
 def test_a_moment_that_never_came_is_no_stall():
-    run = judged(FAULT, lines([1.0, 1.5, 2.0, 2.5, 3.0, 3.5], struck=99.0)[:-1])
+    run = judged(FAULT, lines([1.0, 1.5, 2.0, 2.5, 3.0, 3.5], struck=99.0)[:-3])
     assert not run.struck and rows_of([run]) == [Row("piece", "SIGKILL", (), 0, STEPS * STAGES)]
 
 
 @pytest.mark.parametrize("stall, differing, kept", [(2.0, 0, True), (2.1, 0, False), (0.1, 1, False)])
 def test_a_row_is_held_to_twice_the_detection_and_to_every_bit(stall, differing, kept):
-    row = Row("piece", "SIGKILL", (0.1, stall), differing, 50)
+    row = Row("piece", "SIGKILL", (0.1, stall), differing, 50, (0.25,))
     assert row.within == kept and ("OVER" in row.line()) != kept
+    assert row.ratio == stall and "0.25 (0.25)" in row.line()
 
 
 def test_each_round_strikes_every_phase_in_every_way_and_the_same_for_the_same_seed():
