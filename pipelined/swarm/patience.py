@@ -24,16 +24,21 @@ class Patience:
     def __init__(self, least: float, enough: int = ENOUGH) -> None:
         self._least, self._enough = least, enough
         self._seen: deque[float] = deque(maxlen=KEPT)
+        self._limit: float | None = None
 
     def observe(self, seconds: float) -> None:
         """An answer took so long."""
         self._seen.append(seconds)
+        self._limit = None
 
     @property
     def limit(self) -> float | None:
-        """Seconds after which an answer is late: the median and ten median deviations, four medians at least."""
-        if len(self._seen) < self._enough:
-            return None
-        middle = median(self._seen)
-        deviation = median(abs(seconds - middle) for seconds in self._seen)
-        return max(self._least, MULTIPLE * middle, middle + DEVIATIONS * deviation)
+        """Seconds after which an answer is late: the median and ten median deviations, four medians at least.
+
+        Cost: two medians for each answer seen, however often this is asked.
+        """
+        if self._limit is None and len(self._seen) >= self._enough:
+            middle = median(self._seen)
+            deviation = median(abs(seconds - middle) for seconds in self._seen)
+            self._limit = max(self._least, MULTIPLE * middle, middle + DEVIATIONS * deviation)
+        return self._limit
