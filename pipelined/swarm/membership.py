@@ -33,6 +33,7 @@ from pipelined.swarm.records import (
 )
 
 Named = TypeVar("Named", Peer, Trainer, Saved)
+WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
 
@@ -87,7 +88,7 @@ class Roster:
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that take work, by name."""
-        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase == Phase.SERVING]
+        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase in WORKING]
 
     def joining(self, stage: int) -> list[Peer]:
         """The peers that are on their way to a stage's state, by name."""

@@ -19,6 +19,7 @@ from pipelined.swarm.delayed import DelayedStage
 from pipelined.swarm.directory import CutOff, LeaseLost
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
+from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.rebalance import place
 from pipelined.swarm.records import PEERS, PLACING, Head, Peer, Phase, Point
@@ -47,6 +48,7 @@ class StagePeer:
         stage: which; None: where it helps most.
         shelf: where it saves what it holds, and finds what was saved; None: nowhere.
         save_every: steps from one save to the next; 0: never.
+        grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class StagePeer:
         stage: int | None = None,
         shelf: Shelf | None = None,
         save_every: int = 0,
+        grace_s: float = GRACE_S,
     ):
         self.name = name
         self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
@@ -69,8 +72,8 @@ class StagePeer:
         self._asking = Asking(endpoint, roster)
         self._topics = Topics(endpoint, roster, self._announce_again, self._told)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
-        self._leaving = self._asked_to_announce = False
-        self._announced = clock.now()
+        self._leaving = Leaving(name, roster, clock, grace_s)
+        self._asked_to_announce, self._announced, self._said = False, clock.now(), Phase.JOINING
 
     @property
     def holding(self) -> Holding | None:
@@ -85,7 +88,7 @@ class StagePeer:
         """
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
-            while not self._leaving:
+            while not self._leaving.asked:
                 try:
                     key, seconds = PEERS + self.name, self._rules.lease_s
                     async with standing(self._roster.directory, key, seconds, self._clock) as place:
@@ -94,9 +97,8 @@ class StagePeer:
                     await self._clock.sleep(RETRY_S)
 
     def leave(self) -> None:
-        """Hand over and go (a preemption notice)."""
-        self._leaving = True
-        self._roster.look_again()
+        """Hand over and go (a preemption notice); the last of its stage waits for another, see `Leaving`."""
+        self._leaving.ask()
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
@@ -106,18 +108,26 @@ class StagePeer:
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
         self._topics.incarnation = place.incarnation
-        await self._come_to_hold(place)
+        try:
+            async with self._roster.as_long_as(lambda: not self._leaving.asked):
+                await self._come_to_hold(place)
+        except Ended:
+            if self._leaving.asked:  # before it had anything to hand over
+                return
+            raise
         await self._say(place, Phase.SERVING)
-        while not self._leaving:
+        while not self._leaving.may_go(self.holding.index):
             head, before = self._roster.head, self.holding.point
             if not await self.holding.follow(head):
+                if self._leaving.asked:
+                    return
                 await self._come_to_hold(place)
-                await self._say(place, Phase.SERVING)
+                await self._say(place, self._leaving.phase)
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
             await self._saving.tell(place)
-            target = head.moves.get(self.name, self.holding.index)
+            target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
                 self._wanted = target
                 self._let_go()
@@ -125,16 +135,20 @@ class StagePeer:
             if not any(peer.phase == Phase.JOINING for peer in self._roster.peers.values()):
                 self.holding.donor.nobody_joins()
             due = self._announced + NEWS_S - self._clock.now() if self._asked_to_announce else math.inf
-            if due <= 0:
-                await self._say(place, Phase.SERVING)
+            if due <= 0 or self._said != self._leaving.phase:
+                await self._say(place, self._leaving.phase)
             else:
-                await self._roster.next_change(due)
+                await self._roster.next_change(min(due, self._leaving.left_s))
         await self._hand_over(place)
 
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""
         for other in self._roster.serving(self.holding.index):
-            if other.name in head.members[self.holding.index] and other.name not in head.moves:
+            if (
+                other.phase == Phase.SERVING
+                and other.name in head.members[self.holding.index]
+                and other.name not in head.moves
+            ):
                 with suppress(Ended, Refusal):
                     await self._asking.ask(other, "status", limit=self._rules.lease_s)
                     return True
@@ -193,28 +207,38 @@ class StagePeer:
             return min(lost)
         stages = [dict[str, float | None]() for _ in range(self._rules.stages)]
         for peer in self._roster.peers.values():
-            if peer.stage in range(len(stages)) and peer.name != self.name:
+            stays = peer.phase in (Phase.JOINING, Phase.SERVING)
+            if peer.stage in range(len(stages)) and peer.name != self.name and stays:
                 stages[peer.stage][peer.name] = None
         return place(stages)
 
     async def _say(self, place: Standing, phase: Phase, index: int | None = None, heir: str = "") -> None:
         index = self.holding.index if index is None else index
-        self._asked_to_announce, self._announced = False, self._clock.now()
+        self._asked_to_announce, self._announced, self._said = False, self._clock.now(), phase
         await place.put(self._record(place, phase, index, heir))
 
     def _record(self, place: Standing, phase: Phase, index: int, heir: str = "") -> Peer:
         return Peer(self.name, self._endpoint.address, place.incarnation, index, phase, self._rules.digest, heir)
 
     async def _hand_over(self, place: Standing) -> None:
-        """Give what was counted to another peer of the stage; where there is none, stay until it counts, if it can."""
+        """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
         holding, roster = self.holding, self._roster
         await self._say(place, Phase.LEAVING)
-        while holding.counted and roster.trainers and not roster.cut_off and await holding.follow(self._roster.head):
+        last = self._leaving.is_last(holding.index)
+        while (
+            not last
+            and holding.counted
+            and roster.trainers
+            and not roster.cut_off
+            and await holding.follow(self._roster.head)
+        ):
             heir = await holding.succession.find_heir(roster.serving(holding.index), self._asking)
             if heir is not None:
                 await self._say(place, Phase.LEAVING, heir=heir)
                 break
             await self._roster.next_change(RETRY_S)
+        if last and self._saving.saves and holding.step > 0:
+            await self._saving.save(self._tasks, holding.mark(), holding.copy)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -31,6 +31,7 @@ class Phase(StrEnum):
 
     JOINING = "joining"  # fetching its stage's state
     SERVING = "serving"
+    PARTING = "parting"  # serves, and leaves as soon as another of its stage does
     LEAVING = "leaving"  # takes no new work; what it has counted still counts
 
 

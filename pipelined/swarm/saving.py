@@ -41,9 +41,14 @@ class Saving:
         self._said: Sequence[Mark] = ()
         self._unreadable = set[Mark]()
 
+    @property
+    def saves(self) -> bool:
+        """Whether anything is saved at all."""
+        return self._shelf is not None and self._every > 0
+
     def due(self, step: int) -> bool:
         """Whether a state of this step is to be saved."""
-        return self._shelf is not None and self._every > 0 and step > 0 and step % self._every == 0
+        return self.saves and step > 0 and step % self._every == 0
 
     def own(self, point: Point, stages: int) -> list[int]:
         """The stages whose state at this point lies here, where that is not all of them."""
