@@ -13,8 +13,9 @@ import numpy as np
 from mpi4py import MPI
 
 from benchmarks._resident import begin_peak, resident
-from collectives import Group, all_reduce
+from collectives import Group, all_reduce, allocate
 from collectives._pieces import pieces as cut
+from collectives._vector import Vector
 from transports import Transport
 from transports._loop import step_aside
 
@@ -30,23 +31,26 @@ class Contents:
     Args:
         dtype: float32 makes a numpy array, others a torch tensor.
         nbytes: of the array.
+        memory: so many bytes to hold the array; None: its own.
     Attributes:
         array: what is summed in place.
     """
 
-    def __init__(self, dtype: str, nbytes: int, rank: int):
+    def __init__(self, dtype: str, nbytes: int, rank: int, memory: np.ndarray | None = None):
         generator = np.random.default_rng((rank, nbytes))
         if dtype == "float32":
             self._first = generator.standard_normal(nbytes // 4, np.float32) * np.float32(SMALLEST)
-            self.array, self._bytes = self._first.copy(), np.uint8
+            self.array, self._bytes = self._first.copy() if memory is None else memory.view(np.float32), np.uint8
             self._precision = float(np.finfo(np.float32).eps)
         else:
             import torch
 
             numbers = torch.from_numpy(generator.standard_normal(nbytes // 2, np.float32))
             self._first = numbers.to(getattr(torch, dtype))
-            self.array, self._bytes = self._first.clone(), torch.uint8
+            held = self._first.clone() if memory is None else torch.from_numpy(memory).view(self._first.dtype)
+            self.array, self._bytes = held, torch.uint8
             self._precision = torch.finfo(self._first.dtype).eps
+        self.refill()
 
     def refill(self) -> None:
         """Begin anew."""
@@ -75,19 +79,36 @@ class Sum(Protocol):
 
 
 class Ours:
-    """The collectives of this project, from a coroutine."""
+    """The collectives of this project, from a coroutine.
 
-    def __init__(self, transport: Transport, algorithm: str):
+    Args:
+        allocates: whether arrays lie in memory that all ranks map.
+    """
+
+    def __init__(self, transport: Transport, algorithm: str, allocates: bool = False):
         self._transport, self._algorithm, self._channels = transport, algorithm, count(1)
+        self._allocates = allocates
         self._group = self._new_group()
 
     async def __call__(self, array: Any) -> None:
         await all_reduce(self._group, array, "sum", self._algorithm)
 
+    async def memory(self, nbytes: int) -> np.ndarray | None:
+        """So many bytes for an array; None: its own will do."""
+        return await allocate(self._group, nbytes, np.uint8) if self._allocates else None
+
     async def extra(self, array: Any) -> int:
-        """Bytes by which a new group's first sum makes this process larger, with all windows that it maps."""
-        group, before = self._new_group(), begin_peak()
-        await all_reduce(group, array, "sum", self._algorithm)
+        """Bytes by which a new group's first sum makes this process larger, with all windows that it maps.
+
+        The other ranks' arrays, which it may map, too, are in memory before: they are those ranks' own.
+        """
+        group, vector = self._new_group(), Vector.of(array)
+        if self._allocates:
+            vector = vector.over(await allocate(group, vector.nbytes, np.uint8))
+            for each in group.allocated(vector).arrays:
+                each.data[:] = bytes(each.nbytes)
+        before = begin_peak()
+        await all_reduce(group, vector.elements, "sum", self._algorithm)
         return max(0, resident("VmHWM") - before)
 
     def _new_group(self) -> Group:

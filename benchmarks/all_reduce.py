@@ -49,6 +49,8 @@ class Options:
     """Rounds timed, after one that is not."""
     algorithm: str = "auto"
     """How we sum."""
+    arrays: Literal["own", "allocated"] = "own"
+    """What we sum: arrays of the caller's own, or such as `collectives.allocate` gives. The others sum the former."""
     threads: Literal["funneled", "multiple"] = "funneled"
     """Which threads may call MPI: one, as programs of this runtime start it, or all, as mpi4py does by itself."""
     json: bool = False
@@ -85,13 +87,15 @@ class Bench:
         from benchmarks._sums import Contents
 
         contents = Contents(dtype, nbytes, self._comm.rank)
+        memory = await self.sums["ours"].memory(nbytes)
+        ours = contents if memory is None else Contents(dtype, nbytes, self._comm.rank, memory)
         calls = self._options.calls(dtype, nbytes, self._comm.size)
         self.extra[dtype, nbytes] = max(self._comm.allgather(await self.sums["ours"].extra(contents.array)))
         taken = defaultdict[str, list[float]](list)
         for round_ in range(self._options.rounds + 1):
             turn = round_ % len(names)
             for name in (*names[turn:], *names[:turn]):
-                seconds, late = await self._timed(name, contents, calls)
+                seconds, late = await self._timed(name, ours if name == "ours" else contents, calls)
                 taken[name].append(seconds)
                 if name == "ours" and "alone" in names:
                     self.sums["alone"].seconds = seconds
@@ -162,8 +166,8 @@ def told(options: Options, library: str, rows: Sequence[Row]) -> str:
     if options.json:
         return json.dumps({**asdict(options), **machine, "rows": [row.plain() for row in rows]})
     kept = sum(not row.short_of for row in rows)
-    last = f"{library}, threads: {options.threads}; ranks: {machine['ranks']}, cores: {machine['cores']}, load "
-    last += f"{machine['load']:.1f}"
+    last = f"{library}, threads: {options.threads}; arrays: {options.arrays}; ranks: {machine['ranks']}, "
+    last += f"cores: {machine['cores']}, load {machine['load']:.1f}"
     return "\n".join([HEAD, *[row.line() for row in rows], f"{last}; {kept} of {len(rows)} rows as promised"])
 
 
@@ -179,7 +183,12 @@ async def _bench(transport: Transport, options: Options) -> None:
     from benchmarks._sums import Alone, ByGloo, ByMpi, OnePass, Ours
 
     comm = MPI.COMM_WORLD.Dup()
-    sums = {"ours": Ours(transport, options.algorithm), "mpi": ByMpi(comm), "pass": OnePass(), "alone": Alone()}
+    sums = {
+        "ours": Ours(transport, options.algorithm, options.arrays == "allocated"),
+        "mpi": ByMpi(comm),
+        "pass": OnePass(),
+        "alone": Alone(),
+    }
     here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:

@@ -17,8 +17,8 @@ from collectives._vector import Vector
 from collectives.all_reduce._places import Places
 from transports._loop import step_aside
 
-PIECE_BYTES = 128 << 10
-"""Of each array, at a time: those of a few ranks fit a core's cache together."""
+AT_ONCE = 512 << 10
+"""Bytes of all arrays together that are reduced at a time: they fit a core's cache."""
 TURN_S = 1e-3
 """The loop gets a turn after so many seconds at the latest."""
 
@@ -41,7 +41,7 @@ async def _reduce(arrays: Sequence[Vector], span: Range, reduction: Reduction) -
     """In the order of ranks, into the first rank's array, and from there to the others'."""
     first, *others = arrays
     due = perf_counter() + TURN_S
-    for low, high in pieces(*span, PIECE_BYTES // first.itemsize):
+    for low, high in pieces(*span, max(1, AT_ONCE // len(arrays) // first.itemsize)):
         into = first.elements[low:high]
         for other in others:
             reduction.combine(into, other.elements[low:high], into)

@@ -32,7 +32,7 @@ from collectives.all_reduce._places import Places
 
 SHORT = 1 << 20
 """Bytes of the others that a rank had better reduce for itself than meet them a second time."""
-LONG = 256 << 10
+LONG = 512 << 10
 """From so many bytes on an array is reduced where it lies, if the others can reach it there."""
 
 
