@@ -182,9 +182,10 @@ class Trainer:
             party, began = self._party(peer), self._clock.now()
             patience = self._patience[stage, topic]
             try:
-                answer = await self._asking.ask(
-                    peer, topic, *arrays, limit=patience.limit, step=which.step, index=which.index, **told
-                )
+                with self._wiring.under_way(party):
+                    answer = await self._asking.ask(
+                        peer, topic, *arrays, limit=patience.limit, step=which.step, index=which.index, **told
+                    )
             except Ended:
                 self._ban(peer, party)
                 continue

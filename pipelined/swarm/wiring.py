@@ -1,19 +1,25 @@
 """Which peer of a stage a microbatch goes to next: interleaved weighted round-robin over measured answer times.
 
 The rule: each pick adds to a peer the seconds that it is expected to take, and the peer with the least so far is next;
-so each gets microbatches in proportion to how fast it answers, and one trainer needs to know nothing of the others.
+so each gets microbatches in proportion to how fast it answers, and one trainer needs to know nothing of the others. But
+who has fewer of our questions goes before: seconds alone keep queues alike only on average, and averages are noisy.
 What is decided follows from what was told before: moments are arguments, and a seeded generator breaks ties. This file
 must not know what a microbatch is, how peers are asked, or where the news of them comes from.
 """
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from pipelined.swarm.answer_times import BACKWARD, SMOOTHING, AnswerTimes, Pass
 from pipelined.swarm.bans import FIRST_S, MOST_S, Bans
 from transports.endpoints import Party
+
+LEAST_HEAP = 16
+"""Entries that a heap may have beside twice those that count."""
 
 
 class Wiring:
@@ -84,6 +90,15 @@ class Wiring:
         if line is not None:
             line.times.observe(party.address, which, seconds)
 
+    @contextmanager
+    def under_way(self, party: Party) -> Iterator[None]:
+        """One of our questions is with this peer: who has more of them is picked after who has fewer."""
+        self._count(party, 1)
+        try:
+            yield
+        finally:
+            self._count(party, -1)
+
     def ban(self, party: Party, now: float) -> float:
         """A peer failed or was late: pick it no more until it announces itself under another incarnation.
 
@@ -122,6 +137,11 @@ class Wiring:
         """Seconds that bans still last, by address."""
         return self._bans.remaining(now)
 
+    def _count(self, party: Party, more: int) -> None:
+        line = self._line(party)
+        if line is not None:
+            line.count(party.address, more)
+
     def _line(self, party: Party) -> "_Line | None":
         """Where a party stands, if it is a member under this very incarnation."""
         stage = self._stages.get(party.address)
@@ -129,8 +149,18 @@ class Wiring:
         return line if line is not None and line.members[party.address] == party else None
 
 
+class _Entry(NamedTuple):
+    """Where a peer stands; the least is next."""
+
+    under_way: int
+    seconds: float
+    draw: float
+    address: str
+
+
 class _Line:
-    """The peers of one stage, the one with the least accumulated seconds first.
+    """The peers of one stage: those with the fewest questions under way first, of them the one with the least
+    accumulated seconds.
 
     A banned peer leaves the heap when its turn comes and returns at the minimum once its ban is over. Entries that were
     overtaken stay in the heap until they surface.
@@ -139,8 +169,9 @@ class _Line:
     def __init__(self, times: AnswerTimes, draw: random.Random):
         self.times, self._draw = times, draw
         self.members: dict[str, Party] = {}
-        self._heap: list[tuple[float, float, str]] = []
-        self._entries: dict[str, tuple[float, float, str]] = {}
+        self._heap: list[_Entry] = []
+        self._entries: dict[str, _Entry] = {}
+        self._under_way = Counter[str]()
         self._outside: set[str] = set()
         self._level = 0.0
 
@@ -149,6 +180,7 @@ class _Line:
             return
         self.members[party.address] = party
         self.times.add(party.address)
+        del self._under_way[party.address]
         self._enter(party.address)
 
     def remove(self, address: str) -> None:
@@ -156,12 +188,18 @@ class _Line:
         self.times.remove(address)
         self._entries.pop(address, None)
         self._outside.discard(address)
+        del self._under_way[address]
+
+    def count(self, address: str, more: int) -> None:
+        self._under_way[address] = max(0, self._under_way[address] + more)
+        if address in self._entries:
+            self._put(address, self._entries[address].seconds)
 
     def pick(self, which: Pass, bans: Bans, now: float) -> Party | None:
         for address in [each for each in self._outside if bans.returns(self.members[each], now) <= now]:
             self._enter(address)
         while self._first() is not None:
-            seconds, _, address = heapq.heappop(self._heap)
+            _, seconds, _, address = heapq.heappop(self._heap)
             del self._entries[address]
             if bans.returns(self.members[address], now) <= now:
                 self._level = seconds
@@ -173,14 +211,17 @@ class _Line:
     def _enter(self, address: str) -> None:
         self._outside.discard(address)
         self._entries.pop(address, None)
-        self._put(address, self._level if self._first() is None else self._heap[0][0])
+        self._put(address, self._level if self._first() is None else self._heap[0].seconds)
 
     def _put(self, address: str, seconds: float) -> None:
-        self._entries[address] = entry = (seconds, self._draw.random(), address)
+        self._entries[address] = entry = _Entry(self._under_way[address], seconds, self._draw.random(), address)
+        if len(self._heap) > LEAST_HEAP + 2 * len(self._entries):
+            self._heap = list(self._entries.values())
+            heapq.heapify(self._heap)
         heapq.heappush(self._heap, entry)
 
     def _first(self) -> str | None:
         """Who is next; drops what was overtaken."""
-        while self._heap and self._entries.get(self._heap[0][2]) is not self._heap[0]:
+        while self._heap and self._entries.get(self._heap[0].address) is not self._heap[0]:
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._heap[0].address if self._heap else None

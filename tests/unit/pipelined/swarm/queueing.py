@@ -3,6 +3,8 @@
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
 
 from pipelined.swarm.wiring import Wiring
 from transports.endpoints import Party
@@ -27,7 +29,8 @@ class Fleet:
         self.speeds, self.away, self.now = dict(speeds), away or {}, 0.0
         self.wirings = [Wiring(1, seed=trainer) for trainer in range(trainers)]
         self._free: Counter[str] = Counter()
-        self._events: list[tuple[float, int, Party, float]] = []
+        self._events: list[tuple[float, int, int, Party, float, ExitStack]] = []
+        self._numbers = count()
         self._in_flight, self._idle = in_flight, trainers * in_flight
         for address in speeds:
             self.join(address)
@@ -44,7 +47,8 @@ class Fleet:
                     self._ask(trainer)
         given: Counter[str] = Counter()
         for _ in range(answers):
-            self.now, trainer, party, asked = heapq.heappop(self._events)
+            self.now, _, trainer, party, asked, under_way = heapq.heappop(self._events)
+            under_way.close()
             self.wirings[trainer].observe(party, "forward", self.now - asked)
             given[party.address] += 1
             self._ask(trainer)
@@ -53,10 +57,12 @@ class Fleet:
     def _ask(self, trainer: int) -> None:
         party = self.wirings[trainer].pick(0, "forward", self.now)
         assert party is not None
+        under_way = ExitStack()
+        under_way.enter_context(self.wirings[trainer].under_way(party))
         travel = self.away.get((trainer, party.address), 0.0)
         begins = max(self.now + travel / 2, self._free[party.address])
         self._free[party.address] = ends = begins + 1 / self.speeds[party.address]
-        heapq.heappush(self._events, (ends + travel / 2, trainer, party, self.now))
+        heapq.heappush(self._events, (ends + travel / 2, next(self._numbers), trainer, party, self.now, under_way))
 
 
 def shares(given: Mapping[str, float], of: Sequence[str]) -> list[float]:

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.swarm.wiring import Wiring
+from pipelined.swarm.wiring import LEAST_HEAP, Wiring
 from tests.unit.pipelined.swarm.queueing import Fleet, shares
 from transports.endpoints import Party
 
@@ -151,6 +152,32 @@ def test_each_trainer_asks_more_of_the_peers_that_are_near():
 def _noted(asked, party):
     asked[party.address] += 1
     return party
+
+
+def test_who_has_fewer_of_our_questions_is_picked_first_however_slow_it_seems():
+    wiring, answers = wired([1.0, 1.5]), ExitStack()
+    for _ in range(2):
+        answers.enter_context(wiring.under_way(Party("peer-0", 1)))
+        assert picked(wiring, 3) == {"peer-1": 3}
+    answers.close()
+    assert picked(wiring, 8)["peer-0"] > 4, "what was picked out of turn counts, too"
+
+
+def test_questions_to_who_has_left_or_came_anew_do_not_count():
+    wiring, answers = wired([1.0, 1.0]), ExitStack()
+    answers.enter_context(wiring.under_way(Party("peer-0", 1)))
+    wiring.add(0, Party("peer-0", 2))
+    assert picked(wiring, 10) == {"peer-0": 5, "peer-1": 5}
+    answers.close()
+    assert picked(wiring, 10) == {"peer-0": 5, "peer-1": 5}
+
+
+def test_a_heap_stays_as_small_as_its_stage():
+    wiring, answers = wired([1.0] * 4), ExitStack()
+    for _ in range(1000):
+        answers.enter_context(wiring.under_way(wiring.pick(0, "forward", 0.0)))
+        answers.close()
+    assert len(wiring._lines[0]._heap) <= LEAST_HEAP + 8
 
 
 def test_trainers_of_different_seeds_begin_with_different_peers():
