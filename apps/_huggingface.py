@@ -7,18 +7,18 @@ offered here too; torch is imported only where tensors move.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps._huggingface_read import FIXED, check_export, read_config, read_tensors
-from apps._presets import ModelConfig, shapes
+from apps._presets import ModelConfig, Shapes, shapes
 from apps._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_export", "export", "read_config", "read_tensors"]
+__all__ = ["check_export", "export", "read_config", "read_tensors", "write"]
 
 SHARD_BYTES = 2 << 30
 """A file of weights is closed before it holds more than this."""
@@ -41,17 +41,36 @@ def export(
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
     Cost: memory for one shard.
     """
+    check_export(directory)
+    write(directory, tensors, shapes(config), lambda dtype: _describe(config, dtype, tokenizer), tokenizer, shard_bytes)
+
+
+def write(
+    directory: str | Path,
+    tensors: "Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]",
+    wanted: Shapes,
+    describe: Callable[[str], Mapping[str, Any]],
+    tokenizer: Tokenizer | None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write any model's directory, all of it or nothing, over whatever model is there.
+
+    Args:
+        wanted: every parameter's shape.
+        describe: what config.json says, of the parameters' dtype.
+    Raises:
+        ValueError: as `export`.
+    """
     path, aside = Path(directory), Path(directory, ".partial")
-    check_export(path)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
         shards = _Shards(aside, shard_bytes)
         for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
             shards.add(name, tensor)
-        _check_complete(shards.shapes, config)
+        _check_complete(shards.shapes, wanted)
         shards.finish()
-        _write_json(aside / "config.json", _describe(config, shards.dtype, tokenizer))
+        _write_json(aside / "config.json", describe(shards.dtype))
         if tokenizer is not None:
             tokenizer.save(aside)
         _move(aside, path)
@@ -106,8 +125,7 @@ class _Shards:
             _write_json(self._aside / "model.safetensors.index.json", index)
 
 
-def _check_complete(given: Mapping[str, tuple[int, ...]], config: ModelConfig) -> None:
-    wanted = shapes(config)
+def _check_complete(given: Mapping[str, tuple[int, ...]], wanted: Shapes) -> None:
     wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     if wrong:
         raise ValueError(
@@ -146,5 +164,5 @@ def _move(aside: Path, path: Path) -> None:
         file.replace(path / file.name)
 
 
-def _write_json(file: Path, content: dict[str, Any]) -> None:
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

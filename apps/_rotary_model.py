@@ -17,11 +17,8 @@ from torch.nn import functional
 
 from apps._gelu import gelu
 from apps._model import GPT2, Attention, Block, Conv1D, drop
-from apps._rotary_presets import RotaryConfig, layer_costs
+from apps._rotary_presets import BASE, RotaryConfig, layer_costs
 from pipelined.noise import Noise
-
-BASE = 10000.0
-"""The slowest pair turns nearly this many times slower than the fastest (RoFormer, section 3.2.2)."""
 
 
 class RotaryLM(GPT2):

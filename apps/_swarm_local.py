@@ -77,14 +77,21 @@ def _training(flags: Local, number: int) -> list[str]:
         words += ["--data", *map(str, flags.data)]
     if flags.resume:
         words += ["--resume"]
-    if flags.metrics is not None and number == 0:
-        words += ["--metrics", str(flags.metrics)]
+    if number == 0:
+        words += _of_the_first(flags)
     for entry in fields(flags.subject):
         value = getattr(flags.subject, entry.name)
         if value != entry.default:
             flag = f"--{entry.name.replace('_', '-')}"
             words += [flag] if value is True else [flag, str(value)]
     return words
+
+
+def _of_the_first(flags: Local) -> list[str]:
+    """What one trainer does for all."""
+    given = {name: getattr(flags, name) for name in ("metrics", "export", "sample")}
+    words = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
+    return [*words, "--prompt", flags.prompt]
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Be a peer until asked to leave."""
     async with entered(flags.place) as (endpoint, directory):
-        told = await _what_is_trained(directory)
+        told = await what_is_trained(directory)
         from apps._swarm_subject import rules_of, training_of
         from pipelined.swarm.torch_stage import TorchStage
 
@@ -63,15 +63,18 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:
-    """Be a trainer until the last step stands, or asked to end."""
+    """Be a trainer until the last step stands, or asked to end; then, at the end, export and sample where asked to."""
     subject = flags.subject
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     async with entered(flags.place) as (endpoint, directory):
+        from apps._swarm_export import Wish, fetch
         from apps._swarm_subject import rules_of, training_of
 
         training = await asyncio.to_thread(training_of, mine)
+        wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
+        wish.check(training.model)
         await _agree(directory, mine)
         rules, name = rules_of(mine, training), flags.place.name or _own_name()
         process = TrainerProcess(
@@ -92,6 +95,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             telling = tasks.create_task(log.follow())
             await until_asked(process.run())
             telling.cancel()
+        if process.is_over and not wish.empty:
+            weights = await fetch(name, training, rules, endpoint, directory, say)
+            await wish.fulfil(weights, text.tokenizer, say)
 
 
 async def _agree(directory: Directory, mine: Told) -> None:
@@ -105,7 +111,7 @@ async def _agree(directory: Directory, mine: Told) -> None:
             raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
 
 
-async def _what_is_trained(directory: Directory) -> Told:
+async def what_is_trained(directory: Directory) -> Told:
     """Read it, and wait for the first trainer to say it."""
     view = await directory.read(SUBJECT)
     if SUBJECT not in view.entries:

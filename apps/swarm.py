@@ -5,20 +5,24 @@
     train         run a trainer
     local         all of it on this machine, with a live view
     status        show a swarm
+    export        write what was trained as Hugging Face keeps models, and sample from it
 
 The way in: read the flags, then one coroutine a process. Torch is imported only by who needs it.
 """
 
 import asyncio
+import functools
+import operator
 import sys
 from typing import Annotated
 
-from apps._swarm_config import ChildFailed, Coordinator, Local, Serve, Status, Train
+from apps._swarm_config import ChildFailed, Coordinator, Export, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
 from transports import new_event_loop
 
+Flags = Coordinator | Serve | Train | Local | Status | Export
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 PROGRAM = "python -m apps.swarm"
 
@@ -42,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     return DONE
 
 
-def parse(arguments: list[str]) -> Coordinator | Serve | Train | Local | Status:
+def parse(arguments: list[str]) -> Flags:
     """Make a command's flags of a command line.
 
     Raises:
@@ -54,11 +58,12 @@ def parse(arguments: list[str]) -> Coordinator | Serve | Train | Local | Status:
         return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
 
     kinds = named(Coordinator, "coordinator"), named(Serve, "serve"), named(Train, "train")
-    every = kinds[0] | kinds[1] | kinds[2] | named(Local, "local") | named(Status, "status")
+    kinds += named(Local, "local"), named(Status, "status"), named(Export, "export")
+    every = functools.reduce(operator.or_, kinds)
     return tyro.cli(every, args=arguments, prog=PROGRAM, config=(tyro.conf.OmitArgPrefixes,))
 
 
-async def _work(flags: Coordinator | Serve | Train | Local | Status) -> None:
+async def _work(flags: Flags) -> None:
     if isinstance(flags, Local):
         from apps._swarm_local import local
 
@@ -67,6 +72,10 @@ async def _work(flags: Coordinator | Serve | Train | Local | Status) -> None:
         from apps._swarm_status import show
 
         return await show(flags)
+    if isinstance(flags, Export):
+        from apps._swarm_export import export
+
+        return await export(flags, _say)
     from apps import _swarm_run
 
     match flags:

@@ -110,6 +110,12 @@ class TrainerProcess:
         self._endpoint.answer("status", self._status)
         await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
 
+    @property
+    def is_over(self) -> bool:
+        """The last step stands, and is evaluated if it is to be."""
+        head = self.roster.head
+        return head is not None and self._steps is not None and head.step >= self._steps and not self.is_to_evaluate()
+
     def is_to_evaluate(self, head: records.Head | None = None) -> bool:
         """Whether the parameters of a head are still to be measured on validation data.
 
@@ -124,11 +130,11 @@ class TrainerProcess:
         return Answer(note={**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off})
 
     async def _over(self) -> None:
-        last, roster = self._steps, self.roster
+        roster = self.roster
         await roster.wait_for(lambda: roster.head is not None)
         if roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, roster.head.model)
-        await roster.wait_for(lambda: last is not None and roster.head.step >= last and not self.is_to_evaluate())
+        await roster.wait_for(lambda: self.is_over)
 
     async def _live(self) -> None:
         key, seconds = records.TRAINERS + self.name, self._rules.lease_s

@@ -44,6 +44,9 @@ class Rules:
         for name in ("stages", "batch", "samples", "lease_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"a swarm's rules need {name} above 0 (it is {getattr(self, name)}); raise it")
+        for name in ("eval_every", "eval_batch"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"a swarm's rules need {name} of at least 0 (it is {getattr(self, name)}); raise it")
 
     @property
     def digest(self) -> str:

@@ -10,17 +10,20 @@ or each machine's own; then peers tell one another their `marks`. Plain blocking
 """
 
 import fcntl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelined import checkpoint
 from pipelined._checkpoint_directory import found
 from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
-from pipelined.swarm.records import Mark
+from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.transfer import Layout, describe
 from transports import Block
+
+if TYPE_CHECKING:
+    import torch
 
 
 def save(
@@ -78,6 +81,39 @@ def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str,
             fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
             raise CheckpointError(f"{fact}; start from a swarm of this model")
     return {key: state[key] for key in layout}
+
+
+class Whole(NamedTuple):
+    """A model as all stages saved it.
+
+    Args:
+        at: where that was, as the mark of the first stage.
+        identity: of the model.
+        values: every parameter, by name.
+    """
+
+    at: Mark
+    identity: Mapping[str, Any]
+    values: "Mapping[str, torch.Tensor]"
+
+
+def load_whole(directories: Sequence[str | Path]) -> Whole:
+    """Read every parameter as it was at the latest step that all stages saved, in one directory or in several.
+
+    Raises:
+        CheckpointError: there is no such step, or what was saved is damaged or of two models.
+    Cost: reads every byte of that step, the optimizer's too; memory of the parameters and of one shard.
+    """
+    at = common_step(mark for directory in directories for mark in marks(directory))
+    if at is None:
+        places = ", ".join(map(str, directories))
+        raise CheckpointError(f"no step that all stages saved lies in {places}; name every directory of its peers")
+    identity, values = {}, {}
+    for shard in (shard for directory in directories for shard in _shards(directory, at)):
+        identity = dict(shard.require(identity or shard.meta.identity).meta.identity)
+        new = [name for name in shard.names if name not in values]
+        values |= {name: fields["value"] for name, fields in shard.load(new).items() if "value" in fields}
+    return Whole(at, identity, values)
 
 
 def _shards(directory: str | Path, at: Mark) -> Iterator[Checkpoint]:

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from apps._swarm_config import Coordinator, Local, Place, Serve, Status, Subject, Train
+from apps._swarm_config import Coordinator, Export, Local, Place, Serve, Status, Subject, Train
 from apps.swarm import parse
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with
@@ -25,7 +25,7 @@ def test_every_flag_that_commands_share_is_there(heading, kind):
     assert dict(rows(part(heading))[0:]) == flags_of(kind)
 
 
-@pytest.mark.parametrize("kind", [Coordinator, Serve, Train, Local, Status])
+@pytest.mark.parametrize("kind", [Coordinator, Serve, Train, Local, Status, Export])
 def test_every_flag_of_a_command_is_there(kind):
     told = (
         part("### Of one command alone")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelined.checkpoint import CheckpointError
 from pipelined.swarm.records import Mark, common_step
-from pipelined.swarm.saved import load, marks, save
+from pipelined.swarm.saved import load, load_whole, marks, save
 from pipelined.swarm.transfer import describe, layout_of
 from transports import Block
 
@@ -66,6 +66,25 @@ def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
     at = common_step(marks(tmp_path))
     assert at == Mark(6, 0, 2, "b")
     assert same(load(tmp_path, at, layout_of(state(1)), MODEL), state(1, seed=2))
+
+
+def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
+    for stage, place in enumerate(("one", "other")):
+        save(tmp_path / place, Mark(5, stage, 2, "a"), state(stage), MODEL)
+    save(tmp_path / "one", Mark(6, 0, 2, "a"), state(0, seed=1), MODEL)
+    whole = load_whole([tmp_path / "one", tmp_path / "other"])
+    assert (whole.at, whole.identity) == (Mark(5, 0, 2, "a"), MODEL)
+    expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
+    assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
+
+
+def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
+    save(tmp_path / "one", Mark(5, 0, 2, "a"), state(0), MODEL)
+    with pytest.raises(CheckpointError, match="name every directory"):
+        load_whole([tmp_path / "one"])
+    save(tmp_path / "other", Mark(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
+    with pytest.raises(CheckpointError, match="layers"):
+        load_whole([tmp_path / "one", tmp_path / "other"])
 
 
 @given(st.lists(st.builds(Mark, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))

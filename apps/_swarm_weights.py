@@ -1,0 +1,73 @@
+"""A trained model, whole: put together from stages by parameter name, written out, and sampled from.
+
+The one rule: bits are as they were trained; what is written or computed with here is never rounded. This file must not
+know where the stages came from.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apps._huggingface import check_export, export
+from apps._model import GPT2
+from apps._rotary_export import check_place, export_rotary
+from apps._rotary_presets import RotaryConfig
+from apps._sampling import Picker, sample
+from apps._tokenizer import Tokenizer
+from transports import Block
+
+VALUE = "/value"
+"""What the name of a parameter's own tensor ends with, in a stage's state."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model and its parameters.
+
+    Args:
+        tensors: every parameter, by name.
+    """
+
+    model: GPT2
+    tensors: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of_stages(cls, model: GPT2, states: Iterable[Mapping[str, Any]]) -> "Weights":
+        """Of every stage's state, or of so much of it as are values."""
+        values = {key: value for state in states for key, value in state.items() if key.endswith(VALUE)}
+        return cls(model, {key.removesuffix(VALUE): Block.of(value).torch() for key, value in values.items()})
+
+    def export(self, directory: Path, tokenizer: Tokenizer) -> None:
+        """Write a directory as Hugging Face keeps models.
+
+        Raises:
+            UsageError: something else lies there.
+        """
+        config = self.model.config
+        (export_rotary if isinstance(config, RotaryConfig) else export)(directory, self.tensors, config, tokenizer)
+
+    @torch.no_grad()
+    def sample(self, tokenizer: Tokenizer, prompt: str, count: int, context: int, seed: int) -> str:
+        """Continue a prompt; a seed gives the same text on every machine that computes the same logits.
+
+        Args:
+            count: tokens to add.
+            context: tokens that are looked back on.
+        """
+        dtype = next(iter(self.tensors.values())).dtype
+        whole = self.model.build(range(self.model.layers), dtype, "cpu", None)
+        for name, parameter in whole.named_parameters():
+            parameter.copy_(self.tensors[name])
+        return tokenizer.decode(sample(whole, tokenizer.encode(prompt).tolist(), count, context, Picker(seed)))
+
+
+def check_destination(directory: Path, model: GPT2) -> None:
+    """Refuse a directory that holds something else, before anything is fetched for it.
+
+    Raises:
+        UsageError: it does.
+    """
+    (check_place if isinstance(model.config, RotaryConfig) else check_export)(directory)

@@ -1,0 +1,38 @@
+"""What a swarm of real processes trained: as its peers gave it, and as they saved it, to the bit."""
+
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import load_file
+
+from apps._rotary_export import read_rotary
+from pipelined.swarm.saved import load_whole
+from tests.launching import ROOT
+
+SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 2"
+DATA = ["--data", str(ROOT / "LICENSE")]
+WISH = ["--sample", "30", "--prompt", "The"]
+
+
+def swarm(*words):
+    command = [sys.executable, "-m", "apps.swarm", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_path):
+    live, later, saved = (tmp_path / name for name in ("live", "later", "saved"))
+    saving = ["--checkpoint", str(saved), "--save-every", "2", "--export", str(live)]
+    told = swarm("local", "--peers", "2", *SIZES.split(), *DATA, *saving, *WISH)
+    again = swarm("export", "--checkpoint", str(saved), "--to", str(later), *DATA, *WISH, "--context", "16")
+    one, other = (load_file(place / "model.safetensors") for place in (live, later))
+    trained = load_whole([saved])
+    assert trained.at.step == 4 and "step 4, as all 2 stages saved it" in again
+    assert one.keys() == other.keys() == trained.values.keys()
+    for name, value in trained.values.items():
+        assert torch.equal(one[name], value) and torch.equal(other[name], value)
+    assert read_rotary(live) == read_rotary(later)
+    sampled = told.partition("sample:\n")[2].strip()
+    assert sampled.startswith("The") and sampled == again.partition("sample:\n")[2].strip()
