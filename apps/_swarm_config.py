@@ -188,9 +188,12 @@ class Serve:
     """Directory in which to save the stage, and to look for what was saved; its own or shared with other peers."""
     save_every: int = 50
     """Steps from one save to the next, the same for all peers; 0 saves nothing."""
+    grace: float = 20.0
+    """Seconds that the last peer of a stage serves on after SIGTERM, for another to have its state."""
 
     def __post_init__(self) -> None:
         _refuse_negative("--save-every", self.save_every)
+        _refuse_negative("--grace", self.grace)
 
 
 @dataclass(frozen=True)
@@ -314,7 +317,7 @@ class Status:
     """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
 
 
-def _refuse_negative(flag: str, value: int) -> None:
+def _refuse_negative(flag: str, value: float) -> None:
     if value < 0:
         raise UsageError(f"{flag} must be at least 0 (it is {value})")
 

@@ -54,8 +54,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
             return TorchStage(training, index, flags.device)
 
         shelf = DiskShelf(flags.checkpoint, training.model.identity()) if flags.checkpoint else None
+        saving = shelf, flags.save_every
         process = PeerProcess(
-            name, build, rules, endpoint, directory, clock, device, flags.stage, True, shelf, flags.save_every
+            name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace
         )
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(process.peer.leave)

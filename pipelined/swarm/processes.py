@@ -14,6 +14,7 @@ from pipelined.swarm.conductor import Leadership, OtherModel
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
 from pipelined.swarm.evaluating import due
 from pipelined.swarm.going_back import GoingBack
+from pipelined.swarm.leaving import GRACE_S
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.moving import Moves
 from pipelined.swarm.peer import Build, StagePeer
@@ -35,6 +36,7 @@ class PeerProcess:
         stage: which to hold; None: where it helps most.
         threads: whether the loop has threads to code tensors and to save in.
         shelf, save_every: where states are saved, and every how many steps; see `StagePeer`.
+        grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
     """
 
     def __init__(
@@ -50,11 +52,12 @@ class PeerProcess:
         threads: bool = True,
         shelf: Shelf | None = None,
         save_every: int = 0,
+        grace_s: float = GRACE_S,
     ):
         self.roster = Roster(directory, clock)
         coding = Coding(rules.codec, threads)
         self.peer = StagePeer(
-            name, build, rules, endpoint, self.roster, clock, device, coding, stage, shelf, save_every
+            name, build, rules, endpoint, self.roster, clock, device, coding, stage, shelf, save_every, grace_s
         )
         self._endpoint = endpoint
 
