@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._punctual import PunctualClock
-from benchmarks._swarm_actors import Relay, device_seconds
-from benchmarks._swarm_model import Work
+from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory

@@ -1,26 +1,25 @@
-"""What latency, slow lines and unequal devices cost a swarm: `python -m benchmarks.swarm_latency`.
+"""What latency costs a swarm: `python -m benchmarks.swarm_latency`.
 
-Tables 1 to 4 and Figures 1 and 3 of SWARM: the real wiring over emulated devices and lines on the virtual clock, so
-every figure is the same on any machine. Where the paper's own costs are not printed they are derived from what is, as
-told beside each table.
+Tables 1 and 2 of SWARM, played by the swarm's own actors over emulated devices and shaped lines on the virtual clock,
+so that every figure is the same on any machine. What the paper does not print of its devices follows from what it
+does, as told beside each table.
 """
 
 import json
-import random
+import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import tyro
 
-from benchmarks._swarm_actors import Actors, step
-from benchmarks._swarm_model import Delay, Setting, Work, batch
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
-from pipelined.schedules import Shape, find
+from benchmarks._swarm_actors import first, flow
+from benchmarks._swarm_devices import Work
+from benchmarks._swarm_gpipe import flush_seconds
+from benchmarks._swarm_setting import Actors, Step
+from transports._shape import Shape
 
-MEGABIT = 1e6 / 8
-LINE = 500 * MEGABIT
+LINE = 500e6 / 8
 """Bytes a second each way (section 4.1)."""
 RTTS_MS = (0, 10, 50, 100, 200)
 TABLE_1 = {
@@ -30,32 +29,42 @@ TABLE_1 = {
     "Ours": (89.5, 87.2, 79.5, 71.5, 59.2),
 }
 """Utilisation in percent by round-trip time."""
+DEPTHS = {"base": 12, "xxlarge": 12, "GPT-3": 12, "Ours": 4}
 TABLE_2 = {
     "GPT-3": (168.3, 186.7, 164.5, 218.4),
     "xxlarge": (44.2, 48.2, 40.1, 108.8),
     "Ours": (432.2, 452.9, 420, 602.1),
 }
 """Minutes a batch of SWARM without and with latency, and of GPipe."""
-SECONDS_PER_FLOP = 1 / 15e12
-"""Of a V100 at these layers: 58 ms for xxlarge's 6.2e11 FLOP and a third more of recomputation, by Table 1."""
+SEQUENCES, MICROBATCH = 6250, {"GPT-3": 1, "xxlarge": 4, "Ours": 1}
+"""Of a batch; of a microbatch."""
+QUEUES = (2, 4, 8)
+POINTS = 0.8
+"""How far from the paper a cell of Table 1 may be."""
+GPIPE_LOSES, SWARM_LOSES = 33, 12
+"""Percent of Table 2: what GPipe loses at least, and the swarm at most."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Say what latency, slow lines and unequal devices cost."""
+    """Say what latency costs a swarm."""
 
+    models: tuple[str, ...] = tuple(TABLE_1)
+    """Which of the paper's."""
+    tables: tuple[int, ...] = (1, 2)
+    """Which of them."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """A cell of Table 1.
+    """A cell of Table 1, in percent of utilisation.
 
     Args:
-        paper, law: percent of utilisation, as printed and by the law.
-        one, actors: with one microbatch in flight, in the model and by the swarm's own actors.
-        queued: of every device with one stage a peer, by microbatches in flight for each.
+        paper, law: as printed and by the law.
+        one: one microbatch in flight in all.
+        queued: by microbatches in flight for each stage.
     """
 
     model: str
@@ -63,233 +72,151 @@ class Latency:
     paper: float
     law: float
     one: float
-    actors: float
     queued: dict[int, float]
 
     @property
-    def within(self) -> bool:
-        return abs(self.actors - self.paper) <= 0.8 and abs(self.one - self.law) <= 0.1
+    def kept(self) -> bool:
+        return abs(self.one - self.paper) <= POINTS and all(each > self.law for each in self.queued.values())
 
     def line(self) -> str:
-        queued = "  ".join(f"{each:6.1f}" for each in self.queued.values())
-        alone = "  ".join(f"{each:6.2f}" for each in (self.paper, self.law, self.one, self.actors))
-        return f"{self.model:8} {self.rtt_ms:6.0f}  {alone}   {queued}"
+        queued = "  ".join(f"{each:6.1f} ({each / self.law:4.1f} x)" for each in self.queued.values())
+        alone = "  ".join(f"{each:6.2f}" for each in (self.paper, self.law, self.one))
+        return f"{self.model:8} {self.rtt_ms:6.0f}  {alone}   {queued}  {told(self.kept)}"
 
 
-DEPTHS = {"base": 12, "xxlarge": 12, "GPT-3": 12, "Ours": 4}
-QUEUES = (1, 4, 16)
-
-
-def latencies() -> list[Latency]:
-    """Table 1: one microbatch in flight in all, then so many for each stage."""
-    return [latency(model, at) for model in TABLE_1 for at in range(len(RTTS_MS))]
+def told(kept: bool) -> str:
+    return "kept" if kept else "NOT KEPT"
 
 
 def latency(model: str, at: int, queues: Sequence[int] = QUEUES) -> Latency:
     """The cell of a model and the round-trip time of this number."""
     rtt, column, depth = RTTS_MS[at] / 1e3, TABLE_1[model], DEPTHS[model]
-    work = table_1_work(model)
-    slope = 2 / work.seconds
-    law = 100 / (100 / column[0] + slope * rtt)
-    alone = batch(Setting([[1.0]] * depth, work, LINE, 1, 20), lambda: rtt / 2).utilisation * depth
-    queued = {each: 100 * batch(_queued(depth, work, each), lambda: rtt / 2).utilisation for each in queues}
-    return Latency(model, RTTS_MS[at], column[at], law, 100 * alone, 100 * _by_actors(depth, work, rtt), queued)
+    work, tensor = table_1_costs(model)
+    law = 100 / (100 / column[0] + (2 * depth - 1) / depth / work.seconds * rtt)
+    actors = Actors([[1.0]] * depth, work, 1, 1, rtt, LINE, tensor)
+    alone = 100 * depth * flow(actors, 2, 8).utilisation
+    queued = {each: 100 * _queued(replace(actors, slots=each * depth)).utilisation for each in queues}
+    return Latency(model, RTTS_MS[at], column[at], law, alone, queued)
 
 
-def _by_actors(depth: int, work: Work, rtt: float) -> float:
-    """The same by the real peers and trainer. They send five tensors a stage, which share the time of four."""
-    tensor = 4 * work.forward_bytes[0] / 5
-    taken = step(Actors([[1.0]] * depth, work, 1, 160 // depth, rtt, LINE, tensor))
-    return taken.busy / taken.seconds
+def _queued(actors: Actors) -> Step:
+    """In the steady state: a whole round of all slots."""
+    return flow(actors, 2 * actors.slots, actors.slots)
 
 
-def _queued(depth: int, work: Work, each: int) -> Setting:
-    """A pipeline that holds so many microbatches for each stage, filled and drained once in a long batch."""
-    return Setting([[1.0]] * depth, work, LINE, each * depth, max(40, 8 * each) * depth)
+def table_1_costs(model: str) -> tuple[Work, float]:
+    """A stage's computing and a tensor's bytes, by the first two rows of a column.
 
-
-def table_1_work(model: str) -> Work:
-    """A stage's costs by the first two rows of a column.
-
-    The law: 1/u = 1/u0 + a RTT. A stage answers twice a batch, so it computes for 2/a seconds, a third of them forward,
-    and its messages take (1/u0 - 1) times that, a quarter each way and pass.
+    The law: 1/u = 1/u0 + a RTT. A microbatch asks 2 D - 1 times (the last stage for both passes at once), while devices
+    compute for D c seconds: a = (2 D - 1) / (D c). A forward passes two tensors and a backward three, one after
+    another, and all 5 D - 2 together take (1/u0 - 1) D c.
     """
-    first, second = (100 / each for each in TABLE_1[model][:2])
-    compute = 2 / ((second - first) / 0.01)
-    message = (first - 1) * compute / 4 * LINE
-    return Work(compute / 3, 2 * compute / 3, (message, message), (message, message))
+    depth, (none, some) = DEPTHS[model], (100 / each for each in TABLE_1[model][:2])
+    compute = (2 * depth - 1) / depth / ((some - none) / 0.01)
+    tensor = (none - 1) * depth * compute / (5 * depth - 2) * LINE
+    return Work(compute / 3, 2 * compute / 3), tensor
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A model of Table 2: percent by which 100 ± 50 ms a message make a batch longer."""
+    """A model of Table 2: percent by which 100 ± 50 ms a message make a batch longer.
+
+    Args:
+        swarm: until the last backward, as the paper counts.
+        step: with all that a step's end takes.
+    """
 
     model: str
     paper_gpipe: float
     gpipe: float
     paper_swarm: float
     swarm: float
+    step: float
 
     @property
-    def within(self) -> bool:
-        return round(self.gpipe) >= 33 and self.swarm <= 12
+    def kept(self) -> bool:
+        return round(self.gpipe) >= GPIPE_LOSES and self.swarm <= SWARM_LOSES
 
     def line(self) -> str:
-        cells = (self.paper_gpipe, self.gpipe, self.paper_swarm, self.swarm)
-        return f"{self.model:8} " + "  ".join(f"{each:8.1f}" for each in cells)
+        cells = (self.paper_gpipe, self.gpipe, self.paper_swarm, self.swarm, self.step)
+        return f"{self.model:8} " + "  ".join(f"{each:8.1f}" for each in cells) + f"  {told(self.kept)}"
 
 
-MICROBATCHES, STAGES, WIDTH = 8, 4, 4
-"""Of a flush of GPipe; of the pipeline; peers a stage."""
-QUEUE, BATCH = 24, 6250
-"""Microbatches in flight for each of the swarm's peers, and of a batch."""
+FLUSH, STAGES, WIDTH = 4, 4, 4
+"""Microbatches of a flush of GPipe; stages of the pipeline; peers a stage."""
+QUEUE, DELAY, JITTER = 24, 0.1, 0.05
+"""Microbatches in flight for each of the swarm's peers; seconds of a message, more or less."""
+FLUSHES = 100
 
 
-def costs() -> list[Cost]:
-    """Table 2, on devices on which GPipe loses what it lost in the paper."""
-    return [cost(model) for model in TABLE_2]
-
-
-def cost(model: str, microbatches: int = BATCH) -> Cost:
-    """A row; a flush of GPipe has 2 (D - 1) hops and N + D - 1 slots one after another."""
+def cost(model: str, microbatches: int = 0, queue: int = QUEUE) -> Cost:
+    """A row; a batch has as many microbatches as the paper's, unless said."""
     before, after, pipe_before, pipe_after = TABLE_2[model]
-    lost = pipe_after / pipe_before - 1
-    hops, slots = 2 * (STAGES - 1), MICROBATCHES + STAGES - 1
-    seconds = hops * 0.1 / (slots * lost)
-    setting = Setting(
-        [[1.0] * WIDTH] * STAGES, Work(seconds / 3, 2 * seconds / 3), LINE, QUEUE * WIDTH * STAGES, microbatches
-    )
-    swarm = batch(setting, shaken(model)).seconds / batch(setting).seconds - 1
+    work, tensor = table_2_costs(model)
+    batch = microbatches or SEQUENCES // MICROBATCH[model]
+    actors = Actors([[1.0] * WIDTH] * STAGES, work, queue * WIDTH * STAGES, batch, 0.0, LINE, tensor)
+    swarm = [first(each) for each in (replace(actors, rtt=2 * DELAY, jitter=JITTER), actors)]
     return Cost(
         model,
-        100 * lost,
-        100 * _gpipe(seconds),
-        100 * (after / before - 1),
-        100 * swarm,
+        paper_gpipe=_more(pipe_after, pipe_before),
+        gpipe=_gpipe_loses(work, tensor),
+        paper_swarm=_more(after, before),
+        swarm=_more(*(each.passes for each in swarm)),
+        step=_more(*(each.seconds for each in swarm)),
     )
 
 
-def shaken(seed: str) -> Delay:
-    """100 ms more or less by up to 50, for every message anew."""
-    draw = random.Random(seed)
-    return lambda: draw.uniform(0.05, 0.15)
+def table_2_costs(model: str) -> tuple[Work, float]:
+    """Devices on which GPipe loses what it lost in the paper, and a tensor that takes as much of a stage as in Table 1.
 
-
-def _gpipe(seconds: float) -> float:
-    """Share by which 100 ms a hop make a flush of this project's own GPipe longer."""
-    program = record(find("gpipe"), Shape(depth=STAGES, microbatches=MICROBATCHES))
-    late, free = (price(program, Costs(seconds / 3, 2 * seconds / 3, p2p=each)).makespan for each in (0.1, 0.0))
-    return late / free - 1
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """Tables 3 and 4: samples a second of a fleet over three stages."""
-
-    name: str
-    peers: int
-    samples_per_s: float
-    best: float
-
-    def line(self) -> str:
-        return f"{self.name:12} {self.peers:5}  {self.samples_per_s:8.2f}  {self.best:8.2f}"
-
-
-T4, A100 = 19.2 / 400, 25.5 / 56
-"""Samples a second of one device, all three stages (Table 3, best case)."""
-
-
-def fleets() -> list[Fleet]:
-    """A tenth of the paper's T4s and A100s, apart and together; newcomers take turns among the stages."""
-    slow, fast = [1.0] * 13, [A100 / T4] * 2
-    return [_fleet("T4", slow), _fleet("A100", fast), _fleet("T4 & A100", slow + fast)]
-
-
-def _fleet(name: str, stage: Sequence[float]) -> Fleet:
-    seconds = 1 / (3 * T4)
-    answer = 4096 * 2048.0  # one 8-bit value for each feature of 2,048 tokens
-    work = Work(seconds / 4, 3 * seconds / 4, (answer, answer), (2 * answer, answer))
-    taken = batch(Setting([stage] * 3, work, LINE, 12 * len(stage), 1500), shaken(name))
-    return Fleet(name, 3 * len(stage), 1500 / taken.seconds, sum(stage) * 3 * T4)
-
-
-def together(done: Sequence[Fleet]) -> float:
-    """The mixed fleet's part of the sum of the others."""
-    slow, fast, mixed = (each.samples_per_s for each in done)
-    return mixed / (slow + fast)
-
-
-@dataclass(frozen=True)
-class Width:
-    """A point of Figure 1: percent of utilisation at 500 Mb/s without latency.
-
-    Args:
-        one, one_8bit: one microbatch in flight for each stage, 16-bit and 8-bit.
-        queued, queued_8bit: 8 in flight.
+    The longer they compute, the less they lose: halving the gap between too little and too much finds how long.
     """
-
-    d_model: int
-    one: float
-    one_8bit: float
-    queued: float
-    queued_8bit: float
-
-    def line(self) -> str:
-        cells = "  ".join(f"{each:8.1f}" for each in (self.one, self.one_8bit, self.queued, self.queued_8bit))
-        return f"{self.d_model:7}  {cells}"
-
-
-WIDTHS = (256, 512, 768, 1024, 2048, 4096, 8192, 12288, 16384)
+    _, _, before, after = TABLE_2[model]
+    work, tensor = table_1_costs(model)
+    little, much = 1e-3, 10.0
+    while much / little > 1.001:
+        seconds = math.sqrt(little * much)
+        tried = Work(seconds / 3, 2 * seconds / 3), tensor * seconds / work.seconds
+        if _gpipe_loses(*tried) > _more(after, before):
+            little = seconds
+        else:
+            much = seconds
+    return tried
 
 
-def widths() -> list[Width]:
-    """Figure 1: a transformer layer a stage, 512 tokens a microbatch."""
-    return [Width(each, *(_at_width(each, *how) for how in ((2, 1), (1, 1), (2, 8), (1, 8)))) for each in WIDTHS]
+def _gpipe_loses(work: Work, tensor: float) -> float:
+    """Percent by which latency makes a flush longer."""
+    shapes = Shape(DELAY, JITTER, LINE), Shape(rate=LINE)
+    return _more(*(flush_seconds(STAGES, FLUSH, work, shape, tensor, FLUSHES) for shape in shapes))
 
 
-def _at_width(width: int, bytes_each: int, in_flight: int) -> float:
-    """A layer has 12 d² parameters: 2 FLOP for each and token forward, and 4 + 2 backward with recomputation.
-
-    A backward's question is the stage's inputs and the gradients of its outputs.
-    """
-    tensor, flop = 512.0 * width * bytes_each, 2 * 12 * width**2 * 512.0
-    work = Work(flop * SECONDS_PER_FLOP, 3 * flop * SECONDS_PER_FLOP, (tensor, tensor), (2 * tensor, tensor))
-    return 100 * batch(Setting([[1.0]] * 4, work, LINE, 4 * in_flight, 160)).utilisation
+def _more(late: float, soon: float) -> float:
+    return 100 * (late / soon - 1)
 
 
-def tables() -> dict[str, object]:
-    """All of it."""
-    mixed = fleets()
-    return {
-        "table_1": latencies(),
-        "table_2": costs(),
-        "tables_3_4": mixed,
-        "mixed": together(mixed),
-        "figure_1": widths(),
+HEADS = {
+    "table_1": f"{'model':8} RTT ms   paper     law     one   in flight a stage: {QUEUES} (of the law)",
+    "table_2": f"{'model':8}    GPipe: paper, here    SWARM: paper, here, with the commit; percent longer",
+}
+
+
+def tables(options: Options) -> dict[str, list[Latency] | list[Cost]]:
+    """What was asked for."""
+    every: dict[str, Callable[[], list[Latency] | list[Cost]]] = {
+        "table_1": lambda: [latency(m, at) for m in TABLE_1 if m in options.models for at in range(len(RTTS_MS))],
+        "table_2": lambda: [cost(model) for model in TABLE_2 if model in options.models],
     }
-
-
-def show(found: dict[str, object]) -> None:
-    """As tables."""
-    heads = {
-        "table_1": f"{'model':8} RTT ms   paper     law     one  actors   in flight a stage: {QUEUES}",
-        "table_2": f"{'model':8}    GPipe: paper, here  SWARM: paper, here",
-        "tables_3_4": f"{'fleet':12} peers  samples/s      best",
-        "figure_1": "d_model   1, 16 bit  1, 8 bit  8, 16 bit  8, 8 bit",
-    }
-    for name, head in heads.items():
-        print("\n".join([head, *(each.line() for each in found[name]), ""]))
-    print(f"the mixed fleet does {found['mixed']:.1%} of the sum of its parts")
+    return {f"table_{number}": every[f"table_{number}"]() for number in options.tables}
 
 
 def main() -> int:
     """Read the flags, play, and say what it costs."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_latency")
-    found = tables()
+    found = tables(options)
     if options.json:
-        print(json.dumps({k: [asdict(each) for each in v] if isinstance(v, list) else v for k, v in found.items()}))
+        print(json.dumps({k: [{**asdict(each), "kept": each.kept} for each in v] for k, v in found.items()}))
     else:
-        show(found)
+        print("\n\n".join("\n".join([HEADS[name], *(each.line() for each in rows)]) for name, rows in found.items()))
     return 0
 
 

@@ -17,9 +17,10 @@ from itertools import pairwise
 import tyro
 
 from benchmarks._ranks import launch, program
-from benchmarks._swarm_actors import Actors, step
+from benchmarks._swarm_actors import step
 from benchmarks._swarm_children import address_of, child, moments
-from benchmarks._swarm_model import Work
+from benchmarks._swarm_devices import Work
+from benchmarks._swarm_setting import Actors
 from pipelined.errors import UsageError
 from pipelined.pricer import Costs, price
 from pipelined.recorder import record

@@ -1,0 +1,61 @@
+"""GPipe over the same slow links: this project's own schedule, walked by virtual workers on the virtual clock.
+
+The rule: a link is the virtual network's, rate, delay, jitter and order; a flush ends on all workers before the next
+begins on any, and that they know so costs nothing.
+"""
+
+import asyncio
+import math
+
+from benchmarks._swarm_devices import Work
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.program import Token
+from pipelined.schedules import Shape, find
+from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
+from transports._shape import Shape as LinkShape
+from transports._slow_link import SlowLink
+
+
+class SlowLinks(Bench):
+    """A core for each worker, and a slow link from each to each.
+
+    Args:
+        tensor: bytes of an activation or a gradient.
+    """
+
+    def __init__(self, shape: LinkShape, tensor: float):
+        self._shape, self._tensor, self._clock = shape, tensor, VirtualClock()
+        self._links: dict[tuple[int, int], SlowLink] = {}
+
+    async def compute(self, worker: int, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    def travel(self, token: Token, source: int, target: int) -> float:
+        return math.inf
+
+    def send(self, token: Token, source: int, target: int) -> float:
+        now, ends = self._clock.now(), (source, target)
+        if source == target:
+            return now
+        link = self._links.setdefault(ends, SlowLink(self._shape, ends))
+        return link.passage(now, round(self._tensor)).arrives
+
+
+def flush_seconds(
+    depth: int, microbatches: int, work: Work, shape: LinkShape, tensor: float = 0.0, flushes: int = 1
+) -> float:
+    """Seconds of a flush, the mean of so many in a row."""
+    gpipe = find("gpipe")
+    layout = gpipe.layout(Shape(depth, microbatches))
+    demands = Demands(layout, lambda each: {"F": work.forward, "B": work.backward}[each.op])
+
+    async def play() -> float:
+        bench = SlowLinks(shape, tensor)
+        for _ in range(flushes):
+            post = Post()
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(layout.workers):
+                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, post, bench)))
+        return VirtualClock().now() / flushes
+
+    return run_virtual(play())

@@ -1,0 +1,199 @@
+"""What a swarm makes of unequal devices: `python -m benchmarks.swarm_fleets`.
+
+Tables 3 and 4 of SWARM (slow and fast devices apart and together) and the shares of work that unequal peers get, played
+by the swarm's own actors on the virtual clock: every figure is the same on any machine.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import tyro
+
+from benchmarks._swarm_actors import flow, step
+from benchmarks._swarm_devices import CodingTime, Work
+from benchmarks._swarm_setting import Actors, Step
+from benchmarks.swarm_latency import DELAY, JITTER, LINE, told
+
+STAGES = 3
+T4, A100 = 19.2 / 400, 25.5 / 56
+"""Samples a second of one device, all three stages (Table 3, best case)."""
+T4S, A100S = 13, 2
+"""Of each stage: a tenth of the paper's 400 and 56 over three stages."""
+BATCH = 1638
+"""Samples of a step: a tenth of the paper's, too (Appendix G)."""
+VALUES = 2048 * 4096
+"""Of a tensor: tokens by features."""
+PARAMETERS = {"Table 3": 201e6, "Table 4": 16 * 201e6}
+"""Of a stage whose sixteen layers share theirs, and of one whose do not (Table 6)."""
+CODING = CodingTime(out=1 / 0.4e9, back=1 / 0.725e9)
+"""A core codes 1.6 GB a second of float32 out, and 2.9 back."""
+TOGETHER, POINTS = 0.85, 2.0
+"""What a mixed fleet does of the sum of its parts at least; how far a share may be from a speed's."""
+SPEEDS = ((1.0, 2.0), (1.0, 1.0, 1.0, 4.0), (1.0, 2.0, 4.0, 8.0))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Say what a swarm makes of unequal devices."""
+
+    tables: tuple[str, ...] = (*PARAMETERS, "shares")
+    """Which of them."""
+    slots: int = 6
+    """Microbatches under way for each peer of a fleet."""
+    trainers: tuple[int, ...] = (1, 3)
+    """Of the swarms whose shares are counted."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet over three stages.
+
+    Args:
+        samples_per_s: of a step, until its last backward.
+        steps_per_s: the same with the sums and the commit.
+        best: of its devices, without any network.
+    """
+
+    table: str
+    name: str
+    peers: int
+    samples_per_s: float
+    steps_per_s: float
+    best: float
+
+    def line(self) -> str:
+        cells = "  ".join(f"{each:8.2f}" for each in (self.samples_per_s, self.steps_per_s, self.best))
+        return f"{self.table:8} {self.name:10} {self.peers:5}  {cells}"
+
+
+@dataclass(frozen=True)
+class Together:
+    """What a mixed fleet does of the sum of its parts: until the last backward, and with the step's end."""
+
+    table: str
+    passes: float
+    steps: float
+
+    @property
+    def kept(self) -> bool:
+        return self.passes >= TOGETHER
+
+    def line(self) -> str:
+        return f"{self.table:8} together {self.passes:.1%}, with sums and commits {self.steps:.1%}  {told(self.kept)}"
+
+
+def fleets(table: str, slots: int) -> list[Fleet]:
+    """Slow devices, fast ones, and all of them."""
+    slow, fast = [1.0] * T4S, [A100 / T4] * A100S
+    return [_fleet(table, *each, slots) for each in (("T4", slow), ("A100", fast), ("T4 & A100", slow + fast))]
+
+
+def _fleet(table: str, name: str, stage: Sequence[float], slots: int) -> Fleet:
+    taken = step(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]))
+    rates = (BATCH / taken.passes, BATCH / taken.seconds)
+    return Fleet(table, name, STAGES * len(stage), *rates, sum(stage) * STAGES * T4)
+
+
+def fleet_actors(stages: Sequence[Sequence[float]], slots: int, parameters: float, batch: int = BATCH) -> Actors:
+    """A fleet's swarm: 8 bits everywhere, 500 Mb/s each way, 100 ± 50 ms."""
+    seconds = 1 / (STAGES * T4)
+    return Actors(
+        stages,
+        Work(seconds / 4, 3 * seconds / 4),
+        slots * sum(map(len, stages)),
+        batch,
+        2 * DELAY,
+        LINE,
+        4.0 * VALUES,
+        JITTER,
+        codec="blockwise8",
+        most_numbers=1 << 12,
+        coding=CODING,
+        sums=4 * parameters,
+        sums_codec="blockwise8",
+    )
+
+
+def together(done: Sequence[Fleet]) -> Together:
+    """The mixed fleet beside the sum of the others."""
+    slow, fast, mixed = done
+    passes = mixed.samples_per_s / (slow.samples_per_s + fast.samples_per_s)
+    return Together(mixed.table, passes, mixed.steps_per_s / (slow.steps_per_s + fast.steps_per_s))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What peers of these speeds were asked for, in percent of their stage.
+
+    Args:
+        most: points that any peer of any stage is from its speed's share.
+        busy: percent of the time that devices computed.
+    """
+
+    speeds: tuple[float, ...]
+    trainers: int
+    percent: tuple[tuple[float, ...], ...]
+    busy: float
+
+    @property
+    def most(self) -> float:
+        ideal = [100 * speed / sum(self.speeds) for speed in self.speeds]
+        return max(abs(got - due) for stage in self.percent for got, due in zip(stage, ideal, strict=True))
+
+    @property
+    def kept(self) -> bool:
+        return self.most <= POINTS
+
+    def line(self) -> str:
+        stages = "  |  ".join(" ".join(f"{each:5.1f}" for each in stage) for stage in self.percent)
+        speeds = " ".join(f"{each:g}" for each in self.speeds)
+        return f"{speeds:8} {self.trainers:2} trainers  {stages}  off by {self.most:.2f}  {told(self.kept)}"
+
+
+def shares(speeds: Sequence[float], trainers: int, rounds: int = 40) -> Shares:
+    """Two stages of such peers, 10 ms there and back, in the middle of a step: counts of whole rounds of all slots."""
+    slots = 4 * len(speeds)
+    actors = Actors([speeds] * 2, Work(0.05, 0.1), 2 * slots // trainers, 1, 0.01, trainers=trainers)
+    taken = flow(actors, rounds * slots, rounds * slots)
+    return Shares(tuple(speeds), trainers, _percent(taken, len(speeds)), 100 * taken.utilisation)
+
+
+def _percent(taken: Step, width: int) -> tuple[tuple[float, ...], ...]:
+    counts = [[taken.answers.get(f"peer-{stage}-{at}", 0) for at in range(width)] for stage in range(2)]
+    return tuple(tuple(100 * each / sum(stage) for each in stage) for stage in counts)
+
+
+def tables(options: Options) -> dict[str, list[Fleet | Together | Shares]]:
+    """What was asked for."""
+
+    def of(table: str) -> list[Fleet | Together | Shares]:
+        if table == "shares":
+            return [shares(speeds, trainers) for speeds in SPEEDS for trainers in options.trainers]
+        done = fleets(table, options.slots)
+        return [*done, together(done)]
+
+    return {table: of(table) for table in options.tables}
+
+
+def _plain(row: Fleet | Together | Shares) -> dict[str, object]:
+    return asdict(row) if isinstance(row, Fleet) else {**asdict(row), "kept": row.kept}
+
+
+def main() -> int:
+    """Read the flags, play, and say what came of it."""
+    options = tyro.cli(Options, prog="python -m benchmarks.swarm_fleets")
+    found = tables(options)
+    if options.json:
+        print(json.dumps({name: [_plain(each) for each in rows] for name, rows in found.items()}))
+    else:
+        head = f"{'table':8} {'fleet':10} peers  samples/s  with sums      best"
+        print("\n".join([head, *(each.line() for rows in found.values() for each in rows)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Unequal peers of a whole swarm get work by their speeds, and a mixed fleet does nearly what its parts do."""
+
+import pytest
+
+from benchmarks._swarm_actors import flow
+from benchmarks.swarm_fleets import A100, SPEEDS, T4, Fleet, Shares, fleet_actors, shares, together
+
+
+@pytest.mark.parametrize("speeds, trainers", [*((each, 1) for each in SPEEDS), (SPEEDS[-1], 2)])
+def test_shares_are_proportional_to_speeds(speeds, trainers):
+    found = shares(speeds, trainers, rounds=30)
+    assert found.kept, found.line()
+    assert found.busy > 98
+
+
+def test_a_mixed_fleet_does_nearly_what_its_parts_do():
+    slow, fast = [1.0] * 3, [A100 / T4]
+
+    def rate(stage):
+        actors = fleet_actors([stage] * 3, 6, 0.0)
+        return 6 * 3 * len(stage) / flow(actors, 6 * actors.slots, 6 * 3 * len(stage)).seconds
+
+    assert rate(slow + fast) >= 0.9 * (rate(slow) + rate(fast))
+
+
+@pytest.mark.parametrize("mixed, kept", [(8.5, True), (8.4, False)])
+def test_the_sum_of_the_parts_is_what_a_mixed_fleet_is_held_to(mixed, kept):
+    parts = [Fleet("x", name, 3, rate, rate, 0.0) for name, rate in (("T4", 4.0), ("A100", 6.0), ("both", mixed))]
+    assert together(parts).kept == kept
+
+
+def test_the_worst_peer_of_any_stage_decides_about_shares():
+    assert not Shares((1.0, 3.0), 1, ((25.0, 75.0), (28.0, 72.0)), 100.0).kept
+    assert Shares((1.0, 3.0), 1, ((25.0, 75.0), (27.0, 73.0)), 100.0).most == 2.0
