@@ -76,13 +76,18 @@ def check_file(flag: str, path: Path) -> None:
         raise UsageError(f"cannot write {path} (no such directory, or no right to); name another {flag}")
 
 
-def check_directory(job: Job, path: Path) -> None:
-    """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
+def check_place(path: Path) -> None:
+    """Refuse a place for checkpoints that is none."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; give --checkpoint a directory")
     there = next(place for place in (path, *path.parents) if place.exists())
     if not os.access(there, os.W_OK):
         raise UsageError(f"cannot write into {there} (no right to); give --checkpoint another directory")
+
+
+def check_directory(job: Job, path: Path) -> None:
+    """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
+    check_place(path)
     newest = checkpoint.latest(path)
     if newest is None:
         return

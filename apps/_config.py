@@ -5,7 +5,9 @@ A flag left open (None) is chosen and printed; the resolved whole is what checkp
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from pipelined.errors import UsageError
 
@@ -23,11 +25,11 @@ class Config:
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
-    """Pipeline schedule: a name, a dotted module, or a path to a .py file. Open: chimera at even depths."""
-    depth: int | None = None
+    """Pipeline schedule: a name, a dotted module, or a path to a .py file; or swarm. Open: chimera at even depths."""
+    depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
     """Stages a pipeline is cut into (D)."""
     width: int | None = None
-    """Pipeline groups side by side (W), each on its own microbatches."""
+    """Pipeline groups side by side (W), each on its own microbatches; of a swarm, peers a stage."""
     pipes: int = 0
     """Model replicas inside a group, 2f for chimera; 0 lets the schedule choose."""
     scale: str = "direct"
@@ -85,6 +87,8 @@ class Config:
     """Codec for what stages send one another: none, bf16, blockwise8, fp16 or zstd; `blockwise8:256`, `zstd:9`."""
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a transport's URL."""
+    listen: str | None = None
+    """With --schedule swarm: tcp://HOST:PORT where rank 0 is asked, so that others can join. Open: on this machine."""
     init: Path | None = None
     """Start from a Hugging Face GPT-2 directory."""
     export: Path | None = None
@@ -121,6 +125,9 @@ class Config:
                 raise UsageError(f"{flag(name)} must be at least {least} (it is {value})")
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+        if self.listen is not None and self.schedule != "swarm":
+            fact = f"only a swarm is joined by others (--listen {self.listen}, --schedule {self.schedule or 'open'})"
+            raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
         if self.sample and not self.prompt:
             raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
 
@@ -147,6 +154,4 @@ def parse(arguments: list[str]) -> Config:
         SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
         UsageError: a value out of range.
     """
-    import tyro
-
     return tyro.cli(Config, args=arguments, prog="python -m apps.gpt2")

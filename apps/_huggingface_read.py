@@ -4,6 +4,7 @@ Here they are read, in `_huggingface` written. All that headers tell is checked 
 torch is imported only where tensors move. This file must not know where a tensor will go.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,15 @@ def read_tensors(directory: str | Path, names: Iterable[str]) -> "dict[str, torc
             )
         tensors[name] = stored[name].read()
     return tensors
+
+
+def digest_of_weights(directory: str | Path) -> str:
+    """The blake2b of the files of weights, as hexadecimal digits. Cost: reads them once."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in _weight_files(Path(directory)):
+        with path.open("rb") as file:
+            hasher.update(hashlib.file_digest(file, "blake2b").digest())
+    return hasher.hexdigest()
 
 
 def check_export(directory: str | Path) -> None:

@@ -32,7 +32,7 @@ SUBJECT = "subject"
 
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
     """Be the directory until asked to end."""
-    async with await _endpoint(flags.listen) as endpoint:
+    async with await endpoint_at(flags.listen) as endpoint:
         say(f"coordinator at {endpoint.address}")
         await until_asked(serve_directory(endpoint, RealClock(), flags.journal))
 
@@ -76,7 +76,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         training = await asyncio.to_thread(training_of, mine)
         wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
         wish.check(training.model)
-        await _agree(directory, mine)
+        await agree(directory, mine)
         rules, name = rules_of(mine, training), flags.place.name or _own_name()
         process = TrainerProcess(
             name,
@@ -101,8 +101,12 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             await wish.fulfil(weights, text.tokenizer, say)
 
 
-async def _agree(directory: Directory, mine: Told) -> None:
-    """Say what is trained, or find that it is this."""
+async def agree(directory: Directory, mine: Told) -> None:
+    """Say what is trained, or find that it is this.
+
+    Raises:
+        UsageError: the swarm trains something else.
+    """
     try:
         await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack()})
     except Conflict as error:
@@ -126,12 +130,13 @@ async def what_is_trained(directory: Directory) -> Told:
 @asynccontextmanager
 async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
     """An endpoint, and the swarm's directory."""
-    async with await _endpoint(place.listen) as endpoint:
+    async with await endpoint_at(place.listen) as endpoint:
         async with open_directory(place.directory or place.coordinator, endpoint, RealClock()) as directory:
             yield endpoint, directory
 
 
-async def _endpoint(url: str) -> Endpoint:
+async def endpoint_at(url: str) -> Endpoint:
+    """Listen there. Raises UsageError: that cannot be."""
     try:
         return await open_endpoint(url)
     except (ValueError, TransportError) as error:

@@ -5,16 +5,19 @@ So a cluster needs the files on one machine only, and a mistake in them is told 
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apps._batches import Batches, validation_windows
+from apps._config import Config
 from apps._corpus import read_corpus
 from apps._job import Job
+from apps._presets import ModelConfig
 from apps._tokenizer import Tokenizer, find_tokenizer
 from pipelined.exchange import share
 from pipelined.runtime import together
@@ -48,25 +51,43 @@ class Text:
 
 
 async def prepare_text(transport: Transport, job: Job) -> Text:
+    """Read a job's text on rank 0 and give it to every rank; see `share_text`."""
+    return await share_text(transport, partial(_read, job))
+
+
+async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     """Read the text on rank 0 and give it to every rank.
 
+    Args:
+        read: what rank 0 calls, in a thread.
     Raises:
         UsageError: on every rank, where the text, the tokenizer or their sizes cannot work.
     Cost: the tokens once to each rank.
     """
-    text = await together(transport, "text", asyncio.to_thread(_read, job if transport.rank == 0 else None))
+    text = await together(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
     told = await share(transport, "tokens", None if text is None else _pack(text))
     return text if text is not None else _unpack(told)
 
 
-def _read(job: Job | None) -> Text | None:
-    if job is None:
-        return None
-    config = job.config
-    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
-    job.model.check_vocabulary(text.tokenizer.vocab_size)
+def _nothing() -> None:
+    """What other ranks than the first read."""
+
+
+def _read(job: Job) -> Text:
+    text = text_of(job.config, job.model)
     batches_of(job, text.train)
     validation_windows(text.validation, job.sequence)
+    return text
+
+
+def text_of(config: Config, model: ModelConfig) -> Text:
+    """The text that the flags name, which the model has symbols enough for.
+
+    Raises:
+        UsageError: it has not; or see `read_text`.
+    """
+    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
+    model.check_vocabulary(text.tokenizer.vocab_size)
     return text
 
 

@@ -68,7 +68,7 @@ class Session:
 async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a job to its end; returns its exit code."""
     config, clock = job.config, RealClock()
-    place = _place(launch, transport.world_size)
+    place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), clock, transport.computing)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
@@ -82,7 +82,7 @@ async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop
     return 0
 
 
-def _place(launch: Launch, world_size: int) -> torch.device:
+def place_of(launch: Launch, world_size: int) -> torch.device:
     """This rank's GPU where there are any, else the CPU with its share of the cores."""
     if torch.cuda.is_available():
         return torch.device("cuda", launch.local_rank % torch.cuda.device_count())

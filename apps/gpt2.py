@@ -10,9 +10,10 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from apps._config import parse
+from apps._config import Config, parse
 from apps._decide import Seats, decide_job
 from apps._follow import is_open
+from apps._gpt2_swarm_job import SCHEDULE, SwarmJob, resolve_swarm
 from apps._job import Job, resolve
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         launch = detect(os.environ)
         config = parsed(launch, lambda: parse(sys.argv[1:] if arguments is None else arguments))
         launch = detect(os.environ, config.transport)
+        if config.schedule == SCHEDULE:
+            return _swarm(config, launch)
         job = resolve(config, launch.world_size)
         if config.print_config or config.dry_run:
             return _show(job, launch)
@@ -41,9 +44,26 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if not is_open(config):
         _tell(job, launch)
-    seats, stop = Seats(job), StopRequest(os.getppid() if AGENT in os.environ else None)
-    program = partial(_rank, job=job, launch=launch, stop=stop, seats=seats)
+    seats = Seats(job)
+    program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
     return run(launch, job.plan.world_size, program, seats.stages_of)
+
+
+def _swarm(config: Config, launch: Launch) -> int:
+    """The same for a swarm: every rank is a peer of it."""
+    job = resolve_swarm(config, launch.world_size)
+    if config.print_config or config.dry_run:
+        if launch.rank == 0:
+            print(job.json() if config.print_config else job.describe())
+        return 0
+    if launch.rank == 0:
+        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+    program = partial(_peer, job=job, launch=launch, stop=_stop())
+    return run(launch, job.ranks, program, lambda rank: [job.stage_of(rank)])
+
+
+def _stop() -> StopRequest:
+    return StopRequest(os.getppid() if AGENT in os.environ else None)
 
 
 def subject(flags: list[str], batch: int | None = None) -> Subject:
@@ -84,6 +104,13 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
     from apps._training import train
 
     return await train(transport, job, launch, text, stop)
+
+
+async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
+    """One rank of a swarm."""
+    from apps._gpt2_swarm import train_swarm
+
+    return await train_swarm(transport, job, launch, stop)
 
 
 if __name__ == "__main__":

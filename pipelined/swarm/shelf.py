@@ -44,10 +44,12 @@ class DiskShelf:
 
     Args:
         identity: what must agree for a state to fit the model.
+        keep: steps of a stage that are kept.
     """
 
     directory: Path
     identity: Mapping[str, Any]
+    keep: int = 3
 
     def marks(self) -> Sequence[Mark]:
         """See `Shelf`."""
@@ -61,7 +63,7 @@ class DiskShelf:
         from pipelined.swarm.saved import save
 
         try:
-            save(self.directory, mark, state, self.identity)
+            save(self.directory, mark, state, self.identity, self.keep)
         except (CheckpointError, OSError) as error:
             raise ShelfError(str(error)) from error
 

@@ -25,7 +25,7 @@ def whole(model: GPT2, seed: int = 3) -> dict[str, torch.Tensor]:
 def test_both_families_have_names_of_their_own():
     assert not GPT2_PRESETS.keys() & ROTARY_PRESETS.keys()
     assert {gpt2_name(name): config for name, config in PRESETS.items()} == GPT2_PRESETS
-    assert isinstance(model_of(Told(replace(SMALL, preset="tiny"), 50, ""))[0], RotaryLM)
+    assert isinstance(model_of(Told(replace(SMALL, preset="tiny"), 50, "", 0))[0], RotaryLM)
 
 
 def test_sizes_are_the_presets_unless_they_are_given():
@@ -35,21 +35,21 @@ def test_sizes_are_the_presets_unless_they_are_given():
 
 
 def test_a_gpt2_cut_loose_begins_with_what_the_tied_one_computes():
-    cut_loose, tied = (model_of(Told(each, 50, ""))[0] for each in (SMALL, replace(SMALL, stages=1, tied=True)))
+    cut_loose, tied = (model_of(Told(each, 50, "", 0))[0] for each in (SMALL, replace(SMALL, stages=1, tied=True)))
     mine, theirs = whole(cut_loose), whole(tied)
     assert mine.keys() - theirs.keys() == {HEAD}
     assert torch.equal(mine[HEAD], mine[EMBEDDING]) and all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_one_that_is_untied_as_published_keeps_its_own_head():
-    told = Told(replace(SMALL, preset="gpt2-chimera"), 50, "")
+    told = Told(replace(SMALL, preset="gpt2-chimera"), 50, "", 0)
     assert not is_cut_loose(told.subject) and type(model_of(told)[0]) is GPT2
     parameters = whole(model_of(told)[0])
     assert not torch.equal(parameters[HEAD], parameters[EMBEDDING])
 
 
 def test_parts_hold_the_values_of_the_whole():
-    model, cut = model_of(Told(SMALL, 50, ""))
+    model, cut = model_of(Told(SMALL, 50, "", 0))
     assert type(model) is UntiedGPT2
     parts = {n: p for layers in cut for n, p in model.build(layers, torch.float64, "cpu", 3).named_parameters()}
     assert all(torch.equal(parts[name], value) for name, value in whole(model).items())
@@ -69,4 +69,4 @@ def test_parts_hold_the_values_of_the_whole():
 )
 def test_what_cannot_be_is_refused(change, told):
     with pytest.raises(UsageError, match=told):
-        training_of(Told(replace(SMALL, **change), 50, ""))
+        training_of(Told(replace(SMALL, **change), 50, "", 0))

@@ -1,0 +1,76 @@
+"""One rank of `--schedule swarm`: a peer, on some ranks a trainer beside it, and on rank 0 the directory and the end.
+
+The one rule: among themselves ranks say only where they meet and when it is over; all else they learn from the
+directory, like whoever joins from outside. A rank that fails ends the job, as its launcher would.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+
+from apps._gpt2_swarm_checks import check_swarm_job
+from apps._gpt2_swarm_job import SwarmJob
+from apps._gpt2_swarm_lead import HALT, HALTED, OVER, Lead, asked, ended
+from apps._gpt2_swarm_log import Busy
+from apps._gpt2_swarm_meeting import beside, meeting_point
+from apps._gpt2_swarm_rank import Rank, prepare
+from apps._swarm_config import Place
+from apps._swarm_run import entered
+from apps._text import share_text, text_of
+from pipelined.exchange import gather
+from pipelined.launch import Launch
+from pipelined.nursery import Nursery
+from pipelined.preemption import StopRequest
+from pipelined.runtime import together
+from pipelined.swarm.membership import Roster
+from transports import Transport
+
+
+async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
+    """Run one rank of a swarm's job to its end; returns its exit code."""
+    stop.listen()
+    await together(transport, "job", asyncio.to_thread(_check, transport.rank, job))
+    text = await share_text(transport, partial(text_of, job.config, job.model))
+    rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
+    try:
+        async with meeting_point(transport, job.config.listen, rank.begin) as address:
+            await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)
+            await gather(transport, "gone", True)
+    finally:
+        rank.device.close()
+    return 0
+
+
+def _check(rank: int, job: SwarmJob) -> None:
+    if rank == 0:
+        check_swarm_job(job)
+
+
+async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
+    """Be a peer, and whatever else this rank is, until rank 0 says that it is over."""
+    async with AsyncExitStack() as stack:
+        peer = rank.peer(*await stack.enter_async_context(entered(place)))
+        trainer = rank.trainer(*await stack.enter_async_context(entered(place))) if rank.trains else None
+        busy = Busy(rank.transport, rank.device)
+        async with Nursery() as tasks:
+            serving = tasks.create_task(peer.run())
+            training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
+            if rank.transport.rank:
+                await _follow(rank.transport, tasks, training, busy, peer.roster, stop)
+            else:
+                await Lead(rank, trainer, busy, place, stop).run(training)
+            serving.cancel()
+
+
+async def _follow(
+    transport: Transport, tasks: Nursery, training: asyncio.Task, busy: Busy, roster: Roster, stop: StopRequest
+) -> None:
+    """Train until rank 0, or whoever asks this rank to stop, says so; serve until all is brought home."""
+    telling = tasks.create_task(busy.tell(roster))
+    halt = tasks.create_task(transport.receive(0, HALT))
+    stopping = tasks.create_task(asked(stop, roster))
+    await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await ended(training, stopping, telling)
+    await transport.send(0, HALTED)
+    await halt
+    await transport.receive(0, OVER)

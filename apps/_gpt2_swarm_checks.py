@@ -1,0 +1,47 @@
+"""What can be known of a swarm's job before torch is there; see `_checks`, whose habits these are."""
+
+from pathlib import Path
+
+from apps._checks import check_codec, check_file, check_place
+from apps._gpt2_swarm_job import SwarmJob
+from apps._huggingface_read import check_export
+from pipelined import checkpoint
+from pipelined.errors import UsageError
+from pipelined.swarm.records import common_step
+from pipelined.swarm.saved import marks
+
+
+def check_swarm_job(job: SwarmJob) -> None:
+    """Refuse a job that would fail later, or write over what is not its own.
+
+    Raises:
+        UsageError: the first mistake found, with its remedy.
+    """
+    config = job.config
+    check_codec(config.compress)
+    if config.metrics is not None:
+        check_file("--metrics", config.metrics)
+    if config.export is not None:
+        check_export(config.export)
+    if config.checkpoint is not None:
+        check_place(config.checkpoint)
+        _check_saved(job, config.checkpoint)
+
+
+def _check_saved(job: SwarmJob, path: Path) -> None:
+    """Refuse what lies there of another model, another schedule or an earlier run, and what is beyond the last step."""
+    steps, mine = job.config.steps, marks(path, job.model.identity())
+    if checkpoint.latest(path) is not None:
+        fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"
+        raise UsageError(f"{fact}; give --checkpoint another directory")
+    if strange := len(marks(path)) - len(mine):
+        fact = f"{path} holds stages of another model ({strange} of {strange + len(mine)})"
+        raise UsageError(f"{fact}; give --checkpoint another directory, or the flags of that model")
+    latest = common_step(mine)
+    if latest is None:
+        return
+    if job.config.resume is None:
+        fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"
+        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
+    if latest.step > steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {latest.step}, --steps {steps}); raise --steps")

@@ -1,0 +1,103 @@
+"""What rank 0 of `--schedule swarm` does beside being a peer and a trainer: it tells of the training, and ends it.
+
+The rule: training is over for all ranks before the model is brought home, so that no step is taken meanwhile.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from apps._gpt2_swarm_end import Outcome
+from apps._gpt2_swarm_log import Busy, Log
+from apps._gpt2_swarm_rank import Rank
+from apps._report import Report, reporting
+from apps._swarm_config import Place
+from apps._swarm_run import entered
+from pipelined.clock import RealClock
+from pipelined.nursery import Nursery
+from pipelined.preemption import StopRequest
+from pipelined.swarm.directory import Directory
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.processes import TrainerProcess
+from transports.endpoints import Endpoint
+
+HALT, HALTED, OVER = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
+"""From rank 0: train no more. To it: this rank does not. From it: all is brought home."""
+LOOK_S = 0.5
+"""How often a rank looks whether it was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Rank 0's part.
+
+    Args:
+        place: where the directory is, and whoever talks to it from here.
+    """
+
+    rank: Rank
+    trainer: TrainerProcess
+    busy: Busy
+    place: Place
+    stop: StopRequest
+
+    async def run(self, training: "asyncio.Task[None]") -> None:
+        """Let all train to the last step, or until some rank is asked to stop; then bring the model home.
+
+        Args:
+            training: this rank's trainer at work.
+        """
+        job, transport = self.rank.job, self.rank.transport
+        others = range(1, transport.world_size)
+        begun = self.rank.begun
+        with reporting(True, begun.step if begun else 0, job.subject.steps, job.tokens, job.config.metrics) as report:
+            async with entered(self.place) as (endpoint, directory), Nursery() as tasks:
+                report.say(f"others join by: python -m apps.swarm serve --coordinator {self.place.coordinator}")
+                if begun and begun.step:
+                    report.say(f"goes on from step {begun.step}, which all stages had saved")
+                halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
+                hearing = [tasks.create_task(self.busy.hear(rank)) for rank in others]
+                stopping = tasks.create_task(asked(self.stop, self.trainer.roster))
+                log = tasks.create_task(self._log(report).follow())
+                await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
+                loss, done = (log.result(), True) if log.done() else (None, False)
+                await ended(training, stopping, log, *hearing)
+                for rank in others:
+                    await transport.send(rank, HALT)
+                for each in halted:
+                    await each
+                await self._bring_home(endpoint, directory, report, loss, done)
+            for rank in others:
+                await transport.send(rank, OVER)
+
+    def _log(self, report: Report) -> Log:
+        trainer, recipe = self.trainer, self.rank.training.recipe
+        return Log(trainer.roster, trainer.is_to_evaluate, recipe, RealClock(), self.busy, report)
+
+    async def _bring_home(
+        self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool
+    ) -> None:
+        config, head = self.rank.job.config, self.trainer.roster.head
+        step = 0 if head is None else head.step
+        outcome = None
+        if step and (config.checkpoint or (done and (config.export or config.sample))):
+            visited = await self.rank.visitor(endpoint, directory).take()
+            outcome = Outcome(self.rank.job, self.rank.text, self.rank.training.model, visited)
+            await outcome.save()
+        if not done:
+            where = config.checkpoint if outcome else "nowhere: give --checkpoint to keep the work"
+            report.say(f"stopped on request after step {step}; saved to {where}")
+        elif outcome:
+            await outcome.tell(loss, report.say)
+
+
+async def asked(stop: StopRequest, roster: Roster) -> None:
+    """Wait until this process is asked to stop."""
+    while not stop.requested:
+        await roster.next_change(LOOK_S)
+
+
+async def ended(*tasks: "asyncio.Task") -> None:
+    """End these tasks, and wait until they have."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
