@@ -4,6 +4,7 @@ The rule: trainings are compared seed by seed, as they found the same data; what
 seeds are from one another. Arithmetic alone: it must not know how anything was trained.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Row:
     Args:
         finals: the final validation loss by seed.
         plain: the same of the plain way.
-        farthest: how far its curve is from the plain one's at most, in the seeds' standard deviations there.
+        farthest: how far its mean curve is from the plain one's at most, in standard deviations of the seeds.
         alike: steps at the beginning whose losses equal the plain ones to the bit, in the seed with the fewest.
         died: peers killed, all seeds together.
     """
@@ -70,7 +71,7 @@ class Row:
 
     @property
     def within(self) -> bool:
-        """The mean curve nowhere leaves the plain one by more than seeds differ there, nor the loss the promise."""
+        """The mean curve nowhere leaves the plain one by more than seeds differ, nor the loss the promise."""
         off = abs(statistics.mean(self.beside))
         return self.farthest <= 1 and off <= min(PROMISED, self.noise)
 
@@ -109,9 +110,11 @@ def rows_of(arms: Mapping[str, Arm], trained: Mapping[tuple[str, int], Trained],
 
 
 def _farthest(mine: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> float:
-    """Of the mean over seeds, in standard deviations over seeds."""
-    points = zip(zip(*mine, strict=True), zip(*plain, strict=True), strict=True)
-    return max(abs(statistics.fmean(a) - statistics.fmean(b)) / statistics.stdev(b) for a, b in points)
+    """Of the mean over seeds, in the seeds' standard deviation, the root of its mean square over the curve."""
+    points = list(zip(*plain, strict=True))
+    noise = math.sqrt(statistics.fmean(statistics.variance(point) for point in points))
+    pairs = zip(zip(*mine, strict=True), points, strict=True)
+    return max(abs(statistics.fmean(here) - statistics.fmean(there)) for here, there in pairs) / noise
 
 
 def _alike(mine: Sequence[float], plain: Sequence[float]) -> int:
