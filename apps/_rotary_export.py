@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 MODEL_TYPE = "swarm_rotary"
+OF_TRAINING = {"dropout", "deviation"}
+"""Fields of a model's sizes that say how it was trained, and nothing of what it computes."""
 
 
 def export_rotary(
@@ -52,16 +54,16 @@ def check_place(directory: str | Path) -> None:
 
 
 def read_rotary(directory: str | Path) -> RotaryConfig:
-    """The sizes of an exported model.
+    """The sizes of an exported model, without dropout.
 
     Raises:
         UsageError: it is none.
     """
     about = _read(Path(directory))
-    names = {field.name for field in fields(RotaryConfig)}
+    names = {field.name for field in fields(RotaryConfig)} - OF_TRAINING
     if about.get("model_type") != MODEL_TYPE or not names <= about.keys():
         raise UsageError(f"{directory} holds no model of this kind (needed: {MODEL_TYPE}); name an export of a swarm")
-    return RotaryConfig(**{**{name: about[name] for name in names}, "narrow": tuple(about["narrow"])})
+    return RotaryConfig(**{**{name: about[name] for name in names}, "narrow": tuple(about["narrow"])}, dropout=0.0)
 
 
 def _describe(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def _describe(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> 
     return {
         "architectures": ["RotaryLM"],
         "model_type": MODEL_TYPE,
-        **asdict(config),
+        **{name: value for name, value in asdict(config).items() if name not in OF_TRAINING},
         "rope_theta": BASE,
         "layer_norm_epsilon": 1e-5,
         "bos_token_id": end,

@@ -42,6 +42,7 @@ def test_what_is_exported_comes_back_to_the_bit(config: RotaryConfig, tmp_path: 
 def test_config_json_says_what_it_is(tmp_path: Path):
     export_rotary(tmp_path, values(PLAIN), PLAIN, ByteTokenizer())
     about = json.loads((tmp_path / "config.json").read_text())
+    assert not {"dropout", "deviation"} & about.keys(), "that is how it was trained"
     assert (about["model_type"], about["rope_theta"], about["dtype"]) == (MODEL_TYPE, 10000.0, "float32")
 
 

@@ -18,7 +18,7 @@ from pipelined.optimizer import Recipe
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
 
-CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout", deviation=0.5), 3, 8)
+CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)
 UNTIED = ModelConfig(2, 8, 2, 256, 16, dropout=0.0, tied=False)
 MODEL = RotaryLM(CONFIG)
 
