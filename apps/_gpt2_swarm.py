@@ -6,9 +6,7 @@ directory, like whoever joins from outside. A rank that fails ends the job, as i
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 
-from apps._gpt2_swarm_checks import check_swarm_job
 from apps._gpt2_swarm_job import SwarmJob
 from apps._gpt2_swarm_lead import HALT, HALTED, OVER, Lead, asked, ended
 from apps._gpt2_swarm_log import Busy
@@ -16,7 +14,7 @@ from apps._gpt2_swarm_meeting import beside, meeting_point
 from apps._gpt2_swarm_rank import Rank, prepare
 from apps._swarm_config import Place
 from apps._swarm_run import entered
-from apps._text import share_text, text_of
+from apps._text import Text
 from pipelined.exchange import gather
 from pipelined.launch import Launch
 from pipelined.nursery import Nursery
@@ -26,11 +24,8 @@ from pipelined.swarm.membership import Roster
 from transports import Transport
 
 
-async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
+async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a swarm's job to its end; returns its exit code."""
-    stop.listen()
-    await together(transport, "job", asyncio.to_thread(_check, transport.rank, job))
-    text = await share_text(transport, partial(text_of, job.config, job.model))
     rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
     try:
         async with meeting_point(transport, job.config.listen, rank.begin) as address:
@@ -39,11 +34,6 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, stop:
     finally:
         rank.device.close()
     return 0
-
-
-def _check(rank: int, job: SwarmJob) -> None:
-    if rank == 0:
-        check_swarm_job(job)
 
 
 async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from apps._checks import check_codec, check_file, check_place
 from apps._gpt2_swarm_job import SwarmJob
 from apps._huggingface_read import check_export
+from apps._swarm_data import feed_of
+from apps._text import Text, text_of
 from pipelined import checkpoint
 from pipelined.errors import UsageError
 from pipelined.swarm.records import common_step
@@ -26,6 +28,17 @@ def check_swarm_job(job: SwarmJob) -> None:
     if config.checkpoint is not None:
         check_place(config.checkpoint)
         _check_saved(job, config.checkpoint)
+
+
+def read_swarm_text(job: SwarmJob) -> Text:
+    """Read the text of a job.
+
+    Raises:
+        UsageError: it cannot be read, is too short, or has more symbols than the model.
+    """
+    text, subject = text_of(job.config, job.model), job.subject
+    feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    return text
 
 
 def _check_saved(job: SwarmJob, path: Path) -> None:

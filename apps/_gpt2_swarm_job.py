@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, replace
 
 from apps._config import Config, flag
 from apps._job import BATCH, CLIP, model_of, sequence_of
-from apps._presets import ModelConfig, parameters
+from apps._presets import ModelConfig, layer_costs, parameters
 from apps._swarm_config import Subject
 from apps._swarm_families import gpt2_name
 from pipelined.errors import UsageError
+from pipelined.partition import partition
 
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
@@ -104,6 +105,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     published = model_of(config)
     sequence = sequence_of(config, published)
     stages, ranks = _arrangement(config, world_size)
+    partition(layer_costs(published, sequence), stages)
     batch, rows = _batch(config, ranks, stages)
     tied = published.tied and stages == 1
     model = replace(published, tied=tied)

@@ -57,7 +57,7 @@ class Lead:
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
                 hearing = [tasks.create_task(self.busy.hear(rank)) for rank in others]
                 stopping = tasks.create_task(asked(self.stop, self.trainer.roster))
-                log = tasks.create_task(self._log(report).follow())
+                log = tasks.create_task(self._log(directory, report).follow())
                 await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
                 loss, done = (log.result(), True) if log.done() else (None, False)
                 await ended(training, stopping, log, *hearing)
@@ -69,25 +69,25 @@ class Lead:
             for rank in others:
                 await transport.send(rank, OVER)
 
-    def _log(self, report: Report) -> Log:
-        trainer, recipe = self.trainer, self.rank.training.recipe
-        return Log(trainer.roster, trainer.is_to_evaluate, recipe, RealClock(), self.busy, report)
+    def _log(self, directory: Directory, report: Report) -> Log:
+        return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), self.busy, report)
 
     async def _bring_home(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool
     ) -> None:
         config, head = self.rank.job.config, self.trainer.roster.head
-        step = 0 if head is None else head.step
-        outcome = None
-        if step and (config.checkpoint or (done and (config.export or config.sample))):
-            visited = await self.rank.visitor(endpoint, directory).take()
-            outcome = Outcome(self.rank.job, self.rank.text, self.rank.training.model, visited)
-            await outcome.save()
-        if not done:
-            where = config.checkpoint if outcome else "nowhere: give --checkpoint to keep the work"
-            report.say(f"stopped on request after step {step}; saved to {where}")
-        elif outcome:
-            await outcome.tell(loss, report.say)
+        taken = head is not None and head.step > 0
+        wanted = config.checkpoint or (done and (config.export or config.sample))
+        visited = await self.rank.visitor(endpoint, directory).take() if taken and wanted else []
+        outcome = Outcome(self.rank.job, self.rank.text, visited)
+        await outcome.save()
+        if done:
+            return await outcome.tell(loss, report.say)
+        step = visited[0][0].step if visited else head.step if taken else 0
+        nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
+        report.say(
+            f"stopped on request after step {step}; saved to {config.checkpoint if visited else f'nowhere: {nowhere}'}"
+        )
 
 
 async def asked(stop: StopRequest, roster: Roster) -> None:

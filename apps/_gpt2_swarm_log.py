@@ -3,15 +3,17 @@
 The rule: it only looks on. A step that is evaluated is told when that is known; the job's last step ends it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from apps._report import Report
 from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.optimizer import Recipe
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Head
+from pipelined.swarm.directory import CutOff, Directory, FellBehind
+from pipelined.swarm.membership import RETRY_S, Roster
+from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
+from pipelined.swarm.rules import Rules
 from pipelined.trainer import StepReport
 from transports import Transport
 
@@ -48,46 +50,73 @@ class Busy:
         return min(1.0, max(0.0, 1.0 - busy / (seconds * len(self._heard))))
 
 
-@dataclass(frozen=True)
 class Log:
-    """Follows the head.
+    """Follows what the directory says of steps and evaluations, change by change, so that none is missed.
 
     Args:
-        due: whether a head's parameters are still to be evaluated.
+        rules: say which steps are evaluated.
+        recipe: says how many there are, and each one's rate.
     """
 
-    roster: Roster
-    due: Callable[[Head], bool]
-    recipe: Recipe
-    clock: Clock
-    busy: Busy
-    report: Report
+    def __init__(self, directory: Directory, rules: Rules, recipe: Recipe, clock: Clock, busy: Busy, report: Report):
+        self._directory, self._rules, self._recipe = directory, rules, recipe
+        self._clock, self._busy, self._report = clock, busy, report
+        self._step, self._began, self._loss = -1, clock.now(), None
+        self._due: tuple[Point, StepReport | None] | None = None
 
     async def follow(self) -> float | None:
-        """Tell of every step until the recipe's last; returns what that was evaluated to, if it was."""
-        await self.roster.wait_for(lambda: self.roster.head is not None)
-        step, began = self.roster.head.step, self.clock.now()
-        evaluated = await self._evaluated(self.roster.head)
-        while step < self.recipe.steps:
-            await self.roster.wait_for(lambda step=step: self.roster.head.step != step)
-            head, now = self.roster.head, self.clock.now()
-            if head.step < step or not head.members:
-                self.report.say(f"went back to step {head.step}, which all stages had saved")
-            else:
-                took = (now - began) / (head.step - step)
-                told = self._report_of(head, took, now - began)
-                evaluated = await self._evaluated(head)
-                self.report.step(told, evaluated)
-            step, began = head.step, now
-        return evaluated
+        """Tell of every step until the last; returns what that was evaluated to, if it was."""
+        async for key, value in self._changes():
+            with suppress(ValueError):  # whoever wrote that is not what we are
+                if key == HEAD:
+                    self._hear_head(Head.unpack(value))
+                elif key == EVALUATED:
+                    self._hear_loss(Evaluated.unpack(value))
+            if self._step >= self._recipe.steps and self._due is None:
+                break
+        return self._loss
 
-    async def _evaluated(self, head: Head) -> float | None:
-        """What validation data came to there, if it is evaluated; the next step is taken after that."""
-        if not self.due(head):
-            return None
-        await self.roster.wait_for(lambda: not self.due(head) or self.roster.head != head)
-        return None if self.due(head) else self.roster.evaluated.loss
+    def _hear_head(self, head: Head) -> None:
+        now, told = self._clock.now(), None
+        if head.members and head.step > self._step >= 0:
+            told = self._report_of(head, now - self._began)
+        elif self._step >= 0:
+            self._report.say(f"went back to step {head.step}, which all stages had saved")
+        self._step, self._began, self._due = head.step, now, None
+        if self._rules.evaluates(head.step, head.step >= self._recipe.steps):
+            self._due = head.point, told
+        elif told:
+            self._report.step(told, None)
 
-    def _report_of(self, head: Head, took: float, passed: float) -> StepReport:
+    def _hear_loss(self, evaluated: Evaluated) -> None:
+        """What validation data came to at a step; the next is decided after that."""
+        point, told = self._due or (None, None)
+        if evaluated.point == point:
+            self._due, self._loss = None, evaluated.loss
+            self._report.step(told, self._loss) if told else self._report.evaluated(evaluated.step, self._loss)
+
+    def _report_of(self, head: Head, passed: float) -> StepReport:
         step = head.step - 1
-        return StepReport(step, head.loss, head.norm, self.recipe.rate(step), took, self.busy.idle(passed), False)
+        idle = self._busy.idle(passed)
+        return StepReport(step, head.loss, head.norm, self._recipe.rate(step), passed, idle, False)
+
+    async def _changes(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Keys and their new values, in the order of their changes; first as they are."""
+        revision = None
+        while True:
+            try:
+                if revision is None:
+                    view = await self._directory.read()
+                    revision = view.revision
+                    for key in (HEAD, EVALUATED):
+                        if key in view.entries:
+                            yield key, view.entries[key].value
+                async for changes in self._directory.watch("", revision):
+                    for change in changes:
+                        revision = change.revision
+                        if change.entry is not None:
+                            yield change.key, change.entry.value
+            except CutOff:
+                await self._clock.sleep(RETRY_S)
+            except FellBehind:
+                revision = None

@@ -1,6 +1,5 @@
 """What one rank of `--schedule swarm` is made of: the training as all have it, and this rank's peer and trainer."""
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from apps._gpt2_swarm_job import SwarmJob
@@ -34,6 +33,7 @@ class Rank:
     Args:
         told: what the directory is told of the training.
         shelf: where its peer saves, and finds what was saved.
+        begun: what the swarm goes on from: the latest step that all stages have on the shelf; None: it begins.
         device: where its peer computes.
     """
 
@@ -45,12 +45,8 @@ class Rank:
     training: Training
     rules: Rules
     shelf: Shelf | None
+    begun: Mark | None
     device: TorchDevice
-
-    @property
-    def begun(self) -> Mark | None:
-        """What the swarm goes on from: the latest step that all stages have on the shelf; None: it begins."""
-        return None if self.shelf is None else common_step(self.shelf.marks())
 
     @property
     def trains(self) -> bool:
@@ -62,10 +58,9 @@ class Rank:
         Args:
             address: the directory's.
         """
-        begun = await asyncio.to_thread(lambda: self.begun)
         head = Head(self.rules.stages, self.rules.digest)
-        if begun is not None:
-            head = replace(head, step=begun.step, lineage=begun.lineage)
+        if self.begun is not None:
+            head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
         async with entered(Place(coordinator=address, listen=beside(address))) as (_, directory):
             await agree(directory, self.told)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
@@ -109,7 +104,8 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), RealClock(), transport.computing)
     rules, shelf = rules_of(told, training), _shelf(job)
-    return Rank(transport, job, text, feed, told, training, rules, shelf, device)
+    begun = None if shelf is None else common_step(shelf.marks())
+    return Rank(transport, job, text, feed, told, training, rules, shelf, begun, device)
 
 
 def _shelf(job: SwarmJob) -> Shelf | None:

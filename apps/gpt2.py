@@ -107,10 +107,18 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of a swarm."""
+    """One rank of a swarm; what may be wrong is found before torch is there, as above."""
+    stop.listen()
+    from apps._gpt2_swarm_checks import check_swarm_job, read_swarm_text
+    from apps._text import share_text
+
+    await together(
+        transport, "job", asyncio.to_thread(check_swarm_job, job) if transport.rank == 0 else asyncio.sleep(0)
+    )
+    text = await share_text(transport, partial(read_swarm_text, job))
     from apps._gpt2_swarm import train_swarm
 
-    return await train_swarm(transport, job, launch, stop)
+    return await train_swarm(transport, job, launch, text, stop)
 
 
 if __name__ == "__main__":
