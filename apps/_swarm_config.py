@@ -71,6 +71,8 @@ class Subject:
     """Codec for what travels between stages: none, blockwise8, bf16, fp16 or zstd."""
     compress_sums: str = "none"
     """Codec for the sums of gradients."""
+    delayed_updates: bool = False
+    """Apply each gradient one step late, and sum it while the next step is computed."""
     lease: float = 3.0
     """Seconds after which a silent member is none."""
     rebalance: float = 60.0

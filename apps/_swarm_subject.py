@@ -71,6 +71,7 @@ def rules_of(told: Told, training: Training) -> Rules:
         rebalance_s=subject.rebalance,
         codec=_codec(subject.compress),
         sums_codec=_codec(subject.compress_sums),
+        delayed=subject.delayed_updates,
         eval_every=subject.eval_every,
         eval_batch=told.held_out,
     )

@@ -41,11 +41,20 @@ class Board:
         self._missing = [set(range(0 if over else stages)) for _ in range(batch)]
         self._incomplete = 0 if over else batch
         self._counted = [dict[int, str]() for _ in range(stages)]
-        self._scores: list[Score | None] = [None] * held_out
-        self._unscored = held_out
+        self._scores: list[Score | None] = []
+        self._unscored = 0
         self._given: dict[int, dict[str, float]] = {}
-        self._free, self._held_out = deque(range(batch)), deque(range(batch, batch + held_out))
-        self._offered = {*self._free, *self._held_out}
+        self._free, self._held_out = deque(range(batch)), deque[int]()
+        self._offered = {*self._free}
+        self.hold_out(held_out)
+
+    def hold_out(self, count: int) -> None:
+        """Have so many more microbatches of validation data scored."""
+        first = len(self._missing) + len(self._scores)
+        self._scores += [None] * count
+        self._unscored += count
+        self._held_out += range(first, first + count)
+        self._offered |= {*range(first, first + count)}
 
     @property
     def complete(self) -> bool:

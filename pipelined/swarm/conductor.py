@@ -9,7 +9,7 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +19,13 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
+from pipelined.swarm.boards import Boards
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.evaluating import Evaluating
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.moving import Moves, Moving
-from pipelined.swarm.notes import RoundName, field, read_done, told, whole
+from pipelined.swarm.notes import RoundName, field, told, whole
 from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark, Record
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
@@ -65,18 +66,17 @@ class Leadership:
         back: GoingBack,
         steps: int | None = None,
     ):
-        self._back, self._revision = back, 0
         self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
-        self._board: Board | None = None
-        self._term = self._attempts = 0
+        self._back, self._term, self._attempts = back, 0, 0
         self._changed = Bell()
         self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
+        self._boards = Boards(roster, self._evaluating, self._changed)
         self._taking = Taking(roster, asking, rules, clock, Moving(moves, rules.rebalance_s, clock), self._changed)
 
     @property
     def left(self) -> int | None:
         """Microbatches that the step under way still misses; None where another leads."""
-        return self._board.left if self._board else None
+        return self._boards.left
 
     async def run(self, standing: Standing) -> None:
         """Lead whenever nobody else does, until cancelled.
@@ -99,8 +99,7 @@ class Leadership:
             except Deposed:
                 continue
             finally:
-                self._board = None
-                self._changed.ring()
+                self._boards.close()
 
     async def work(self, question: Question) -> Answer:
         """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
@@ -115,35 +114,19 @@ class Leadership:
         if trainer.model != self._rules.digest:
             raise Refusal("another model", here=self._rules.digest, there=trainer.model)
         slot = f"{trainer.name}/{whole(question.note, 'slot')}"
-        self._take_down(slot, question.note)
+        self._boards.take_down(slot, field(question.note, "done"), self._rules.stages)
         while True:
-            if self._board is None or self._roster.head is None:
+            if not self._boards.open:
                 raise Refusal("not leading")
             if not self._roster.is_here(trainer):  # while it waited: what it were given now nobody would take back
                 raise Refusal("stranger", address=question.asker.address)
-            given = self._board.take(slot)
+            given = self._boards.take(slot)
             if given is not None:
-                note = {
-                    "step": self._step,
-                    "index": given.index,
-                    "stages": list(given.stages),
-                    "lineage": self._basis,
-                    "revision": self._revision,
-                }
-                return Answer(note=note)
-            await self._news(self._board.late_in())
-
-    def _take_down(self, slot: str, note: Mapping[str, Any]) -> None:
-        if self._board is None:
-            return
-        done = read_done(note.get("done"), self._rules.stages)
-        if done is not None and done[:2] == (self._step, self._revision):
-            self._board.done(slot, *done[2:])
-        self._board.give_back(lambda held: held == slot)
-        self._changed.ring()
+                return Answer(note=given)
+            await self._news(self._boards.late_in)
 
     async def _lead(self) -> None:
-        """Take step after step.
+        """Take step after step, while the boards are kept true to who is there.
 
         Raises:
             Deposed: somebody else leads.
@@ -152,15 +135,18 @@ class Leadership:
             await self._decide(await self._while_leading(self._first()), 0)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
-        begun = True  # by who led before, perhaps
+        async with Nursery() as tasks:
+            tasks.create_task(self._boards.watch())
+            await self._take_steps()
+
+    async def _take_steps(self) -> None:
+        known = 0  # steps of which nobody has counted anything for who led before
         while True:
             head, revision = self._roster.head, self._roster.head_revision
-            self._step, self._basis, self._revision = head.step, head.basis, revision
-            self._board = self._evaluating.board(head)
-            self._changed.ring()
-            after = await self._while_leading(self._led(head, begun))
+            board = self._boards.turn_to(head, revision)
+            after = await self._while_leading(self._led(head, revision, board, known > self._rules.delayed))
             await self._decide(after, revision)
-            begun = after.step != head.step + 1
+            known = known + 1 if after.step == head.step + 1 else 0
 
     async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
         """Raises: Deposed: somebody else leads."""
@@ -176,15 +162,23 @@ class Leadership:
         """Where a swarm begins: before the first step, or where a former one was saved."""
         return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
 
-    async def _led(self, head: Head, begun: bool) -> Head:
-        """The step taken, while the board is kept true to who is there; or, if that cannot be, where all go back to."""
+    async def _led(self, head: Head, revision: int, board: Board, known: bool) -> Head:
+        """The step taken, with the next begun meanwhile where it can be; or, if this cannot be, where all go back to.
+
+        Args:
+            known: what peers have counted is on the boards.
+        """
+
+        def complete() -> None:
+            if known:
+                self._boards.open_next(head, revision)
+
+        step = lambda: self._taking.take(head, board, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:
-            watching = tasks.create_task(self._watch())
-            step = lambda: self._taking.take(head, self._board, begun, self._next_name)  # noqa: E731
-            taking = self._evaluating.beside(step, head, self._board, self._write)
+            taking = self._evaluating.beside(step, head, board, self._write)
             ways = [tasks.create_task(taking), tasks.create_task(self._back.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for task in (watching, *ways):
+            for task in ways:
                 task.cancel()
         taken, back = ways
         return self._head_at(back.result()) if taken.cancelled() else taken.result()
@@ -199,21 +193,6 @@ class Leadership:
     def _next_name(self) -> RoundName:
         self._attempts += 1
         return self._term, self._attempts
-
-    async def _watch(self) -> None:
-        """Put back on the board what those had who left."""
-        roster = self._roster
-        while True:
-            trainers, peers = list(roster.trainers.values()), list(roster.peers.values())
-            await roster.next_change()
-            gone = {each.name for each in trainers if not roster.is_here(each)}
-            left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
-            self._board.give_back(left)
-            self._evaluating.pace.forget(left)
-            for peer in peers:
-                if not roster.is_here(peer):
-                    self._board.forget(peer.name, peer.heir)
-            self._changed.ring()
 
     async def _news(self, seconds: float) -> None:
         """Wait until the board has changed, so many seconds at most."""

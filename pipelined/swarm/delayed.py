@@ -39,6 +39,16 @@ class Pending(NamedTuple):
     scale: float
 
 
+def late(stage: SwarmStage, delayed: bool) -> SwarmStage:
+    """A stage as a swarm trains it whose updates are delayed, or are not."""
+    return DelayedStage(stage) if delayed else stage
+
+
+def settled(stage: SwarmStage) -> Mapping[str, Any]:
+    """A stage's own state with every gradient applied that was summed: what a finished training comes to."""
+    return stage.settled() if isinstance(stage, DelayedStage) else stage.state()
+
+
 @dataclass
 class Version:
     """One step's parameters and sums, while the stage itself holds another's."""
@@ -152,7 +162,7 @@ class DelayedStage:
         self._other, self._pending = None, Pending(step - 1, total, scale) if scale else None
 
     def settled(self) -> Mapping[str, Any]:
-        """The stage's own state with every gradient applied that was summed: what a finished training comes to."""
+        """See the function of this name."""
         self._hold(self.step + 1)
         return self._stage.state()
 

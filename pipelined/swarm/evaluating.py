@@ -37,7 +37,18 @@ class Evaluating:
     def board(self, head: Head) -> Board:
         """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
-        return Board(rules.batch, rules.stages, held_out, self.pace, self._over(head))
+        return Board(rules.batch, rules.stages, held_out, self.pace, self._over(head.step))
+
+    def next_board(self, head: Head) -> Board | None:
+        """What is to be done of the step after, before it stands; None where updates are not delayed, or it is none."""
+        if not self._rules.delayed or self._over(head.step + 1):
+            return None
+        return Board(self._rules.batch, self._rules.stages, 0, self.pace)
+
+    def hold_out(self, head: Head, board: Board) -> None:
+        """Put the evaluation on a board that was opened before its step stood, if there is to be one."""
+        if self.due(head):
+            board.hold_out(self._rules.eval_batch)
 
     def due(self, head: Head) -> bool:
         """Whether the parameters where the swarm stands are still to be evaluated."""
@@ -49,7 +60,7 @@ class Evaluating:
         Args:
             step: takes it.
         """
-        after = None if self._over(head) else await step()
+        after = None if self._over(head.step) else await step()
         if self.due(head):
             while not board.scored:
                 await self._changed.wait()
@@ -58,8 +69,8 @@ class Evaluating:
             await self._changed.wait()
         return after
 
-    def _over(self, head: Head) -> bool:
-        return self._steps is not None and head.step >= self._steps
+    def _over(self, step: int) -> bool:
+        return self._steps is not None and step >= self._steps
 
 
 def due(head: Head, evaluated: Evaluated | None, rules: Rules, steps: int | None) -> bool:

@@ -15,7 +15,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
-from pipelined.swarm.delayed import DelayedStage
+from pipelined.swarm.delayed import late
 from pipelined.swarm.directory import CutOff, LeaseLost
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
@@ -176,7 +176,7 @@ class StagePeer:
         self._topics.open(rules.batch)
 
     def _built(self, index: int) -> SwarmStage:
-        return DelayedStage(self._build(index)) if self._rules.delayed else self._build(index)
+        return late(self._build(index), self._rules.delayed)
 
     async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
         """What was saved of this point, by this peer or by another that saves in the same place."""

@@ -36,13 +36,16 @@ class Taking:
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
         self._moving, self._changed = moving, changed
 
-    async def take(self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName]) -> Head:
+    async def take(
+        self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName], complete: Callable[[], None]
+    ) -> Head:
         """Try until every stage holds the total of exactly one batch; the head that says so.
 
         Args:
             head: the step that stands.
             begun: peers may have counted already, and count no more for who led before: ask them first.
             name: gives every try its own, greater than all before.
+            complete: called when every stage is known to hold the batch, before it is summed; maybe again.
         """
         pause = FIRST_PAUSE_S
         if not begun:
@@ -54,6 +57,7 @@ class Taking:
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
+                complete()
                 squares = await attempt.reduce(covers)
             except Failed:
                 board.settle([covered.missing for covered in covers])

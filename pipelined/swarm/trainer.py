@@ -31,6 +31,8 @@ from transports.endpoints import Answer, Endpoint, Party, Refusal, Unreachable
 
 MOST_SPOILT = 16
 """Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
+LEAST_PAUSE_S = 1e-3
+"""How long at least the end of a ban is waited for: timers ring a little early, and would do so again and again."""
 MOST_PAUSE_S = 10.0
 """How long at most until a banned peer is asked again to announce itself."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
@@ -123,7 +125,7 @@ class Trainer:
     async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
         """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
         try:
-            async with self._roster.as_long_as(lambda: self._roster.head_revision <= given.revision):
+            async with self._roster.as_long_as(lambda: self._is_of_use(given)):
                 told = await (self._through(given) if given.count else self._evaluated(given))
         except (Ended, Stale):
             return None
@@ -135,6 +137,12 @@ class Trainer:
             return None
         self.done, self._spoilt = self.done + 1, 0
         return {**given.which._asdict(), "revision": given.revision, "counted": [], **told}
+
+    def _is_of_use(self, given: Given) -> bool:
+        """No head stands that was decided since, or one whose parameters these are: they were there before it was."""
+        head = self._roster.head
+        ours = head is not None and (head.step, head.basis) == (given.which.step, given.lineage)
+        return ours or self._roster.head_revision <= given.revision
 
     async def _evaluated(self, work: Given) -> dict[str, Any]:
         """Forward alone; the sum of its losses, and of how many samples."""
@@ -177,6 +185,7 @@ class Trainer:
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
         passed: Pass = "backward" if topic == "backward" else "forward"
+        busy = set[Party]()
         while True:
             peer = await self._pick(stage, passed)
             party, began = self._party(peer), self._clock.now()
@@ -195,6 +204,11 @@ class Trainer:
                     raise Stale from refusal
                 if refusal.reason == "not finite":
                     raise Spoilt(str(refusal)) from refusal
+                if refusal.reason == "busy":  # it is no worse for it: the others first
+                    if party in busy:
+                        await self._clock.sleep(RETRY_S)
+                    busy.add(party)
+                    continue
                 if refusal.reason == "stranger":  # it is we who are none, as this peer has heard
                     await self._clock.sleep(RETRY_S)
                     continue
@@ -237,7 +251,6 @@ class Trainer:
             if waited and party is None and serving:
                 banned = self._wiring.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
-            await self._roster.next_change(
-                min(RETRY_S, self._wiring.returns(stage, now) - now) if serving else math.inf
-            )
+            left = min(RETRY_S, max(LEAST_PAUSE_S, self._wiring.returns(stage, now) - now))
+            await self._roster.next_change(left if serving else math.inf)
             waited = True

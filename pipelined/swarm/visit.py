@@ -11,6 +11,7 @@ from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.delayed import late, settled
 from pipelined.swarm.directory import Directory
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import Roster
@@ -22,7 +23,7 @@ from pipelined.swarm.transfer import Layout
 from transports.endpoints import Endpoint
 
 Visited = list[tuple[Mark, Mapping[str, Any]]]
-"""Of each stage where it stood, and its state."""
+"""Of each stage where it stood, and its state, with every gradient applied that was summed."""
 
 
 class Visitor:
@@ -65,7 +66,7 @@ class Visitor:
         return taken
 
     async def _all(self, place: Standing) -> Visited:
-        stages = [self._build(index) for index in range(self._rules.stages)]
+        stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         points: list[Point | None] = [None] * len(stages)
         while any(point != self._roster.head.point for point in points):
             for index, stage in enumerate(stages):
@@ -74,7 +75,7 @@ class Visitor:
                 points[index] = await way.arrive()
         at = self._roster.head.point
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
-        return [(mark, stage.state()) for mark, stage in zip(marks, stages, strict=True)]
+        return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
 
     def _record(self, place: Standing, index: int) -> Peer:
         address, model = self._endpoint.address, self._rules.digest

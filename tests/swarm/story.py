@@ -40,7 +40,7 @@ class Story:
 
     Args:
         seed: everything follows from it.
-        rules: other ones of the swarm; see `Rules`.
+        rules: other ones of the swarm; see `Rules`. In every third story updates are delayed, if they do not say.
     """
 
     def __init__(self, seed, steps=4, stages=None, **rules):
@@ -61,7 +61,7 @@ class Story:
         Raises:
             AssertionError: with the whole story.
         """
-        rules = {"rebalance_s": self.rebalance_s, **self._rules}
+        rules = {"rebalance_s": self.rebalance_s, "delayed": self.seed % 3 == 2, **self._rules}
         swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, **rules)
         self.shelf = MemoryShelf()
         for stage in range(self.stages):

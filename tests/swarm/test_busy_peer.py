@@ -1,0 +1,43 @@
+"""Who has too much to do says so and is no worse for it: the others are asked first, and it is asked again."""
+
+import pytest
+
+from pipelined.clock import run_virtual
+from tests.swarm.virtual_swarm import VirtualSwarm
+from transports.endpoints import Refusal
+
+
+def refuse(endpoint, times):
+    """Let this endpoint have too much to do for so many backward passes; how often it still will, as a list of one."""
+    plain, left = endpoint.answer, [times]
+
+    def busy(handler):
+        async def answer(question):
+            if left[0]:
+                left[0] -= 1
+                raise Refusal("busy", topic="backward")
+            return await handler(question)
+
+        return answer
+
+    endpoint.answer = lambda topic, handler, *limits: plain(
+        topic, busy(handler) if topic == "backward" else handler, *limits
+    )
+    return left
+
+
+@pytest.mark.parametrize("peers", [1, 2])
+def test_a_busy_peer_is_not_banned(peers):
+    async def live():
+        swarm = VirtualSwarm(stages=1, batch=6)
+        for at in range(peers):
+            swarm.peer(f"p{at}", 0)
+        left = refuse(swarm.endpoints["p0"], 5)
+        swarm.trainer("t0", steps=3)
+        await swarm.finish(within=20.0)
+        told = swarm.trainers["t0"].trainer.status()
+        await swarm.close()
+        assert left == [0] and not told["banned"]
+        assert set(told["answers"]) == {f"p{at}" for at in range(peers)}
+
+    run_virtual(live())
