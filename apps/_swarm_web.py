@@ -1,15 +1,19 @@
 """A look at a swarm over HTTP, read only: a page, a JSON object, and metrics as Prometheus reads them.
 
 The one rule: a request is answered from the last look and touches nothing; the server knows no swarm. It listens on
-127.0.0.1 alone.
+127.0.0.1 alone, takes no bodies and few callers at once, and counts what it turns away.
 """
 
 import html
 import json
 import math
+import socket
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from types import TracebackType
 
 from rich.console import Console
@@ -21,6 +25,10 @@ PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
 
 
+MOST_CALLERS = 16
+"""Callers at once: each has a thread, for as long as it says nothing, too."""
+
+
 class Web:
     """A context in which the page is served.
 
@@ -30,11 +38,13 @@ class Web:
     Attributes:
         address: of the page.
         last: the look that is shown.
+        rejected: requests that were turned away, by reason.
     """
 
     def __init__(self, port: int):
         self.last: Look | None = None
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _answering(lambda: self.last))
+        self.rejected = Counter[str]()
+        self._server = _Server(port, _answering(lambda: self.last, self.rejected), self.rejected)
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
 
     def __enter__(self) -> "Web":
@@ -48,7 +58,37 @@ class Web:
         self._thread.join()
 
 
-def _answering(last: Callable[[], Look | None]) -> type[BaseHTTPRequestHandler]:
+class _Server(ThreadingHTTPServer):
+    """Hangs up on whoever is one too many."""
+
+    request_queue_size = 4 * MOST_CALLERS
+
+    def __init__(self, port: int, answering: type[BaseHTTPRequestHandler], rejected: Counter[str]):
+        super().__init__(("127.0.0.1", port), answering)
+        self._room, self._rejected = BoundedSemaphore(MOST_CALLERS), rejected
+
+    def process_request(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, caller)
+        else:
+            self._rejected["too many callers"] += 1
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        try:
+            super().process_request_thread(request, caller)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        """Callers may hang up while they are answered; anything else is a fault of ours."""
+        if isinstance(sys.exception(), OSError):
+            self._rejected["hung up"] += 1
+        else:
+            super().handle_error(request, caller)
+
+
+def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
     class Answering(BaseHTTPRequestHandler):
         timeout = 5  # a silent caller keeps a thread, not for long
 
@@ -62,12 +102,22 @@ def _answering(last: Callable[[], Look | None]) -> type[BaseHTTPRequestHandler]:
             if self.path not in known or look is None:
                 return self.send_error(404 if self.path not in known else 503)
             kind, render = known[self.path]
-            body = render(look).encode()
+            body = render(look | {"web_rejected": dict(rejected)}).encode()
             self.send_response(200)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Count it under the status' own name: nothing that a caller wrote becomes one."""
+            rejected[HTTPStatus(code).phrase] += 1
+            super().send_error(code)
+
+        def log_error(self, *args: object) -> None:
+            """Nobody asked within the time, or else `send_error` has counted it."""
+            if str(args[0]).startswith("Request timed out"):
+                rejected["silent"] += 1
 
         def log_message(self, *args: object) -> None:
             """Say nothing."""
@@ -107,6 +157,9 @@ def _metrics(look: Look) -> Iterator[str]:
         for peer in look["peers"]:
             for reason, count in peer.get(name, {}).items():
                 yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",reason="{_label(reason)}"}} {count}'
+    yield "# TYPE swarm_web_rejected counter"
+    for reason, count in look.get("web_rejected", {}).items():
+        yield f'swarm_web_rejected{{reason="{_label(reason)}"}} {count}'
 
 
 def _label(text: str) -> str:

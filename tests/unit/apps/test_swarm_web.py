@@ -2,6 +2,10 @@
 
 import json
 import math
+import random
+import socket
+import tracemalloc
+from contextlib import ExitStack, suppress
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -9,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from apps._swarm_table import table
-from apps._swarm_web import Web, as_json, metrics, page
+from apps._swarm_web import MOST_CALLERS, Web, as_json, metrics, page
 
 PEER = {
     "name": 'a"b',
@@ -74,6 +78,52 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
         assert "swarm_step 3" in urlopen(f"{web.address}metrics").read().decode()
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{web.address}../etc/passwd")
+
+
+HOSTILE = {
+    "noise": (random.Random(0).randbytes(200) + b"\r\n\r\n", "Bad Request"),
+    "a version that is none": (b"GET / HTTP/9x\r\n\r\n", "Bad Request"),
+    "a newer version": (b"GET / HTTP/2.0\r\n\r\n", "HTTP Version Not Supported"),
+    "an endless line": (b"GET /" + b"a" * (1 << 17), "Request-URI Too Long"),
+    "a long header": (b"GET / HTTP/1.1\r\nx: " + b"a" * (1 << 17), "Request Header Fields Too Large"),
+    "many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 2000 + b"\r\n", "Request Header Fields Too Large"),
+    "a body": (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", "Not Implemented"),
+    "another path": (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", "Not Found"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_requests_are_turned_away_by_name_and_the_page_stays(case):
+    said, name = HOSTILE[case]
+    with Web(0) as web:
+        web.last = LOOK
+        with socket.create_connection(("127.0.0.1", int(web.address.split(":")[2][:-1]))) as sock:
+            with suppress(ConnectionError):
+                sock.sendall(said)
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(1 << 16):
+                    pass
+        told = json.loads(urlopen(f"{web.address}status.json").read())
+        assert told["step"] == 3 and told["web_rejected"] == {name: 1} == dict(web.rejected)
+        assert f'swarm_web_rejected{{reason="{name}"}} 1' in urlopen(f"{web.address}metrics").read().decode()
+
+
+def test_callers_that_say_nothing_are_few_and_take_no_memory():
+    tracemalloc.start()
+    try:
+        with Web(0) as web, ExitStack() as stack:
+            web.last = LOOK
+            port = int(web.address.split(":")[2][:-1])
+            socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(64)]
+            for sock in socks[MOST_CALLERS:]:
+                with suppress(ConnectionError):
+                    assert sock.recv(1) == b"", "one too many was kept"
+            assert web.rejected["too many callers"] > 0
+            for sock in socks:
+                sock.close()
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):

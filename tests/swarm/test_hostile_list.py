@@ -1,0 +1,177 @@
+"""A list of what the hostile say, each of it at every port of a swarm that trains over TCP: peers, trainer, directory.
+
+Each costs its own connection or question, by name, in the counter of whom it was said to; training ends with the bits
+of one process, and no memory is taken for what was announced. The page for people is in tests/unit/apps.
+"""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, suppress
+
+import msgpack
+import numpy as np
+
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.nursery import Nursery
+from pipelined.swarm import records
+from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.standing import standing
+from tests.swarm.exact import WIDTH, ExactStage, Reference, data
+from tests.unit.transports.endpoints.hostile import KEY, forged, intruder, question, resident, until_lost
+from transports import pack
+from transports._wire import Kind
+from transports.endpoints import Refusal, Unreachable
+from transports.endpoints._greeting import call, identity
+from transports.endpoints.tcp import open_at
+
+STEPS, BATCH = 30, 6
+MOST_BYTES = 64 << 20
+KNOWN_TOPIC = {"directory": "directory.enter"}
+"""A topic without arrays that is answered at a port; elsewhere `status`."""
+BOMB = pack("zstd", [np.zeros(1 << 23)], "64 MiB of zeros")
+SCALED = pack("blockwise8", [np.ones(4096, np.float32)], "one block")
+
+
+def deep(topic):
+    return msgpack.packb([[0, topic], None, []])[:-2] + b"\x91" * 50_000 + b"\xc0\x90"
+
+
+def said(topic):
+    """Frames of one who has the key, and what their rejection is called."""
+    return {
+        "truncated": (question(0, topic=topic)[:-1], "a frame cut short"),
+        "a huge header": (forged(Kind.QUESTION, header_bytes=2**32 - 1), "too many header bytes"),
+        "a huge body": (forged(Kind.QUESTION, b"", 2**64 - 1), "too many body bytes"),
+        "deep nesting": (forged(Kind.QUESTION, deep(topic)), "header is not msgpack"),
+        "a size of -1": (
+            forged(Kind.QUESTION, msgpack.packb([[0, topic], None, [["uint8", [-1]]]])),
+            "a shape may hold only sizes from 0 up",
+        ),
+        "replayed": (2 * question(0, topic=topic), "a question that was asked before"),
+    }
+
+
+def asked_of_a_peer(step, lineage, to):
+    """Topic, arrays, note and what the refusal is called, of a member that asks for what it must not."""
+    right, labels = np.arange(WIDTH, dtype=np.float64), np.ones(WIDTH)
+    note = {"to": to, "step": step, "lineage": lineage, "index": 0, "codecs": [None, None], "blocks": [1, 1]}
+    strange = [np.full(each.shape, np.nan, np.float32) if each.dtype == "float32" else each for each in SCALED.blocks]
+    bomb = {**note, "codecs": [BOMB.note, None], "blocks": [len(BOMB.blocks), 1]}
+    scaled = {**note, "codecs": [SCALED.note, None], "blocks": [len(strange), 1]}
+    return {
+        "a compression bomb": ("backward", [*BOMB.blocks, labels], bomb, "malformed"),
+        "scales that are no numbers": ("backward", [*strange, labels], scaled, "malformed"),
+        "an index of -1": ("backward", [right, labels], {**note, "index": -1}, "malformed"),
+        "a wrong shape": ("backward", [np.zeros(WIDTH + 1), labels], note, "malformed"),
+        "no finite gradient": ("backward", [right, np.full(WIDTH, np.nan)], note, "not finite"),
+        "an older incarnation": ("backward", [right, labels], {**note, "to": to - 1}, "stale"),
+        "an older step": ("backward", [right, labels], {**note, "step": step - 1}, "stale"),
+        "too much": ("backward", [np.zeros(1 << 21), labels], note, "too large"),
+    }
+
+
+class Swarm:
+    """One stage, two peers, a trainer and the directory, each at its port."""
+
+    async def open(self, stack, tasks):
+        clock, seconds = RealClock(), {"forward": 0.002, "backward": 0.004, "step": 0.001}
+        names = ("directory", "p0", "p1", "t0", "mallory")
+        self.ends = {name: await stack.enter_async_context(await open_at(("127.0.0.1", 0), KEY)) for name in names}
+        self.mallory = self.ends.pop("mallory")
+        self.rules = Rules("exact", stages=1, batch=BATCH, samples=float(BATCH), lease_s=5.0, rebalance_s=0.0)
+        at, end = self.ends["directory"].address, self.ends
+        views = {name: EmbeddedDirectory(end[name], at, clock) for name in ("p0", "p1", "t0")}
+        self.directory = EmbeddedDirectory(self.mallory, at, clock)
+        build = lambda index: ExactStage(index, 1)  # noqa: E731
+        self.peers = [
+            PeerProcess(name, build, self.rules, end[name], views[name], clock, TimedDevice(seconds, clock))
+            for name in ("p0", "p1")
+        ]
+        self.trainer = TrainerProcess("t0", data, self.rules, end["t0"], views["t0"], clock, steps=STEPS)
+        self.running = [tasks.create_task(serve_directory(end["directory"], clock))]
+        self.running += [tasks.create_task(peer.run()) for peer in self.peers]
+        self.clock = clock
+
+    async def shout(self):
+        """Say each to each port, by one who has the key, and by one who has another."""
+        for name, end in self.ends.items():
+            for stream, reason in said(KNOWN_TOPIC.get(name, "status")).values():
+                sock = await intruder(end)
+                await asyncio.get_running_loop().sock_sendall(sock, stream)
+                if reason == "a frame cut short":
+                    sock.shutdown(socket.SHUT_WR)
+                await until_lost(sock)
+            with suppress(Unreachable):
+                await call(end.address, identity(("127.0.0.1", 9), 78, b"the key of another swarm altogether"))
+
+    async def ask(self):
+        """Ask each peer, and the trainer and the directory for what concerns them, as a member; what came of it."""
+        outcomes = {}
+        async with standing(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
+            record = records.Trainer("mallory", self.mallory.address, place.incarnation, self.rules.digest)
+            await place.put(record)
+            roster = self.trainer.roster
+            await roster.wait_for(lambda: "mallory" in roster.trainers and len(roster.serving(0)) == 2)
+            for peer in roster.serving(0):
+                head = roster.head
+                for case in asked_of_a_peer(head.step, head.lineage, peer.incarnation):
+                    outcomes[peer.name, case] = await self._ask_a_peer(peer, case)
+            slot = {"name": "mallory", "incarnation": place.incarnation - 1, "slot": 0}
+            outcomes["t0", "an older incarnation"] = await self._outcome("t0", "work", [], slot, "stranger")
+            for case, body in {"nonsense": b"\xc1", "deep nesting": b"\x91" * 50_000, "nothing": b""}.items():
+                outcomes["directory", case] = await self._outcome(
+                    "directory", "directory.read", [body], None, "bad request"
+                )
+        return outcomes
+
+    async def _ask_a_peer(self, peer, case):
+        """Where a step is taken meanwhile, what is asked is past: it is asked again."""
+        while True:
+            head = self.trainer.roster.head
+            topic, arrays, note, reason = asked_of_a_peer(head.step, head.lineage, peer.incarnation)[case]
+            outcome = await self._outcome(peer.name, topic, arrays, note, reason)
+            if outcome[0] != "stale" or reason == "stale":
+                return outcome
+
+    async def _outcome(self, name, topic, arrays, note, expected):
+        try:
+            await self.mallory.ask(self.ends[name].address, topic, *arrays, note=note)
+        except Refusal as refusal:
+            return refusal.reason, expected
+        return "answered", expected
+
+
+async def troubled():
+    async with AsyncExitStack() as stack, Nursery() as tasks:
+        swarm = Swarm()
+        await swarm.open(stack, tasks)
+        training = tasks.create_task(swarm.trainer.run())
+        roster = swarm.trainer.roster
+        await roster.wait_for(lambda: roster.head is not None and roster.head.step > 0)
+        before = resident()
+        outcomes, _ = await asyncio.gather(swarm.ask(), swarm.shout())
+        assert not training.done(), "all was said too late to trouble anybody"
+        grown = resident() - before
+        await training
+        while any(peer.peer.holding.step < STEPS for peer in swarm.peers):  # noqa: ASYNC110 (nothing tells of it)
+            await asyncio.sleep(0)
+        for task in swarm.running:
+            task.cancel()
+        weights = [peer.peer.holding.stage.weights for peer in swarm.peers]
+        counted = {name: (dict(end.rejected), dict(end.refused)) for name, end in swarm.ends.items()}
+        return weights, outcomes, counted, grown
+
+
+def test_each_of_a_list_is_refused_by_name_at_every_port_and_changes_nothing():
+    weights, outcomes, counted, grown = asyncio.run(troubled())
+    assert {case: pair for case, pair in outcomes.items() if pair[0] != pair[1]} == {}
+    assert grown < MOST_BYTES
+    for name, (rejected, _) in counted.items():
+        assert rejected == {reason: 1 for _, reason in said("").values()} | {"wrong key": 1}, name
+    for name in ("p0", "p1"):
+        assert {"malformed", "not finite", "stale", "too large"} <= counted[name][1].keys()
+    assert counted["t0"][1]["stranger"] == 1 and counted["directory"][1]["bad request"] == 3
+    assert all(np.array_equal(each, Reference(1, BATCH).weights(STEPS, 0)) for each in weights)
