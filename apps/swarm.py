@@ -20,6 +20,7 @@ from apps._swarm_config import ChildFailed, Coordinator, Export, Local, Serve, S
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
+from pipelined.swarm.directory import CutOff
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         tell(complaint(error, PROGRAM))
         return USAGE
-    except ChildFailed as error:
+    except (ChildFailed, CutOff) as error:
         tell(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:

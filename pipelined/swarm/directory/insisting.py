@@ -45,15 +45,18 @@ class Insistence:
         Raises:
             CutOff: there was no answer for as long as patience lasts.
         """
-        end = self._clock.now() + max(self.patience, wait or 0.0)
+        end, last = self._clock.now() + max(self.patience, wait or 0.0), None
         for tries, pause in enumerate(_pauses()):
             start = self._clock.now()
+            if last is not None and start >= end:  # it slept longer than it was to
+                raise self._cut_off(last) from last
             silence = (wait or 0.0) + self.round_trip.silence * 2**tries
             try:
                 answer = await within(self._clock, min(end - start, silence), once())
             except (NoAnswer, TimeoutError) as error:
                 if self._clock.now() + pause >= end:
                     raise self._cut_off(error) from error
+                last = error
                 await self._clock.sleep(pause)
                 continue
             if not tries and wait is None:

@@ -1,0 +1,18 @@
+"""The command's ends: what happened in one line, and an exit code."""
+
+import pytest
+
+from apps import swarm
+from apps._swarm_config import ChildFailed
+from pipelined.errors import UsageError
+from pipelined.swarm.directory import CutOff
+
+
+@pytest.mark.parametrize("error, code", [(CutOff("no answer"), 1), (ChildFailed("ended"), 1), (UsageError("no"), 2)])
+def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, error, code):
+    async def fail(flags):
+        raise error
+
+    monkeypatch.setattr(swarm, "_work", fail)
+    assert swarm.main(["coordinator"]) == code
+    assert str(error) in capsys.readouterr().err
