@@ -37,7 +37,7 @@ def export_rotary(
     """
     check_place(directory)
     wanted: Shapes = {name: shape for layer in layer_shapes(config) for name, shape in layer.items()}
-    write(directory, tensors, wanted, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+    write(directory, tensors, wanted, lambda dtype: describe(config, dtype, tokenizer), tokenizer)
 
 
 def check_place(directory: str | Path) -> None:
@@ -66,7 +66,12 @@ def read_rotary(directory: str | Path) -> RotaryConfig:
     return RotaryConfig(**{**{name: about[name] for name in names}, "narrow": tuple(about["narrow"])}, dropout=0.0)
 
 
-def _describe(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def describe(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What config.json says.
+
+    Args:
+        dtype: of the tensors.
+    """
     end = tokenizer.end_of_text if tokenizer else None
     return {
         "architectures": ["RotaryLM"],

@@ -29,7 +29,8 @@ from transports.endpoints.tcp import open_at
 
 STEPS = 14
 MOST_BYTES = 64 << 20
-PASSES = ["forward", "backward"]
+HELD_OUT = 2
+PASSES = ["forward", "backward", "evaluate"]
 OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "total", "announce"]
 TAKES_ARRAYS = [*PASSES, "piece", "inherit"]
 TOPICS = {
@@ -91,15 +92,16 @@ class Hostile:
         if draw.random() < 0.15:
             return self._strange()
         known = self.swarm.trainers["t0"].roster.peers.get(whom)
+        two = topic == "backward" or (topic == "evaluate" and draw.random() < 0.5)
         counts = [draw.randint(0, len(arrays)), 0]
         counts[1] = len(arrays) - counts[0]
         note = {
             "to": known.incarnation if known else 0,
             "step": head.step,
             "lineage": head.lineage,
-            "index": draw.randint(0, 8),
-            "codecs": codecs[: 1 + (topic == "backward")],
-            "blocks": counts if topic == "backward" else [len(arrays)],
+            "index": draw.randint(0, 8 + HELD_OUT),
+            "codecs": codecs[: 1 + two],
+            "blocks": counts if two else [len(arrays)],
             "count": True,
             "round": [self.swarm.trainers["t0"].roster.conductor_revision, draw.randint(0, 1 << 40)],
             "members": [[whom, f"virtual://{whom}", 1]],
@@ -162,7 +164,8 @@ class Hostile:
 
 
 async def troubled(seed, codec):
-    swarm = VirtualSwarm(stages=2, batch=8, seed=seed, codec=codec, sums_codec=codec)
+    evaluations = {"eval_every": 1, "eval_batch": HELD_OUT}
+    swarm = VirtualSwarm(stages=2, batch=8, seed=seed, codec=codec, sums_codec=codec, **evaluations)
     for at in range(4):
         swarm.peer(f"p{at}")
     swarm.trainer("t0", steps=STEPS)
@@ -171,6 +174,8 @@ async def troubled(seed, codec):
     swarm.start("mallory", hostile.run(*swarm.client("mallory")))
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1)), "a step was lost or taken twice"
+    measured = swarm.trainers["t0"].roster.evaluated
+    assert (measured.step, measured.loss) == (STEPS, swarm.reference.score(STEPS, HELD_OUT))
     assert hostile.refused - KNOWN == set(), "refused without a name"
     assert {"malformed", "stranger", "not finite", "stale", "unknown topic", "too large"} <= hostile.refused
     told = [(await swarm.watcher.ask(f"virtual://{name}", "status")).note["refused"] for name in swarm.peers]

@@ -56,6 +56,12 @@ def test_every_stage_needs_a_peer():
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
         ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
         ("coordinator --listen nonsense", "unknown endpoint"),
+        ("export --to model", "say what to export"),
+        ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "say what to export"),
+        ("export --checkpoint saved", "there is nothing to do"),
+        ("export --checkpoint nowhere --to model --data LICENSE", "name every directory of its peers"),
+        ("local --sample -1", "--sample must be at least 0"),
+        ("local --eval-every -1", "--eval-every must be at least 0"),
     ],
 )
 def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
