@@ -126,6 +126,8 @@ class StagePeer:
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
+            stages = range(self._rules.stages)
+            await self._saving.look_after({stage for stage in stages if not self._roster.holding(stage)})
             await self._saving.tell(place)
             target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):

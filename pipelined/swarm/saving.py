@@ -5,7 +5,7 @@ takes no other for writing before that is done, so that stages do not save diffe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from pipelined.nursery import Nursery
@@ -39,7 +39,7 @@ class Saving:
         self._writing: asyncio.Task[None] | None = None
         self._place: Standing | None = None
         self._said: Sequence[Mark] = ()
-        self._unreadable = set[Mark]()
+        self._unreadable, self._lost = set[Mark](), set[int]()
 
     @property
     def saves(self) -> bool:
@@ -59,6 +59,12 @@ class Saving:
         """See what lies there."""
         if self._shelf is not None:
             self.marks = sorted(await self._apart(self._shelf.marks))
+
+    async def look_after(self, lost: Set[int]) -> None:
+        """See what lies there where stages are lost that were not before: who saved them last tells of it no more."""
+        if lost - self._lost:
+            await self.look()
+        self._lost = lost
 
     async def tell(self, place: Standing) -> None:
         """Tell the others what lies there, if they have not heard.
