@@ -14,7 +14,8 @@ from apps._model import GPT2
 from apps._presets import ModelConfig
 from apps._rotary_model import RotaryLM
 from apps._rotary_presets import RotaryConfig
-from apps._swarm_config import Export, Place
+from apps._swarm_config import Place
+from apps._swarm_flags import Export
 from apps._swarm_run import entered, what_is_trained
 from apps._swarm_subject import rules_of, training_of
 from apps._swarm_weights import Weights, check_destination

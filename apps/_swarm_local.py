@@ -15,7 +15,8 @@ from pathlib import Path
 
 from rich.live import Live
 
-from apps._swarm_config import ChildFailed, Local, Place
+from apps._swarm_config import ChildFailed, Place
+from apps._swarm_flags import Local
 from apps._swarm_look import look
 from apps._swarm_run import entered, until_asked
 from apps._swarm_status import EVERY_S

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from apps._swarm_config import Coordinator, Place, Serve, Told, Train, differences
+from apps._swarm_config import Place, Told, differences
 from apps._swarm_data import feed_of
+from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
 from apps._text import read_text
 from pipelined.clock import RealClock

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.live import Live
 
-from apps._swarm_config import Status
+from apps._swarm_flags import Status
 from apps._swarm_look import look
 from apps._swarm_run import entered
 from apps._swarm_table import table

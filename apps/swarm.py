@@ -16,7 +16,8 @@ import operator
 import sys
 from typing import Annotated
 
-from apps._swarm_config import ChildFailed, Coordinator, Export, Local, Serve, Status, Train
+from apps._swarm_config import ChildFailed
+from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint

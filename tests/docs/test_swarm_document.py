@@ -5,7 +5,8 @@ from dataclasses import fields
 
 import pytest
 
-from apps._swarm_config import Coordinator, Export, Local, Place, Serve, Status, Subject, Train
+from apps._swarm_config import Place, Subject
+from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from apps.swarm import parse
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with

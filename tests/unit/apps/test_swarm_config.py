@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from apps._swarm_config import Local, Place, Subject, Told, differences
+from apps._swarm_config import Place, Subject, Told, differences
+from apps._swarm_flags import Local
 from apps.swarm import main
 from pipelined.errors import UsageError
 
