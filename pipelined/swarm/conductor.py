@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pipelined.clock import Clock
@@ -20,6 +21,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
 from pipelined.swarm.boards import Boards
+from pipelined.swarm.calling import Calling
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.evaluating import Evaluating
 from pipelined.swarm.going_back import GoingBack
@@ -68,7 +70,7 @@ class Leadership:
     ):
         self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
         self._back, self._term, self._attempts = back, 0, 0
-        self._changed = Bell()
+        self._changed, self._calling = Bell(), Calling(roster, rules, clock)
         self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
         self._boards = Boards(roster, self._evaluating, self._changed)
         self._taking = Taking(roster, asking, rules, clock, Moving(moves, rules.rebalance_s, clock), self._changed)
@@ -176,12 +178,14 @@ class Leadership:
         step = lambda: self._taking.take(head, board, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:
             taking = self._evaluating.beside(step, head, board, self._write)
-            ways = [tasks.create_task(taking), tasks.create_task(self._back.needed())]
+            ways = [tasks.create_task(way) for way in (taking, self._back.needed(), self._calling.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for task in ways:
                 task.cancel()
-        taken, back = ways
-        return self._head_at(back.result()) if taken.cancelled() else taken.result()
+        taken, back, called = ways
+        if not taken.cancelled():
+            return taken.result()
+        return replace(head, moves=called.result()) if back.cancelled() else self._head_at(back.result())
 
     def _head_at(self, mark: Mark | None) -> Head:
         """The head that lets all begin there; None: before the first step."""
