@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
-from benchmarks._swarm_actors import flow, step
+from benchmarks._swarm_actors import first, flow, step
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_setting import Actors, Step
 from benchmarks.swarm_latency import DELAY, JITTER, LINE, told
@@ -93,7 +93,8 @@ def fleets(table: str, slots: int) -> list[Fleet]:
 
 
 def _fleet(table: str, name: str, stage: Sequence[float], slots: int) -> Fleet:
-    taken = step(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]))
+    play = first if len(set(stage)) == 1 else step  # who is fast has to be learned
+    taken = play(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]))
     rates = (BATCH / taken.passes, BATCH / taken.seconds)
     return Fleet(table, name, STAGES * len(stage), *rates, sum(stage) * STAGES * T4)
 

@@ -36,8 +36,8 @@ TABLE_2 = {
     "Ours": (432.2, 452.9, 420, 602.1),
 }
 """Minutes a batch of SWARM without and with latency, and of GPipe."""
-SEQUENCES, MICROBATCH = 6250, {"GPT-3": 1, "xxlarge": 4, "Ours": 1}
-"""Of a batch; of a microbatch."""
+BATCH = 6250 // 4
+"""Microbatches of xxlarge's batch; where the paper has four times as many, a batch's ends count for less than here."""
 QUEUES = (2, 4, 8)
 POINTS = 0.8
 """How far from the paper a cell of Table 1 may be."""
@@ -101,7 +101,7 @@ def latency(model: str, at: int, queues: Sequence[int] = QUEUES) -> Latency:
 
 def _queued(actors: Actors) -> Step:
     """In the steady state: a whole round of all slots."""
-    return flow(actors, 2 * actors.slots, actors.slots)
+    return flow(actors, actors.slots, actors.slots)
 
 
 def table_1_costs(model: str) -> tuple[Work, float]:
@@ -144,16 +144,20 @@ class Cost:
 
 FLUSH, STAGES, WIDTH = 4, 4, 4
 """Microbatches of a flush of GPipe; stages of the pipeline; peers a stage."""
-QUEUE, DELAY, JITTER = 24, 0.1, 0.05
+QUEUE, DELAY, JITTER = 12, 0.1, 0.05
 """Microbatches in flight for each of the swarm's peers; seconds of a message, more or less."""
 FLUSHES = 100
 
 
-def cost(model: str, microbatches: int = 0, queue: int = QUEUE) -> Cost:
-    """A row; a batch has as many microbatches as the paper's, unless said."""
+def cost(model: str, batch: int = BATCH, queue: int = QUEUE) -> Cost:
+    """A row.
+
+    Args:
+        batch: microbatches of it.
+        queue: in flight for each peer.
+    """
     before, after, pipe_before, pipe_after = TABLE_2[model]
     work, tensor = table_2_costs(model)
-    batch = microbatches or SEQUENCES // MICROBATCH[model]
     actors = Actors([[1.0] * WIDTH] * STAGES, work, queue * WIDTH * STAGES, batch, 0.0, LINE, tensor)
     swarm = [first(each) for each in (replace(actors, rtt=2 * DELAY, jitter=JITTER), actors)]
     return Cost(

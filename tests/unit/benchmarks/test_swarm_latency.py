@@ -65,7 +65,7 @@ def test_a_flush_of_gpipe_waits_for_each_hop_there_and_back():
 
 
 def test_latency_costs_the_swarm_little_where_gpipe_loses_much():
-    row = cost("GPT-3", microbatches=480, queue=8)
+    row = cost("GPT-3", batch=240, queue=6)
     assert row.gpipe == pytest.approx(100 * (TABLE_2["GPT-3"][3] / TABLE_2["GPT-3"][2] - 1), abs=0.5)
     assert row.kept, row.line()
 
