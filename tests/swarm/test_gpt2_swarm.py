@@ -87,7 +87,8 @@ def test_it_begins_with_given_weights(folder):
     assert_same_rows(rows(folder, "given swarm"), rows(folder, "given gpipe"))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.full
+@pytest.mark.timeout(180)
 def test_ranks_of_mpirun_are_a_swarm_that_a_process_joins_and_that_ends_when_it_is_asked(tmp_path):
     """Three ranks train for ever; a fourth peer joins from outside; then all are asked to stop, and save."""
     flags = f"--schedule swarm --stages 2 --steps 100000 {MODEL} {DATA} --checkpoint {tmp_path / 'saved'}".split()
