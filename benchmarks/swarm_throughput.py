@@ -29,8 +29,8 @@ from pipelined.schedules import Shape, find
 RELAY, RANKS = "benchmarks._swarm_relay", "benchmarks._throughput_ranks"
 PROMISED = 0.95
 """Of 1F1B's throughput."""
-HOPS_S = (0.0, 5e-4)
-"""Round-trip times of the virtual network."""
+HOPS_S = (0.0, 0.0), (5e-4, 0.0), (1e-3, 2.5e-4)
+"""Round-trip times of the virtual network, and by how much a message may take more or less."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Row:
     """One shape.
 
     Args:
-        where: "virtual, RTT" or "processes".
+        where: "virtual, RTT", with jitter or without, or "processes".
         ours_s: seconds of 1F1B's steps, round after round.
         swarm_s: seconds of the swarm's, as many.
         rounds: in which they took turns.
@@ -130,14 +130,15 @@ def _told(seconds: Sequence[float]) -> str:
     return f"{middle:8.1f} ({low:.1f}-{high:.1f})".ljust(24)
 
 
-def virtual(options: Options, width: int, microbatches: int, rtt: float) -> Row:
+def virtual(options: Options, width: int, microbatches: int, rtt: float, jitter: float = 0.0) -> Row:
     """One shape on the virtual clock."""
     costs = Costs(options.work.forward, options.work.backward)
     shape = Shape(options.depth, microbatches)
     makespan = price(record(find("one_f_one_b"), shape, costs), costs).makespan
     peers, slots = [[1.0] * width] * options.depth, options.slots * options.depth * width
-    taken = step(Actors(peers, options.work, slots, microbatches * width, rtt))
-    return Row(f"virtual, {rtt * 1e3:.1f} ms", width, microbatches, (makespan,), (taken.seconds,))
+    taken = step(Actors(peers, options.work, slots, microbatches * width, rtt, jitter=jitter))
+    told = f"virtual, {rtt * 1e3:.1f} ms" + (f" +- {jitter * 1e3:.2f}" if jitter else "")
+    return Row(told, width, microbatches, (makespan,), (taken.seconds,))
 
 
 def processes(options: Options, width: int, microbatches: int) -> list[Row]:
@@ -183,7 +184,7 @@ async def _swarm(task: dict[str, object]) -> list[float]:
 def rows(options: Options) -> list[Row]:
     """Every shape, on the virtual clock and then for real."""
     shapes = [(width, microbatches) for width in options.widths for microbatches in options.microbatches]
-    found = [virtual(options, *shape, rtt) for shape in shapes for rtt in HOPS_S if options.virtual]
+    found = [virtual(options, *shape, *hop) for shape in shapes for hop in HOPS_S if options.virtual]
     return found + [row for shape in shapes if options.real for row in processes(options, *shape)]
 
 
