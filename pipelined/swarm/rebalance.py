@@ -102,42 +102,39 @@ class _State(NamedTuple):
     def load(self) -> float:
         return self.used / self.capacity if self.speeds else float("inf")
 
-    def can_spare(self, peer: str, load: float) -> bool:
-        """Whether it stays below a load without this peer, with some to spare."""
+    def can_spare(self, own: float, load: float) -> bool:
+        """Whether it stays below a load without a peer of this speed, with some to spare: a slower one rather."""
         if self.serving < 2:
             return False
-        own = self.speeds[peer]
         left = self.capacity - own - max(BAND_PEERS * own, BAND_SHARE * self.capacity)
         return load == float("inf") or self.used <= load * left
 
 
 def _states(stages: Sequence[Stage], speeds: Mapping[str, float]) -> list[_State]:
-    known = [_speeds(stage, speeds) for stage in stages]
-    work = [_work(stage, own) for stage, own in zip(stages, known, strict=True)]
+    known, loads = [_speeds(stage, speeds) for stage in stages], [_measured(stage) for stage in stages]
+    work = [_work(own, measured) for own, measured in zip(known, loads, strict=True)]
     ordinary = statistics.median([each for each in work if each is not None] or [1.0])
     return [
-        _state(stage, own, ordinary if each is None else each)
-        for stage, own, each in zip(stages, known, work, strict=True)
+        _state(own, measured, ordinary if each is None else each)
+        for own, measured, each in zip(known, loads, work, strict=True)
     ]
 
 
-def _state(stage: Stage, speeds: Mapping[str, float], work: float) -> _State:
-    loads = _measured(stage)
+def _state(speeds: Mapping[str, float], loads: Mapping[str, float], work: float) -> _State:
     mean = _mean(speeds.values(), 1.0)
     return _State(speeds, sum(speeds.values()), work * mean, _mean(loads.values(), 0.0), len(loads))
 
 
-def _work(stage: Stage, speeds: Mapping[str, float]) -> float | None:
-    """How many peers' worth of work it does; None where nobody is measured."""
-    loads = _measured(stage)
+def _work(speeds: Mapping[str, float], loads: Mapping[str, float]) -> float | None:
+    """How many peers' worth of work a stage does; None where nobody is measured."""
     used = sum(min(load, 1.0) * speeds[peer] for peer, load in loads.items())
     return used / _mean(speeds.values(), 1.0) if loads else None
 
 
 def _speeds(stage: Stage, speeds: Mapping[str, float]) -> dict[str, float]:
     """Of every peer; those that are not known are like the mean of those that are."""
-    mean = _mean([speeds[peer] for peer in stage if peer in speeds], 1.0)
-    return {peer: speeds.get(peer, mean) for peer in stage}
+    mean = _mean([speeds[peer] for peer in stage if peer in speeds] if speeds else (), 1.0)
+    return {peer: speeds.get(peer, mean) for peer in stage} if speeds else dict.fromkeys(stage, mean)
 
 
 def _measured(stage: Stage) -> dict[str, float]:
@@ -157,9 +154,12 @@ def _by_load(states: Sequence[_State]) -> list[int]:
 def _move(stages: Sequence[Stage], states: Sequence[_State], resting: Collection[str]) -> Move | None:
     *sources, target = _by_load(states)
     for source in sources:
+        state, load = states[source], states[target].load
+        if not state.can_spare(min(state.speeds.values(), default=0.0), load):
+            continue  # not even the slowest
         loads = _measured(stages[source])
         for peer in sorted(loads, key=lambda peer: (loads[peer], peer)):
-            if peer not in resting and states[source].can_spare(peer, states[target].load):
+            if peer not in resting and state.can_spare(state.speeds[peer], load):
                 return Move(peer, source, target)
     return None
 
