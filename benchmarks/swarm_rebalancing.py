@@ -40,6 +40,8 @@ class Options:
     """At the beginning, over 4 stages."""
     hours: float = 32.0
     """Length of the trace."""
+    arms: tuple[str, ...] = ()
+    """Rows to play, by name; all if none is given."""
     figure: bool = False
     """Figure 6 (4, 8, 16 and 32 stages, the first of `events`) instead of Table 5."""
     fetch: float = 600.0
@@ -53,6 +55,9 @@ class Options:
             raise UsageError(f"nothing to play {said}; give a seed, 8 peers, and events above 0, or more of each")
         if self.figure and self.hours < 8:
             raise UsageError(f"too short for a trend (hours: {self.hours:g}); give --figure at least 8")
+        known = [arm.name for arm in ARMS]
+        if strange := [name for name in self.arms if name not in known]:
+            raise UsageError(f"unknown row {strange[0]!r}; known, for you to give in quotes: {'; '.join(known)}")
 
     def trace(self, events: float) -> Trace:
         paper = Trace()
@@ -158,7 +163,7 @@ def row(arm: Arm, events: float, trace: Trace, seeds: int) -> Row:
 def table(options: Options) -> Iterator[Row]:
     """Table 5 on every kind of trace."""
     for events in options.events:
-        for arm in ARMS:
+        for arm in (arm for arm in ARMS if not options.arms or arm.name in options.arms):
             fetching = replace(arm, policy=replace(arm.policy, fetch=options.fetch))
             yield row(fetching, events, options.trace(events), options.seeds)
 

@@ -131,7 +131,7 @@ def test_a_smaller_trace_is_as_likely_to_strike_each_peer():
     assert Options().trace(30.0) == Trace()
 
 
-@pytest.mark.parametrize("wrong", ["--seeds=0", "--peers=3", "--events=0", "--figure --hours=2"])
+@pytest.mark.parametrize("wrong", ["--seeds=0", "--peers=3", "--events=0", "--figure --hours=2", "--arms some"])
 def test_what_cannot_be_played_is_refused(monkeypatch, capsys, wrong):
     monkeypatch.setattr(sys, "argv", ["rebalancing", *wrong.split()])
     with pytest.raises(SystemExit) as end:
@@ -152,6 +152,11 @@ def test_it_prints_one_json_object(monkeypatch, capsys):
         (n, arm.name) for n in (20, 30) for arm in ARMS
     ]
     assert all(0 < each["mean"]["overall"] <= 100 for each in found["rows"])
+
+
+def test_rows_are_chosen_by_name(monkeypatch, capsys):
+    lines = told(monkeypatch, capsys, "--seeds=1", "--peers=40", "--hours=2", "--events", "5", "--arms", ARMS[3].name)
+    assert [ARMS[3].name in line for line in lines.splitlines()] == [False, False, True, False, False]
 
 
 def test_the_figure_ends_with_its_trends(monkeypatch, capsys):
