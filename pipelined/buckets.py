@@ -6,8 +6,10 @@ summed over every rank that holds any of them, each of which adds its own sum in
 buckets, in the same order, from the plan and the names alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -35,13 +37,31 @@ class Bucket:
     def owner(self) -> int:
         return self.holders[0]
 
+    def move(self, memory: np.ndarray) -> None:
+        """Let the gradient lie in other memory, of as many bytes, with the values it has.
+
+        Raises:
+            ValueError: of another size.
+        """
+        if memory.nbytes != self.gradient.nbytes:
+            fact = f"memory of another size than the gradient (memory: {memory.nbytes}, gradient: "
+            raise ValueError(f"{fact}{self.gradient.nbytes} bytes); allocate as many bytes")
+        moved = torch.from_numpy(memory).view(self.gradient.dtype)
+        self.gradient = moved.copy_(self.gradient)
+        view_gradients(self.parameters, moved)
+
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
     """Give these parameters one flat gradient, zero at first."""
     first = next(iter(parameters.values()))
     gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+    view_gradients(parameters, gradient)
+    return Bucket(stages, plan.holders(*stages), parameters, gradient)
+
+
+def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tensor) -> None:
+    """Make each parameter's `.grad` its part of this flat tensor, in order."""
     start = 0
     for parameter in parameters.values():
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-    return Bucket(stages, plan.holders(*stages), parameters, gradient)

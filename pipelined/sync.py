@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from collectives import Group, all_reduce
+from collectives import Group, all_reduce, allocate
 from collectives.all_reduce import names_in
 from pipelined.bucket_names import Stages
 from pipelined.errors import UsageError
@@ -85,6 +85,19 @@ async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucke
     await all_reduce(groups[bucket.stages], host, "sum", algorithm)
     if host is not bucket.gradient:
         bucket.gradient.copy_(host)
+
+
+async def place_gradients(groups: Mapping[Stages, Group], buckets: Iterable["Bucket"], algorithm: str) -> None:
+    """Let gradients lie where all holders can reach them, if they are to be summed through memory that they share.
+
+    All ranks call this, before the first backward, with nothing else under way on the groups.
+    """
+    if not {"auto", "shared"} & names_in(algorithm):
+        return
+    for bucket in sorted(buckets, key=lambda bucket: groups[bucket.stages].channel):
+        group, gradient = groups[bucket.stages], bucket.gradient
+        if group.size > 1 and gradient.device.type == "cpu":
+            bucket.move(await allocate(group, gradient.nbytes, "uint8"))
 
 
 async def ready_groups(groups: Iterable[Group], algorithm: str) -> None:

@@ -25,7 +25,7 @@ from pipelined.plan import Plan
 from pipelined.replica import Replica, build_replica
 from pipelined.runtime import together
 from pipelined.stage import Stage
-from pipelined.sync import GradientSync, ready_groups, sum_over_holders
+from pipelined.sync import GradientSync, place_gradients, ready_groups, sum_over_holders
 from pipelined.trace import Tracer
 from pipelined.train_worker import Feed, Seat, TrainWorker
 from pipelined.walk import Walk, plan_walk
@@ -158,6 +158,7 @@ class Trainer:
         if self._walk is None:
             self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
             await self._ready_groups()
+            await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)
         sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
         worker = TrainWorker(seat, step, sync, order or self._walk.instructions)

@@ -9,15 +9,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from transports._blocks import Block
 
 Key = tuple[int | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """An addressed message as its receiver sees it.
 
     Args:
@@ -112,6 +111,9 @@ class Shared(Protocol):
 
         Raises: as `Transport.receive`: a rank that has not come is gone, or some rank failed.
         """
+
+    async def pause(self) -> None:
+        """Let the loop run, and others of the node if they need this core; for long work between two meetings."""
 
 
 class Transport(ABC):

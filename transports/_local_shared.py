@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from transports._loop import step_aside
+
 
 class Table:
     """What the ranks of one group meet at: their windows, how often each has come, and who waits for the others."""
@@ -54,3 +56,6 @@ class LocalShared:
             future = asyncio.get_running_loop().create_future()
             self._table.waiting.append(future)
             await future
+
+    async def pause(self) -> None:
+        await step_aside()

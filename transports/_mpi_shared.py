@@ -6,6 +6,7 @@ group's first tells them.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -85,6 +86,11 @@ class MpiShared:
             asyncio.get_running_loop().call_soon(self._turned)
         elif perf_counter() > self._due:
             await step_aside()
+
+    async def pause(self) -> None:
+        if self._crowded:
+            os.sched_yield()  # else the system takes the core away, for milliseconds at a time
+        await step_aside()
 
     @property
     def _patience(self) -> float:

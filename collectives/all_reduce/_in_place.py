@@ -15,7 +15,7 @@ from collectives._pieces import Range, pieces, segment
 from collectives._reduction import Reduction
 from collectives._vector import Vector
 from collectives.all_reduce._places import Places
-from transports._loop import step_aside
+from transports._contract import Shared
 
 AT_ONCE = 512 << 10
 """Bytes of all arrays together that are reduced at a time: they fit a core's cache."""
@@ -33,11 +33,11 @@ async def in_place(call: Call, places: Places, arrays: Sequence[Vector], reducti
     places.greet(call)
     await places.memory.meet()
     places.compare(call)
-    await _reduce(arrays, segment(len(arrays[0]), places.size, places.rank), reduction)
+    await _reduce(places.memory, arrays, segment(len(arrays[0]), places.size, places.rank), reduction)
     await places.memory.meet()
 
 
-async def _reduce(arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
+async def _reduce(memory: Shared, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
     """In the order of ranks, into the first rank's array, and from there to the others'."""
     first, *others = arrays
     due = perf_counter() + TURN_S
@@ -49,5 +49,5 @@ async def _reduce(arrays: Sequence[Vector], span: Range, reduction: Reduction) -
         for other in others:
             other.bytes(low, high)[:] = first.bytes(low, high)
         if perf_counter() > due:
-            await step_aside()
+            await memory.pause()
             due = perf_counter() + TURN_S

@@ -16,7 +16,8 @@ from collectives.all_reduce._known import algorithms, known
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run `shared` where it can be, else the algorithm that `choose` names."""
-    chosen = "shared" if group.memory and not group.prices else await chosen_by(group, vector)
+    allocated = group.prices is not None and group.allocated(vector) is not None
+    chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.memory else "shared"
     group.call.state(_stated(group.call.terms, chosen))
     await known(chosen).all_reduce(group, vector, reduction)
 
@@ -27,13 +28,17 @@ def _stated(terms: str, chosen: str) -> str:
     return terms.replace(" by auto:", f" by auto, {chosen}:", 1)
 
 
-async def chosen_by(group: Group, vector: Vector) -> str:
-    """What all ranks of the group choose for such an array, in the middle of a call."""
-    if group.prices is not None and not group.allocated(vector):
-        return group.prices.cheapest(vector.nbytes)
+async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
+    """What all ranks of the group choose for an array of so many bytes, in the middle of a call.
+
+    Args:
+        allocated: whether it lies in memory that all ranks map, which is not what prices were measured of.
+    """
+    if group.prices is not None and not allocated:
+        return group.prices.cheapest(nbytes)
     if group.size > 1 and await group.shared() is not None:
         return "shared"
-    return choose(group.size, vector.nbytes, group.links, group.nodes)
+    return choose(group.size, nbytes, group.links, group.nodes)
 
 
 def choose(size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> str:

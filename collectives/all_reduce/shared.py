@@ -80,7 +80,11 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
     await memory.meet()
     places.compare(call)
     vector.keep(0, whole.length)
-    _combine(whole.operands[turn], vector.elements, reduction)
+    operands = whole.operands[turn]
+    if places.rank < 2:  # the first two are read before anything is written, and this rank's own array is at hand
+        operands = [*operands]
+        operands[places.rank] = vector.elements
+    _combine(operands, vector.elements, reduction)
     reduction.finish(vector.elements, places.size)
 
 

@@ -43,9 +43,10 @@ def _speed(speed: Speed, ranks: int) -> Iterator[str]:
         if hop:
             yield f"  {name:<14}{_hop(hop)}"
     yield f"all-reduce over {ranks} ranks"
-    yield f"  {'bytes':>10}{'time (ms)':>12}{'algbw GB/s':>12}{'busbw GB/s':>12}"
+    yield f"  {'bytes':>10}{'time (ms)':>12}{'algbw GB/s':>12}{'busbw GB/s':>12}  auto takes"
     for one in speed.sums:
-        yield f"  {one.nbytes:>10}{one.seconds * 1e3:>12.3f}{one.algbw / 1e9:>12.3f}{one.busbw / 1e9:>12.3f}"
+        speeds = f"{one.algbw / 1e9:>12.3f}{one.busbw / 1e9:>12.3f}"
+        yield f"  {one.nbytes:>10}{one.seconds * 1e3:>12.3f}{speeds}  {one.algorithm}"
 
 
 def _hop(hop: Hop) -> str:

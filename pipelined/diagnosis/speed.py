@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, all_reduce, barrier
+from collectives.all_reduce import known
 from pipelined.actor import Actor
 from pipelined.clock import Clock
 from pipelined.exchange import gather
@@ -50,12 +51,14 @@ class Sum:
     """An all-reduce over all ranks.
 
     Args:
+        algorithm: what `auto` chose.
         seconds: median of the slowest ranks'.
         algbw: bytes of the array over seconds.
         busbw: what each rank's link carries: algbw times 2 (n - 1) / n.
     """
 
     nbytes: int
+    algorithm: str
     seconds: float
     algbw: float
     busbw: float
@@ -142,7 +145,9 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> Sum:
         start = clock.now()
         await all_reduce(group, array)
         mine.append(clock.now() - start)
+    async with group.calling("what auto chooses"):
+        chosen = await known("auto").chosen_by(group, nbytes)
     everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])
     seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf
     algbw = nbytes / seconds
-    return Sum(nbytes, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)
+    return Sum(nbytes, chosen, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)

@@ -1,5 +1,7 @@
 """Parameters are summed by who holds them."""
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +42,17 @@ def test_backward_adds_into_the_flat_gradient():
     assert bucket.gradient.tolist() == [2.0] * 9
     bucket.gradient.zero_()
     assert not parameters["w"].grad.any() and not parameters["b"].grad.any()
+
+
+def test_a_gradient_that_moves_keeps_its_values_and_backward_adds_there():
+    weight = nn.Parameter(torch.ones(2, 3))
+    bucket = fill_bucket(Plan("gpipe", 1, 1, 1, 1), (0,), {"w": weight})
+    bucket.gradient.fill_(5)
+    memory = np.zeros(24, np.uint8)
+    bucket.move(memory)
+    weight.sum().backward()
+    assert memory.view(np.float32).tolist() == bucket.gradient.tolist() == [6.0] * 6
+    bucket.gradient.zero_()
+    assert not weight.grad.any()
+    with pytest.raises(ValueError, match="memory: 20, gradient: 24 bytes"):
+        bucket.move(np.zeros(20, np.uint8))

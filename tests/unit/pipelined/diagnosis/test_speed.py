@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from collectives import Links
+from collectives.all_reduce import known
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.diagnosis.speed import HOPS, SUMS, measure, pairs
@@ -41,6 +43,7 @@ def test_rank_0_hears_of_messages_and_sums():
     assert found.near.alpha > 0 and found.near.beta >= 0
     assert [one.nbytes for one in found.sums] == list(SUMS) and len(HOPS) >= 3
     for one in found.sums:
+        assert one.algorithm == known("auto").choose(3, one.nbytes, Links())
         assert one.algbw == one.nbytes / one.seconds and one.busbw == pytest.approx(one.algbw * 4 / 3)
 
 
