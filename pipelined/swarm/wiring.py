@@ -215,10 +215,10 @@ class _Line:
 
     def _put(self, address: str, seconds: float) -> None:
         self._entries[address] = entry = _Entry(self._under_way[address], seconds, self._draw.random(), address)
+        heapq.heappush(self._heap, entry)
         if len(self._heap) > LEAST_HEAP + 2 * len(self._entries):
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
-        heapq.heappush(self._heap, entry)
 
     def _first(self) -> str | None:
         """Who is next; drops what was overtaken."""
