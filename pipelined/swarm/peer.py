@@ -13,6 +13,7 @@ from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.choosing import stage_for
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.delayed import late
@@ -21,7 +22,6 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.rebalance import place
 from pipelined.swarm.records import PEERS, PLACING, Head, Peer, Phase, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
@@ -204,15 +204,8 @@ class StagePeer:
     def _stage_to_hold(self) -> int:
         if self._wanted is not None:
             return self._wanted
-        lost = self._saving.own(self._roster.head.point, self._rules.stages)
-        if lost := [stage for stage in lost if not self._roster.holding(stage)]:
-            return min(lost)
-        stages = [dict[str, float | None]() for _ in range(self._rules.stages)]
-        for peer in self._roster.peers.values():
-            stays = peer.phase in (Phase.JOINING, Phase.SERVING)
-            if peer.stage in range(len(stages)) and peer.name != self.name and stays:
-                stages[peer.stage][peer.name] = None
-        return place(stages)
+        saved = self._saving.own(self._roster.head.point, self._rules.stages)
+        return stage_for(self.name, self._roster, self._rules.stages, saved)
 
     async def _say(self, place: Standing, phase: Phase, index: int | None = None, heir: str = "") -> None:
         index = self.holding.index if index is None else index
