@@ -117,12 +117,12 @@ class Row:
 
     def line(self) -> str:
         return (
-            f"{self.where:22} {self.width:2} {self.microbatches:3}  {_told(self.ours_s)}  {_told(self.swarm_s)}  "
+            f"{self.where:24} {self.width:2} {self.microbatches:3}  {_told(self.ours_s)}  {_told(self.swarm_s)}  "
             f"{self.ratio:.3f} ({min(self.ratios):.3f}-{max(self.ratios):.3f}){'' if self.within else '  under'}"
         )
 
 
-HEAD = f"{'':22}  W   N  {'1F1B, ms (least-most)':24}  {'swarm, ms (least-most)':24}  throughput (by round)"
+HEAD = f"{'':24}  W   N  {'1F1B, ms (least-most)':24}  {'swarm, ms (least-most)':24}  throughput (by round)"
 
 
 def _told(seconds: Sequence[float]) -> str:
