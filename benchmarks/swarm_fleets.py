@@ -6,8 +6,9 @@ by the swarm's own actors on the virtual clock: every figure is the same on any 
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 import tyro
 
@@ -86,10 +87,14 @@ class Together:
         return f"{self.table:8} together {self.passes:.1%}, with sums and commits {self.steps:.1%}  {told(self.kept)}"
 
 
-def fleets(table: str, slots: int) -> list[Fleet]:
-    """Slow devices, fast ones, and all of them."""
+def fleets(table: str, slots: int) -> Iterator[Fleet | Together]:
+    """Slow devices, fast ones, and all of them; and the last beside the others."""
     slow, fast = [1.0] * T4S, [A100 / T4] * A100S
-    return [_fleet(table, *each, slots) for each in (("T4", slow), ("A100", fast), ("T4 & A100", slow + fast))]
+    done = []
+    for name, stage in (("T4", slow), ("A100", fast), ("T4 & A100", slow + fast)):
+        done.append(_fleet(table, name, stage, slots))
+        yield done[-1]
+    yield together(done)
 
 
 def _fleet(table: str, name: str, stage: Sequence[float], slots: int) -> Fleet:
@@ -168,16 +173,11 @@ def _percent(taken: Step, width: int) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(100 * each / sum(stage) for each in stage) for stage in counts)
 
 
-def tables(options: Options) -> dict[str, list[Fleet | Together | Shares]]:
-    """What was asked for."""
-
-    def of(table: str) -> list[Fleet | Together | Shares]:
-        if table == "shares":
-            return [shares(speeds, trainers) for speeds in SPEEDS for trainers in options.trainers]
-        done = fleets(table, options.slots)
-        return [*done, together(done)]
-
-    return {table: of(table) for table in options.tables}
+def tables(options: Options) -> dict[str, Iterator[Fleet | Together | Shares]]:
+    """What was asked for, played as it is read."""
+    every = {table: fleets(table, options.slots) for table in PARAMETERS}
+    every["shares"] = (shares(speeds, trainers) for speeds in SPEEDS for trainers in options.trainers)
+    return {table: every[table] for table in options.tables}
 
 
 def _plain(row: Fleet | Together | Shares) -> dict[str, object]:
@@ -191,8 +191,9 @@ def main() -> int:
     if options.json:
         print(json.dumps({name: [_plain(each) for each in rows] for name, rows in found.items()}))
     else:
-        head = f"{'table':8} {'fleet':10} peers  samples/s  with sums      best"
-        print("\n".join([head, *(each.line() for rows in found.values() for each in rows)]))
+        print(f"{'table':8} {'fleet':10} peers  samples/s  with sums      best")
+        for each in chain.from_iterable(found.values()):
+            print(each.line(), flush=True)
     return 0
 
 

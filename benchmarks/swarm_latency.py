@@ -8,7 +8,7 @@ does, as told beside each table.
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import tyro
@@ -100,7 +100,7 @@ def latency(model: str, at: int, queues: Sequence[int] = QUEUES) -> Latency:
 
 
 def _queued(actors: Actors) -> Step:
-    """In the steady state: a whole round of all slots."""
+    """The second round of all slots; the first is that of the start."""
     return flow(actors, actors.slots, actors.slots)
 
 
@@ -204,13 +204,13 @@ HEADS = {
 }
 
 
-def tables(options: Options) -> dict[str, list[Latency] | list[Cost]]:
-    """What was asked for."""
-    every: dict[str, Callable[[], list[Latency] | list[Cost]]] = {
-        "table_1": lambda: [latency(m, at) for m in TABLE_1 if m in options.models for at in range(len(RTTS_MS))],
-        "table_2": lambda: [cost(model) for model in TABLE_2 if model in options.models],
+def tables(options: Options) -> dict[str, Iterator[Latency] | Iterator[Cost]]:
+    """What was asked for, played as it is read."""
+    every: dict[int, Iterator[Latency] | Iterator[Cost]] = {
+        1: (latency(model, at) for model in TABLE_1 if model in options.models for at in range(len(RTTS_MS))),
+        2: (cost(model) for model in TABLE_2 if model in options.models),
     }
-    return {f"table_{number}": every[f"table_{number}"]() for number in options.tables}
+    return {f"table_{number}": every[number] for number in options.tables}
 
 
 def main() -> int:
@@ -219,8 +219,11 @@ def main() -> int:
     found = tables(options)
     if options.json:
         print(json.dumps({k: [{**asdict(each), "kept": each.kept} for each in v] for k, v in found.items()}))
-    else:
-        print("\n\n".join("\n".join([HEADS[name], *(each.line() for each in rows)]) for name, rows in found.items()))
+        return 0
+    for name, rows in found.items():
+        print(HEADS[name])
+        for each in rows:
+            print(each.line(), flush=True)
     return 0
 
 
