@@ -100,8 +100,8 @@ def latency(model: str, at: int, queues: Sequence[int] = QUEUES) -> Latency:
 
 
 def _queued(actors: Actors) -> Step:
-    """The second round of all slots; the first is that of the start."""
-    return flow(actors, actors.slots, actors.slots)
+    """Whole rounds of all slots, behind two in which the stages come apart."""
+    return flow(actors, 2 * actors.slots, 2 * actors.slots)
 
 
 def table_1_costs(model: str) -> tuple[Work, float]:
