@@ -1,0 +1,14 @@
+"""What is said of a swarm's training is what its processes train by."""
+
+import pytest
+
+from apps._swarm_config import Subject, Told
+from apps._swarm_subject import rules_of, training_of
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_updates_are_late_where_that_was_said_and_who_has_it_otherwise_is_refused(delayed):
+    told = Told(Subject(delayed_updates=delayed), vocabulary=256, text="")
+    rules, others = (rules_of(each, training_of(each)) for each in (told, Told(Subject(), vocabulary=256, text="")))
+    assert rules.delayed == delayed
+    assert (rules.digest != others.digest) == delayed
