@@ -149,15 +149,16 @@ QUEUE, DELAY, JITTER = 12, 0.1, 0.05
 FLUSHES = 100
 
 
-def cost(model: str, batch: int = BATCH, queue: int = QUEUE) -> Cost:
+def cost(model: str, batch: int = BATCH, queue: int = QUEUE, devices: tuple[Work, float] | None = None) -> Cost:
     """A row.
 
     Args:
         batch: microbatches of it.
         queue: in flight for each peer.
+        devices: and a tensor's bytes; those of `table_2_costs` if not given.
     """
     before, after, pipe_before, pipe_after = TABLE_2[model]
-    work, tensor = table_2_costs(model)
+    work, tensor = devices or table_2_costs(model)
     actors = Actors([[1.0] * WIDTH] * STAGES, work, queue * WIDTH * STAGES, batch, 0.0, LINE, tensor)
     swarm = [first(each) for each in (replace(actors, rtt=2 * DELAY, jitter=JITTER), actors)]
     return Cost(

@@ -18,7 +18,7 @@ def test_a_mixed_fleet_does_nearly_what_its_parts_do():
 
     def rate(stage):
         actors = fleet_actors([stage] * 3, 6, 0.0)
-        return 6 * 3 * len(stage) / flow(actors, 6 * actors.slots, 6 * 3 * len(stage)).seconds
+        return 6 * 3 * len(stage) / flow(actors, 3 * actors.slots, 6 * 3 * len(stage)).seconds
 
     assert rate(slow + fast) >= 0.9 * (rate(slow) + rate(fast))
 

@@ -65,9 +65,15 @@ def test_a_flush_of_gpipe_waits_for_each_hop_there_and_back():
 
 
 def test_latency_costs_the_swarm_little_where_gpipe_loses_much():
-    row = cost("GPT-3", batch=240, queue=6)
-    assert row.gpipe == pytest.approx(100 * (TABLE_2["GPT-3"][3] / TABLE_2["GPT-3"][2] - 1), abs=0.5)
-    assert row.kept, row.line()
+    row = cost("GPT-3", batch=240, queue=6, devices=(Work(0.105, 0.209), 886e3))
+    assert row.kept and row.step < 2 * row.swarm + 12, row.line()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", TABLE_2)
+def test_devices_are_such_that_gpipe_loses_what_it_lost_in_the_paper(model):
+    row = cost(model, batch=64, queue=4)
+    assert row.gpipe == pytest.approx(row.paper_gpipe, abs=0.5)
 
 
 @pytest.mark.parametrize("gpipe, swarm, kept", [(33, 12, True), (32, 5, False), (40, 13, False)])
