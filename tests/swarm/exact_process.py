@@ -1,6 +1,7 @@
 """One real process of a swarm of exact stages: `python -m tests.swarm.exact_process ROLE DIRECTORY NAME [FAULT]`.
 
-A coordinator is told where to listen, and its journal, in the place of a directory and a name.
+A coordinator is told where to listen, and its journal, in the place of a directory and a name. A late peer is one that
+has started by the time it comes: a process takes longer to start than training may take to end.
 
 A peer tells of every step that it takes with which weights, and everybody which member is gone. A fault names a phase,
 how often it has to begin first, and a signal that the process then sends itself, or that its links are cut for a while:
@@ -19,6 +20,7 @@ from pipelined.device import TimedDevice
 from pipelined.swarm import averaging, donor, holding, load, passes, rounds, trainer
 from pipelined.swarm.directory import open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.rules import Rules
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
@@ -114,9 +116,19 @@ async def found(address, clock):
             yield endpoint, directory
 
 
-async def peer(address, name):
+async def two_steps(directory):
+    """Wait until they stand: who has missed one only takes that, and fetches nothing."""
+    view = await directory.read(HEAD)
+    async for changes in directory.watch(HEAD, view.revision):
+        if any(Head.unpack(change.entry.value).step > 1 for change in changes if change.entry):
+            return
+
+
+async def peer(address, name, late=False):
     clock = RealClock()
     async with found(address, clock) as (endpoint, directory):
+        if late:
+            await two_steps(directory)
         stage = int(name[1]) if name[0] == "s" else None
         device = TimedDevice(SECONDS, clock)
         process = PeerProcess(name, build, RULES, endpoint, directory, clock, device, stage, threads=False)
@@ -148,7 +160,8 @@ def main(role, address="", name="", fault=""):
         else:
             act = partial(os.kill, os.getpid(), getattr(signal, how))
         strike_at(phase, int(times), lambda: (say("struck", phase, how), act()))
-    work = {"coordinator": coordinator, "peer": peer, "train": train}[role]
+    late = partial(peer, late=True)
+    work = {"coordinator": coordinator, "peer": peer, "late": late, "train": train}[role]
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(work(address, name))
 

@@ -71,7 +71,7 @@ async def train(faults, late=(), peers=PEERS, at="", befall=None):
 
     Args:
         faults: by name of a peer ("s0a" … "s2c") or trainer ("t0", "t1"), as `exact_process` takes them.
-        late: peers that come when training has begun.
+        late: peers that are started with the others, and come when two steps stand.
         peers: that are there from the start.
         at: where the directory is; "": a coordinator is started.
         befall: awaited when training has begun.
@@ -80,16 +80,13 @@ async def train(faults, late=(), peers=PEERS, at="", befall=None):
         address = at or (await coordinator(stack))[1]
         start = lambda role, name: stack.enter_async_context(process(role, address, name, faults.get(name, "")))  # noqa: E731
         everyone, begun = [await start("peer", name) for name in peers], asyncio.Event()
+        everyone += [await start("late", name) for name in late]
         trainers = [await start("train", name) for name in ("t0", "t1")]
         async with asyncio.TaskGroup() as tasks:
             listening = [tasks.create_task(each.listen(begun)) for each in [*everyone, *trainers]]
             if befall is not None:
                 await begun.wait()
                 await befall()
-            for name in late:
-                await begun.wait()
-                everyone.append(await start("peer", name))
-                listening.append(tasks.create_task(everyone[-1].listen(begun)))
             await asyncio.gather(*(each.child.wait() for each in trainers if each.name not in faults))
             for task in listening:
                 task.cancel()
