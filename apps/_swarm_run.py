@@ -10,12 +10,14 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from apps._swarm_config import Place, Told, differences
 from apps._swarm_data import feed_of
 from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
+from apps._swarm_peer_log import PeerLog
 from apps._text import read_text
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -50,18 +52,19 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         device = TorchDevice(flags.device, clock)
         name = flags.place.name or _own_name()
 
-        def build(index: int) -> TorchStage:
-            say(f"{name}: stage {index}")
-            return TorchStage(training, index, flags.device)
-
         shelf = DiskShelf(flags.checkpoint, training.model.identity()) if flags.checkpoint else None
         saving = shelf, flags.save_every
+        build = partial(TorchStage, training, device=flags.device)
         process = PeerProcess(
             name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace
         )
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(process.peer.leave)
-        await process.run()
+        async with Nursery() as tasks:
+            telling = tasks.create_task(PeerLog(name, process.roster, lambda: process.peer.trouble, say).follow())
+            await process.run()
+            telling.cancel()
+        say(f"{name}: left")
 
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:

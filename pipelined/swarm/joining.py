@@ -31,6 +31,9 @@ class Joining:
         index: which stage.
         point: where `stage` is now, if it is of this swarm; None: nobody knows.
         find: asked where nobody has the state.
+
+    Attributes:
+        trouble: what became of the last donor that failed; "": none did.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Joining:
         self.point, self._find = point, find
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
-        self._failed = set[int]()
+        self._failed, self.trouble = set[int](), ""
 
     async def arrive(self) -> Point:
         """Fetch what is missing until this stage is where the swarm stands; returns that.
@@ -63,8 +66,9 @@ class Joining:
             try:
                 if not await self._caught_up(donor):
                     await self._fetch(donor)
-            except (Ended, Refusal, TransferError):
+            except (Ended, Refusal, TransferError) as error:
                 self._failed.add(self._roster.announced[donor.name])
+                self.trouble = f"{donor.name}: {str(error) or 'gone, or silent for too long'}"
         return self.point
 
     async def _found(self) -> bool:

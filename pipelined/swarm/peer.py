@@ -74,11 +74,17 @@ class StagePeer:
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
         self._leaving = Leaving(name, roster, clock, grace_s)
         self._asked_to_announce, self._announced, self._said = False, clock.now(), Phase.JOINING
+        self._joining: Joining | None = None
 
     @property
     def holding(self) -> Holding | None:
         """What it holds now."""
         return self._topics.holding
+
+    @property
+    def trouble(self) -> str:
+        """Why the state that it last came for did not come from whom it asked; "": it did."""
+        return self._joining.trouble if self._joining else ""
 
     async def run(self) -> None:
         """Live under one lease after another, until asked to leave.
@@ -170,7 +176,8 @@ class StagePeer:
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
-        point = await Joining(stage, index, point, self._roster, self._asking, self._device, find).arrive()
+        self._joining = Joining(stage, index, point, self._roster, self._asking, self._device, find)
+        point = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._roster.head.basis
         self._topics.holding = Holding(
             self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis

@@ -1,0 +1,71 @@
+"""A line whenever what a peer does changes, and never the same line twice running."""
+
+import asyncio
+
+from apps._swarm_peer_log import PeerLog
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import Head, Peer, Phase
+
+HEAD = Head(2, "m", 3)
+
+
+def peer(phase, name="p", stage=1):
+    return Peer(name, f"at {name}", 7, stage, phase, "m")
+
+
+async def told(*news):
+    """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
+    roster, said, trouble = Roster(None, None), [], [""]
+    roster.revision = 1
+    following = asyncio.ensure_future(PeerLog("p", roster, lambda: trouble[-1], said.append).follow())
+    await asyncio.sleep(0)
+    for each in news:
+        match each:
+            case Head():
+                roster.head = each
+            case Peer():
+                roster.peers[each.name] = each
+            case str():
+                trouble.append(each)
+            case _:
+                roster.cut_off = each
+        roster.look_again()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return said
+
+
+def run(*news):
+    return asyncio.run(told(*news))
+
+
+def test_a_life_from_coming_to_leaving():
+    life = [peer(phase) for phase in Phase]
+    assert run(HEAD, peer(Phase.SERVING, "q"), *life) == [
+        "p: waits for a trainer that begins",
+        "p: is no member; asks to be one",
+        "p: stage 1: fetches its state",
+        "p: stage 1: serves",
+        "p: stage 1: serves until another has its state, or its notice is up",
+        "p: stage 1: hands over, and leaves",
+    ]
+
+
+def test_what_changes_elsewhere_is_not_told():
+    assert len(run(HEAD, peer(Phase.SERVING), HEAD, peer(Phase.JOINING, "q"), peer(Phase.SERVING, "q"))) == 3
+
+
+def test_a_stage_that_is_lost_and_a_state_that_does_not_come():
+    *_, waits, fetches, failed = run(HEAD, peer(Phase.JOINING), peer(Phase.SERVING, "q"), "q: gone")
+    assert waits == "p: stage 1: waits for who has its state, here or where it was saved"
+    assert (fetches, failed) == (
+        "p: stage 1: fetches its state",
+        "p: stage 1: fetches its state (the last try failed: q: gone)",
+    )
+
+
+def test_a_directory_that_does_not_answer():
+    *_, cut_off, back = run(HEAD, peer(Phase.SERVING), True, False)
+    assert "takes no step" in cut_off and back == "p: stage 1: serves"
