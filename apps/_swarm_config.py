@@ -161,7 +161,8 @@ class Place:
     name: str = ""
     """Nobody else's in this swarm. Open: machine and process."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it says nowhere, or two places; whoever has it asks, so that its own name is told."""
         if bool(self.coordinator) == bool(self.directory):
             raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
 

@@ -37,6 +37,7 @@ class Serve:
     """Seconds that the last peer of a stage serves on after SIGTERM, for another to have its state."""
 
     def __post_init__(self) -> None:
+        self.place.check()
         refuse_negative("--save-every", self.save_every)
         refuse_negative("--grace", self.grace)
 
@@ -65,6 +66,7 @@ class Train:
     """What the sample begins with."""
 
     def __post_init__(self) -> None:
+        self.place.check()
         _check_sample(self.sample, self.prompt)
 
 
@@ -160,6 +162,9 @@ class Status:
     """Show it anew every second."""
     web: int | None = None
     """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
+
+    def __post_init__(self) -> None:
+        self.place.check()
 
 
 def _check_sample(tokens: int, prompt: str) -> None:

@@ -39,9 +39,9 @@ def test_differences_name_both_sides():
 
 def test_a_process_is_told_one_place():
     with pytest.raises(UsageError, match="--coordinator"):
-        Place()
+        Place().check()
     with pytest.raises(UsageError, match="--coordinator"):
-        Place(coordinator="tcp://127.0.0.1:1", directory="etcd://127.0.0.1:2")
+        Place(coordinator="tcp://127.0.0.1:1", directory="etcd://127.0.0.1:2").check()
 
 
 def test_every_stage_needs_a_peer():
