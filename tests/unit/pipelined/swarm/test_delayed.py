@@ -1,5 +1,7 @@
 """A stage with late updates is a plain loop that applies each gradient one step late, in whatever order it is asked."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -33,8 +35,12 @@ def count(stage, step, *indices):
         stage.backward(Microbatch(step, index), [inputs], [labels], True)
 
 
+@cache
 def plain():
-    """The loop: by step, the parameters and optimizer, and the total that is computed with them."""
+    """The loop: by step, the parameters and optimizer, and the total that is computed with them.
+
+    Not when this file is read: other tests leave torch with other threads, and so with other bits.
+    """
     stage, states, totals = TorchStage(TRAINING, 0), [], []
     for step in range(STEPS + 1):
         states.append(copied(stage.state()))
@@ -46,13 +52,14 @@ def plain():
     return states, totals
 
 
-STATES, TOTALS = plain()
+def total(step):
+    return plain()[1][step]
 
 
 def stands(stage, step):
     """The stage holds what the loop has at this step."""
     state = copied(stage.state())
-    return all(state[name] == block for name, block in STATES[step].items())
+    return all(state[name] == block for name, block in plain()[0][step].items())
 
 
 def test_each_gradient_is_applied_one_step_late_at_the_rate_of_its_own_step():
@@ -60,7 +67,7 @@ def test_each_gradient_is_applied_one_step_late_at_the_rate_of_its_own_step():
     for step in range(STEPS):
         assert stands(stage, step)
         count(stage, step, *range(BATCH))
-        assert np.array_equal(stage.sums, TOTALS[step])
+        assert np.array_equal(stage.sums, total(step))
         stage.apply(step, stage.sums.copy(), SCALE)
         assert not stage.sums.any()
 
@@ -68,8 +75,8 @@ def test_each_gradient_is_applied_one_step_late_at_the_rate_of_its_own_step():
 def test_what_is_finished_has_every_gradient():
     stage, every = DelayedStage(TorchStage(TRAINING, 0)), TorchStage(TRAINING, 0)
     for step in range(STEPS):
-        stage.apply(step, TOTALS[step], SCALE)
-        every.apply(step, TOTALS[step], SCALE)
+        stage.apply(step, total(step), SCALE)
+        every.apply(step, total(step), SCALE)
     assert copied(stage.settled()) == copied(every.state())
     assert stands(stage, STEPS)  # and goes on from where it was
 
@@ -83,8 +90,8 @@ def test_two_steps_are_computed_in_any_order_and_neither_disturbs_the_other(orde
         for which in order:
             for index in [next(left[which], None)]:
                 count(stage, step + which, *[] if index is None else [index])
-        assert stands(stage, step) and np.array_equal(stage.sums, TOTALS[step])
-        stage.apply(step, TOTALS[step], SCALE)
+        assert stands(stage, step) and np.array_equal(stage.sums, total(step))
+        stage.apply(step, total(step), SCALE)
         done = order.count(1)
     assert stands(stage, STEPS - 1)
 
@@ -94,18 +101,18 @@ def test_what_was_counted_of_either_step_can_be_forgotten_alone():
     count(stage, 0, 0, 1)
     count(stage, 1, 0)
     stage.clear_next()
-    assert np.array_equal(stage.sums, TOTALS[0])
+    assert np.array_equal(stage.sums, total(0))
     count(stage, 1, 0, 1)
     stage.clear()
     assert not stage.sums.any()
-    stage.apply(0, TOTALS[0], SCALE)
-    assert np.array_equal(stage.sums, TOTALS[1])
+    stage.apply(0, total(0), SCALE)
+    assert np.array_equal(stage.sums, total(1))
 
 
 def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tmp_path):
     stage = DelayedStage(TorchStage(TRAINING, 0))
     for step in range(3):
-        stage.apply(step, TOTALS[step], SCALE)
+        stage.apply(step, total(step), SCALE)
     assert sum(name.endswith(f"/{PENDING}") for name in stage.state()) == len(stage.parts(stage.sums))
     mark = Mark(3, 0, 1, "run-x")
     save(tmp_path, mark, copied(stage.state()), {})
@@ -113,7 +120,7 @@ def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tm
     for half in halves:
         half.load(load(tmp_path, mark, layout_of(half.state()), {}))
         half.apply(3, np.zeros_like(half.sums), SCALE)
-    stage.apply(3, TOTALS[3], SCALE)
+    stage.apply(3, total(3), SCALE)
     whole, parts = copied(stage.state()), [copied(half.state()) for half in halves]
     values = [name for name in whole if name.endswith("/value")]
     assert all(whole[name] == next(part[name] for part in parts if name in part) for name in values)
