@@ -98,7 +98,7 @@ def test_hostile_requests_are_turned_away_by_name_and_the_page_stays(case):
     with Web(0) as web:
         web.last = LOOK
         with socket.create_connection(("127.0.0.1", int(web.address.split(":")[2][:-1]))) as sock:
-            with suppress(ConnectionError):
+            with suppress(OSError):  # it may have hung up by any of these
                 sock.sendall(said)
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(1 << 16):
