@@ -89,6 +89,15 @@ class Timed:
         return assignment.index
 
 
+def one_late():
+    """A step of two, of which "good" has answered one, and "stuck" is late with the other as of now."""
+    timed = Timed(2)
+    timed.board.take("stuck")
+    timed.through("good")
+    timed.now += timed.board.late_in()
+    return timed
+
+
 def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answer_counts():
     timed = Timed(3)
     board = timed.board
@@ -112,19 +121,13 @@ def test_while_nothing_was_seen_nobody_is_late():
 
 
 def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
-    timed = Timed(2)
-    timed.board.take("stuck")
-    timed.through("good")
-    timed.now += timed.board.late_in()
+    timed = one_late()
     timed.board.take("stuck too")
     assert timed.board.late_in() == 2 * 4.0
 
 
 def test_who_let_one_lie_holds_up_no_step_after():
-    timed = Timed(2)
-    timed.board.take("stuck")
-    timed.through("good")
-    timed.now += timed.board.late_in()
+    timed = one_late()
     timed.through("good")
     after = Timed(3, pace=timed.pace)
     assert after.board.take("stuck").index == 2
@@ -133,20 +136,14 @@ def test_who_let_one_lie_holds_up_no_step_after():
 
 
 def test_who_comes_back_is_believed_again():
-    timed = Timed(2)
-    timed.board.take("stuck")
-    timed.through("good")
-    timed.now += timed.board.late_in()
+    timed = one_late()
     timed.through("good")
     after = Timed(3, pace=timed.pace)
     assert [after.through("stuck"), after.through("stuck")] == [2, 0]
 
 
 def test_what_somebody_doubted_and_somebody_lost_had_is_to_be_had():
-    timed = Timed(2)
-    timed.board.take("stuck")
-    timed.through("good")
-    timed.now += timed.board.late_in()
+    timed = one_late()
     timed.board.take("lost")
     timed.board.give_back(lambda slot: slot == "lost")
     assert timed.board.take("good") == Assignment(0, (0,))
