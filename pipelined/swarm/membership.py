@@ -159,10 +159,12 @@ class Roster:
         revision = entry.revision if entry else 0
         if key == HEAD:
             self.head, self.head_revision = _read(Head, entry), revision
-        elif key == CONDUCTOR:
-            self.conductor, self.conductor_revision = _read(Conductor, entry), revision
+        elif key == CONDUCTOR:  # what cannot be read is none, at a revision: so it can be written over
+            self.conductor, self.conductor_revision = None, revision
+            self.conductor = _read(Conductor, entry)
         elif key == EVALUATED:
-            self.evaluated, self.evaluated_revision = _read(Evaluated, entry), revision
+            self.evaluated, self.evaluated_revision = None, revision
+            self.evaluated = _read(Evaluated, entry)
         elif key == PLACING:
             self.placing_revision = revision
         elif key.startswith(PEERS):

@@ -108,7 +108,7 @@ class Record:
 def _mapping(cls: type, data: bytes) -> dict[str, Any]:
     try:
         told = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:  # TypeError: a list for a key
         raise ValueError(f"not a {cls.__name__}: {error}") from error
     if type(told) is not dict or any(type(name) is not str for name in told):
         raise ValueError(f"not a {cls.__name__} (got: {type(told).__name__})")

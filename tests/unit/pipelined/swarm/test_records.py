@@ -30,7 +30,19 @@ def test_a_field_too_few_too_many_or_of_another_kind_is_refused(record):
             type(record).unpack(msgpack.packb({**told, name: b"x"}))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"x" * 100, msgpack.packb([1]), msgpack.packb({1: 2}), b"\x91" * 5000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"x" * 100,
+        msgpack.packb([1]),
+        msgpack.packb({1: 2}),
+        b"\x91" * 5000,
+        b"\x81\x90\x01",
+        b"\x81\x80\x01",
+    ],
+)
 def test_what_is_no_map_of_names_is_refused(data):
     with pytest.raises(ValueError, match="not a Head"):
         Head.unpack(data)
