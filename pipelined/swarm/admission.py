@@ -37,7 +37,8 @@ class Admission:
         (term, _), roster = read_round(field(question.note, "round")), self._roster
 
         def leads() -> bool:
-            return roster.conductor_revision == term and roster.conductor.address == question.asker.address
+            leader = roster.conductor
+            return leader is not None and (roster.conductor_revision, leader.address) == (term, question.asker.address)
 
         await self._known(question, leads)
 

@@ -44,6 +44,18 @@ def test_strangers_are_refused(topic, address, stage, term):
     run_virtual(main())
 
 
+def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
+    """Whatever term it names: that of nobody is 0."""
+
+    async def main():
+        known = roster()
+        known.conductor, known.conductor_revision = None, 0
+        with pytest.raises(Refusal, match="stranger"):
+            await Admission(known).conductor(asked_by(TRAINER.address, term=0), 1)
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(
     "topic, address", [("trainer", TRAINER.address), ("peer", PEER.address), ("conductor", TRAINER.address)]
 )
