@@ -4,8 +4,10 @@ The one rule: between two steps parameters do not change, and ledger and sums sa
 Knows the device and who waits for what; it must not know what is asked, nor of whom.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from pipelined.device import Device
 from pipelined.swarm.bell import Bell
@@ -105,6 +107,17 @@ class Held:
             await self.changed.wait()
         if self.given_up:
             raise Refusal("left")
+
+    async def counted(self) -> tuple[np.ndarray, Mapping[int, float]]:
+        """The sums of the step that stands, and their losses, when what is being counted now is in.
+
+        Nobody writes to these sums while nothing more is counted, though the next step may be under way.
+        """
+
+        def work() -> np.ndarray:
+            return self.stage.sums.copy() if self.rules.delayed else self.stage.sums
+
+        return (await self.device.run("counted", work))[0], self.ledger.losses
 
     async def drop(self, next_too: bool = False) -> None:
         """Let go of what was counted of the step that stands, and perhaps of the next."""

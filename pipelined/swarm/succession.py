@@ -42,9 +42,8 @@ class Succession:
             raise Refusal("busy")
         held.handing_over, held.ledger.frozen = True, (MOST, 0)
         try:
-            await held.device.run("hand over", lambda: None)  # what is being counted now is in
-            losses = held.ledger.losses
-            arrays = held.stage.sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
+            sums, losses = await held.counted()
+            arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
             await asking.ask(heir, "inherit", *arrays, **held.point._asdict())
             await held.drop()
         finally:
@@ -60,9 +59,12 @@ class Succession:
         held = self._held
         await held.reached_point(question)
         sums, indices, losses = inherited(question, held.stage.sums, held.rules.batch)
+        point = held.point
 
         def work() -> None:
             ledger = held.ledger
+            if held.given_up or held.point != point:  # a step was taken while the device was busy
+                raise Refusal("stale", step=held.step)
             if ledger.frozen is not None or held.handing_over:
                 raise Refusal("busy")
             if not ledger.losses.keys().isdisjoint(indices):
