@@ -96,12 +96,14 @@ class Holding:
             self._held.basis = head.basis
             return True
         total = self.rounds.total(head.round)
-        here = head.step == self.step + 1 and self.name in head.members[self.index]
+        here = head.step == self.step + 1 and head.was_taken_by(self.name, self.index)
         if not here or total is None:
             return False
 
         def take() -> None:
             held = self._held
+            if held.point == head.point:  # by who was cancelled meanwhile
+                return
             self.stage.apply(held.step, total, head.scale)
             self.donor.took(held.point, head.point, total, head.scale)
             if not self._rules.delayed:

@@ -208,6 +208,10 @@ class Head(Record):
     def point(self) -> Point:
         return Point(self.step, self.lineage)
 
+    def was_taken_by(self, name: str, stage: int) -> bool:
+        """Whether this peer of a stage took part in the sums that led here; nobody did where all have gone back."""
+        return stage < len(self.members) and name in self.members[stage]
+
     def __post_init__(self) -> None:
         if not all(type(stage) is list and all(type(name) is str for name in stage) for stage in self.members):
             raise ValueError(f"Head.members is not a list of names by stage (got: {self.members!r:.80})")

@@ -9,7 +9,7 @@ from pipelined.clock import VirtualClock, run_virtual
 from pipelined.device import TimedDevice
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.holding import Holding
-from pipelined.swarm.records import Point
+from pipelined.swarm.records import Head, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
@@ -17,7 +17,7 @@ from transports import Block
 from transports.endpoints import Party, Question, Refusal
 from transports.endpoints.virtual import VirtualNetwork
 
-SECONDS = {"forward": 1.0, "backward": 1.0}
+SECONDS = {"forward": 1.0, "backward": 1.0, "step": 1.0}
 ASKER = Party("virtual://somebody", 1)
 
 
@@ -109,5 +109,28 @@ def test_a_peer_counts_again_after_any_round_that_came_before():
         with pytest.raises(Refusal, match="stale"):
             await holding.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
         assert holding.counted == {0} and is_what_it_says(holding)
+
+    run_virtual(live())
+
+
+def test_who_lags_one_step_behind_what_all_went_back_to_is_no_member_of_it():
+    async def live():
+        assert not await held().follow(Head(1, "exact", step=1, round="3.1", lineage="a"))
+
+    run_virtual(live())
+
+
+def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_taken():
+    """Who is cancelled in it does not wait for long, and in its next life may find the device still at it."""
+
+    async def live():
+        holding, head = held(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
+        await holding.passes.backward(microbatch(0))
+        await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+        await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, members=[["p0", "virtual://p0", 1]]))
+        once = ExactStage(0, 1)
+        once.apply(0, holding.stage.sums.copy(), 1.0)
+        assert await asyncio.gather(holding.follow(head), holding.follow(head)) == [True, True]
+        assert np.array_equal(holding.stage.weights, once.weights) and holding.step == 1
 
     run_virtual(live())
