@@ -22,7 +22,6 @@ from pipelined.swarm.records import Peer
 from transports import Block, WireError
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
-PIECE_BYTES = 4 << 20
 UNDER_WAY = 4  # pieces asked for at once from one owner
 TOPIC = "piece"
 
@@ -51,15 +50,23 @@ class Round:
         me: which of them this is.
         sums: this member's, flat; not written to.
         coding: of what travels.
+        piece_bytes: of the sums that go at once, the same for all members.
     """
 
     def __init__(
-        self, endpoint: Endpoint, name: RoundName, members: Sequence[Peer], me: int, sums: np.ndarray, coding: Coding
+        self,
+        endpoint: Endpoint,
+        name: RoundName,
+        members: Sequence[Peer],
+        me: int,
+        sums: np.ndarray,
+        coding: Coding,
+        piece_bytes: int,
     ):
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums = endpoint, sums
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, PIECE_BYTES // sums.itemsize)
+        self._step = max(1, piece_bytes // sums.itemsize)
         self._pieces: dict[int, _Piece] = {}
         self._aborted: Refusal | None = None
         self._scope: asyncio.Timeout | None = None

@@ -24,10 +24,14 @@ class Rounds:
     Args:
         load: told to the conductor, for balancing stages.
         coding: of what members bring one another.
+
+    Attributes:
+        piece_bytes: what one of them brings at once, before it is coded.
     """
 
     def __init__(self, held: Held, load: Load, endpoint: Endpoint, coding: Coding):
         self._held, self._load, self._endpoint, self._coding = held, load, endpoint, coding
+        self.piece_bytes = held.rules.piece_bytes
         self._round: Round | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._term = (0, 0)
@@ -71,7 +75,7 @@ class Rounds:
         await self._keep(question)
         sums = await self._sums()
         self.abort("another round began")
-        self._round = Round(self._endpoint, name, members, me[0], sums, self._coding)
+        self._round = Round(self._endpoint, name, members, me[0], sums, self._coding, self.piece_bytes)
         held.changed.ring()
         total = await self._round.run()
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))

@@ -22,6 +22,7 @@ class Rules:
         rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
         codec: for what travels between stages, of `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
+        piece_bytes: of these sums, before they are coded, that go at once.
         delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
         eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.
@@ -36,12 +37,13 @@ class Rules:
     rebalance_s: float = 60.0
     codec: str = ""
     sums_codec: str = ""
+    piece_bytes: int = 4 << 20
     delayed: bool = False
     eval_every: int = 0
     eval_batch: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("stages", "batch", "samples", "lease_s"):
+        for name in ("stages", "batch", "samples", "lease_s", "piece_bytes"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"a swarm's rules need {name} above 0 (it is {getattr(self, name)}); raise it")
         for name in ("eval_every", "eval_batch"):

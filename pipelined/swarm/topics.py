@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from pipelined.swarm.admission import Admission
-from pipelined.swarm.averaging import PIECE_BYTES, UNDER_WAY
+from pipelined.swarm.averaging import UNDER_WAY
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.notes import field
@@ -69,6 +69,7 @@ class Topics:
     def _table(self, batch: int) -> Mapping[str, Topic]:
         arrays = self.holding.passes.most_bytes if self.holding else 0
         sums = self.holding.stage.sums.nbytes if self.holding else 0
+        piece = self.holding.rounds.piece_bytes if self.holding else 0
         trainer, conductor, peer = self._admission.trainer, self._admission.conductor, self._admission.peer
         return {
             "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
@@ -77,7 +78,7 @@ class Topics:
             "prepare": Topic(lambda held: held.rounds.prepare, conductor, 0, MOST_ROUNDS),
             "resume": Topic(lambda held: held.rounds.resume, conductor, 0, MOST_ROUNDS),
             "reduce": Topic(lambda held: held.rounds.reduce, conductor, 0, MOST_ROUNDS),
-            "piece": Topic(lambda held: held.rounds.piece, peer, PIECE_BYTES, 2 * UNDER_WAY),
+            "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
             "manifest": Topic(lambda held: held.manifest, peer, 0, MOST_ROUNDS),
             "chunk": Topic(lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),

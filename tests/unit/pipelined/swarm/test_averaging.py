@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pipelined.clock import run_virtual
-from pipelined.swarm import averaging
 from pipelined.swarm.averaging import TOPIC, Round
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.records import Peer, Phase
@@ -15,11 +14,6 @@ from transports.endpoints.virtual import VirtualNetwork, address_of
 
 NAME = (1, 1)
 PIECE = 1 << 10
-
-
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch):
-    monkeypatch.setattr(averaging, "PIECE_BYTES", PIECE)
 
 
 class Members:
@@ -33,7 +27,7 @@ class Members:
         self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
         self.kept = [sums.copy() for sums in self.sums]
         self.rounds = [
-            Round(end, NAME, members, at, sums, Coding(codec, threads=False))
+            Round(end, NAME, members, at, sums, Coding(codec, threads=False), PIECE)
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0
