@@ -6,6 +6,7 @@ another: what was fetched is kept where the other has the same state.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from pipelined.device import Device
@@ -22,6 +23,7 @@ from transports.endpoints import Answer, Refusal
 Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
 """The tensors of a layout as they were at a point, if they were saved where this peer can find them."""
 UNDER_WAY = 4  # chunks asked for at once
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
 
 
 class Joining:
@@ -49,7 +51,7 @@ class Joining:
         self.point, self._find = point, find
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
-        self._failed, self.trouble = set[int](), ""
+        self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
 
     async def arrive(self) -> Point:
         """Fetch what is missing until this stage is where the swarm stands; returns that.
@@ -61,7 +63,7 @@ class Joining:
             if donor is None:
                 found = not self._roster.holding(self._index) and await self._found()
                 if not found and self._roster.revision == seen:
-                    await self._roster.next_change()
+                    await self._roster.next_change(self._patience())
                 continue
             try:
                 if not await self._caught_up(donor):
@@ -70,6 +72,15 @@ class Joining:
                 self._failed.add(self._roster.announced[donor.name])
                 self.trouble = f"{donor.name}: {str(error) or 'gone, or silent for too long'}"
         return self.point
+
+    def _patience(self) -> float:
+        """Seconds until those who failed are asked again though nothing is heard of them: where all stand still nothing
+        ever is.
+        """
+        if not self._roster.holding(self._index):
+            return math.inf
+        self._pause = min(2 * self._pause, MOST_PAUSE_S)
+        return self._pause
 
     async def _found(self) -> bool:
         """Load what was saved of where the swarm stands, if it was."""

@@ -110,25 +110,13 @@ class StagePeer:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
         await self._saving.look()
         await self._saving.tell(place)
-        await self._roster.wait_for(lambda: self._roster.head is not None)
-        if self._roster.head.model != self._rules.digest:
-            raise OtherModel(self._rules.digest, self._roster.head.model)
-        self._topics.incarnation = place.incarnation
-        try:
-            async with self._roster.as_long_as(lambda: not self._leaving.asked):
-                await self._come_to_hold(place)
-        except Ended:
-            if self._leaving.asked:  # before it had anything to hand over
-                return
-            raise
-        await self._say(place, Phase.SERVING)
+        if not await self._comes_to_serve(place):
+            return
         while not self._leaving.may_go(self.holding.index):
             head, before = self._roster.head, self.holding.point
             if not await self.holding.follow(head):
-                if self._leaving.asked:
+                if not await self._comes_to_serve(place):
                     return
-                await self._come_to_hold(place)
-                await self._say(place, self._leaving.phase)
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
@@ -149,12 +137,29 @@ class StagePeer:
                 await self._roster.next_change(min(due, self._leaving.left_s))
         await self._hand_over(place)
 
+    async def _comes_to_serve(self, place: Standing) -> bool:
+        """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
+        roster = self._roster
+        try:
+            async with roster.as_long_as(lambda: not self._leaving.asked):
+                await roster.wait_for(lambda: roster.head is not None)
+                if roster.head.model != self._rules.digest:
+                    raise OtherModel(self._rules.digest, roster.head.model)
+                self._topics.incarnation = place.incarnation
+                await self._come_to_hold(place)
+        except Ended:
+            if self._leaving.asked:
+                return False
+            raise
+        await self._say(place, self._leaving.phase)
+        return True
+
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""
         for other in self._roster.serving(self.holding.index):
             if (
                 other.phase == Phase.SERVING
-                and other.name in head.members[self.holding.index]
+                and head.was_taken_by(other.name, self.holding.index)
                 and other.name not in head.moves
             ):
                 with suppress(Ended, Refusal):
@@ -238,7 +243,9 @@ class StagePeer:
             if heir is not None:
                 await self._say(place, Phase.LEAVING, heir=heir)
                 break
-            await self._roster.next_change(RETRY_S)
+            if self._leaving.left_s <= 0:
+                break
+            await roster.next_change(RETRY_S)
         if last and self._saving.saves and holding.step > 0:
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
         self._let_go()

@@ -1,0 +1,101 @@
+"""Where nothing goes on the directory has no news, and nobody who comes or goes may wait for any."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.leaving import GRACE_S
+from pipelined.swarm.records import Phase
+from tests.swarm.virtual_swarm import VirtualSwarm
+from transports.endpoints import Refusal
+
+
+async def trained(steps=2):
+    """A swarm of one stage that has taken its steps, and one peer."""
+    swarm = VirtualSwarm(stages=1, batch=4)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=steps)
+    await swarm.finish(within=20)
+    swarm.kill("t0")
+    return swarm
+
+
+@pytest.mark.parametrize("topic", ["manifest", "chunk"])
+def test_whose_donor_failed_once_asks_it_again(topic):
+    async def come():
+        swarm = await trained()
+        await asyncio.sleep(5)
+        struck = []
+
+        def hear(passing):
+            if topic in passing.key and not struck:
+                struck.append(passing)
+                swarm.network.reset("p0", "late")
+
+        swarm.network.overhear(hear)
+        swarm.peer("late")
+        await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+        assert struck
+        await swarm.close()
+
+    run_virtual(come())
+
+
+def test_who_is_asked_to_leave_before_anything_is_trained_leaves():
+    async def leave():
+        swarm = VirtualSwarm(stages=1)
+        swarm.peer("p0")
+        await asyncio.sleep(2)
+        swarm.peers["p0"].peer.leave()
+        await swarm.until(lambda: swarm.tasks["p0"].done())
+        await swarm.close()
+
+    run_virtual(leave())
+
+
+def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
+    """A step was taken without it, and who took that step is gone: nobody can give it the state."""
+
+    async def leave():
+        swarm = VirtualSwarm(stages=1, batch=4)
+        swarm.peer("p0")
+        swarm.trainer("t0", steps=1000)
+        await swarm.until(lambda: swarm.peers["p0"].peer.holding is not None)
+        swarm.peer("p1")
+        await swarm.until(lambda: swarm.peers["p1"].peer.holding is not None)
+
+        def hear(passing):
+            if "prepare" in passing.key and passing.destination == "p0":
+                swarm.network.reset("p0", "t0")
+
+        swarm.network.overhear(hear)
+        await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
+        swarm.kill("p1")
+        await asyncio.sleep(5)
+        swarm.peers["p0"].peer.leave()
+        await swarm.until(lambda: swarm.tasks["p0"].done())
+        await swarm.close()
+
+    run_virtual(leave())
+
+
+def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up():
+    async def refuse(question):
+        raise Refusal("overlap")
+
+    async def leave():
+        swarm = VirtualSwarm(stages=2, batch=4)
+        for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
+            swarm.peer(name, stage)
+        swarm.trainer("t0", steps=1000)
+        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+        swarm.kill("last")
+        swarm.endpoints["p0"].answer("inherit", refuse, 1 << 20)
+        swarm.peers["p1"].peer.leave()
+        began, task = asyncio.get_running_loop().time(), swarm.tasks["p1"]
+        await swarm.until(task.done, within=2 * GRACE_S)
+        assert GRACE_S <= asyncio.get_running_loop().time() - began < 1.25 * GRACE_S
+        await swarm.close()
+
+    run_virtual(leave())
