@@ -2,7 +2,7 @@
 
 The one rule: what a joiner gets is the state of one step, to the bit. A copy is made when the first one asks; the
 totals of the steps taken since are kept beside it, so that a joiner who took long takes those steps itself. Copies go
-when nobody joins any more; the last total is kept always, for a peer that missed one step.
+when nobody joins any more, or joiners took too long; the last total is kept always, for a peer that missed one step.
 """
 
 from collections import deque
@@ -19,6 +19,13 @@ from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Manifest, TransferError, cut, describe
 from transports import Block
 from transports.endpoints import Answer, Question, Refusal
+
+MOST_COPIES = 4
+"""Totals that are kept beside a copy come to so many copies' bytes at the most; then who still fetches it begins anew.
+
+That is twelve totals where there are two moments. Whoever fetches a total in less than four fifths of a step's time has
+fetched the copy, and what was taken meanwhile, before that; whoever takes longer than a step never arrives.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,8 @@ class Donor:
     def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
         self._taken.append(Taken(before, after, total, scale))
+        if self._copy is not None and len(self._taken) * total.nbytes > MOST_COPIES * self._copy.manifest.nbytes:
+            self._copy = None
         while len(self._taken) > 1 and (self._copy is None or self._taken[0].before.step < self._copy.point.step):
             self._taken.popleft()
 
