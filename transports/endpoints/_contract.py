@@ -68,6 +68,10 @@ class Refusal(TransportError):
         self.reason, self.facts = reason, facts
 
 
+SAME_KEY = "give every party the same PIPELINED_KEY or PIPELINED_KEY_FILE"
+"""What is to be done where two ends hold no one key."""
+
+
 class Unreachable(TransportError):
     """No answer will come: nobody listens there, the connection broke, or this end closed.
 
@@ -77,6 +81,11 @@ class Unreachable(TransportError):
     def __init__(self, address: str, reason: str, sent: bool = True):
         super().__init__(f"{address} cannot be reached: {reason}")
         self.address, self.reason, self.sent = address, reason, sent
+
+    @property
+    def wrong_key(self) -> bool:
+        """Whether the two ends hold no one key; asking again makes none fit."""
+        return self.reason.endswith(SAME_KEY)
 
 
 Handler = Callable[[Question], Awaitable[Answer]]

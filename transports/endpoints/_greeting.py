@@ -15,12 +15,11 @@ from transports._door import SILENCE_S, converse
 from transports._errors import AuthenticationError, RendezvousError, WireError
 from transports._handshake import Hello, Identity, connecting, digest
 from transports._sockets import Address, dial, is_loopback, resolve, told, tune
-from transports.endpoints._contract import Party, Unreachable
+from transports.endpoints._contract import SAME_KEY, Party, Unreachable
 from transports.endpoints._reasons import reason_of
 
 SCHEME = "tcp://"
 RUN = digest("endpoints")
-SAME_KEY = "give every party the same PIPELINED_KEY or PIPELINED_KEY_FILE"
 
 
 def written(address: Address) -> str:

@@ -11,6 +11,7 @@ from pipelined.swarm.directory.contract import (
     Lease,
     LeaseLost,
     View,
+    WrongKey,
 )
 from pipelined.swarm.directory.disks import JournalError, MemoryDisk
 from pipelined.swarm.directory.embedded import EmbeddedDirectory
@@ -34,6 +35,7 @@ __all__ = [
     "Limits",
     "MemoryDisk",
     "View",
+    "WrongKey",
     "keep",
     "kept",
     "open_directory",

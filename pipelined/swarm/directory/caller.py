@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.swarm.directory import letters
-from pipelined.swarm.directory.contract import CutOff
+from pipelined.swarm.directory.contract import CutOff, WrongKey
 from pipelined.swarm.directory.insisting import Insistence, NoAnswer
 from transports.endpoints import Endpoint, Refusal, Unreachable
 
@@ -33,7 +33,7 @@ class Caller:
         Args:
             wait: see `Insistence.ask`.
         Raises:
-            CutOff: see there; also where the answer can never come.
+            CutOff: see there; also where the answer can never come, as with a `WrongKey`.
             Exception: what a refusal stands for, see `letters.MEANINGS`.
         """
         packed = letters.pack(letter)
@@ -43,6 +43,8 @@ class Caller:
         try:
             return letters.unpack(await self.endpoint.ask(self.address, topic, packed))
         except Unreachable as error:
+            if error.wrong_key:
+                raise WrongKey(f"the directory at {error}") from error
             raise NoAnswer(str(error)) from error
         except Refusal as refusal:
             raise self._meant(refusal) from refusal

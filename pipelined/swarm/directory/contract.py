@@ -45,6 +45,10 @@ class CutOff(Exception):
     """The directory cannot be reached. Whoever hears this must commit nothing until it can be reached again."""
 
 
+class WrongKey(CutOff):
+    """The directory is there, and holds another key than this process, or one of them holds none."""
+
+
 class LeaseLost(Exception):
     """The lease ran out or was revoked, and every key bound to it is gone; begin again under a new incarnation."""
 
