@@ -4,11 +4,10 @@ Rank 0 alone looks, before any rank builds anything, so a mistake is told once a
 file must not know tensors.
 """
 
-import os
 from pathlib import Path
 
-from apps._huggingface_read import check_export
 from apps._job import Job
+from apps._places import check_directory, check_export, check_file
 from collectives.all_reduce import choices
 from pipelined import checkpoint
 from pipelined.checker import check
@@ -43,7 +42,7 @@ def check_job(job: Job) -> None:
     if config.export is not None:
         check_export(config.export)
     if config.checkpoint is not None:
-        check_directory(job, config.checkpoint)
+        check_checkpoints(job, config.checkpoint)
     if config.resume is not None:
         check_resume(job)
 
@@ -58,36 +57,19 @@ def check_sums(words: str) -> None:
         raise UsageError(f"--all-reduce: {error}; or {MEASURED}") from error
 
 
-def check_codec(name: str) -> None:
+def check_codec(name: str, flag: str = "--compress") -> None:
     """Refuse a codec that is none."""
     if name == NONE:
         return
     try:
         find_codec(name)
     except ValueError as error:
-        raise UsageError(f"--compress: {error}; or none") from error
+        raise UsageError(f"{flag}: {error}; or none") from error
 
 
-def check_file(flag: str, path: Path) -> None:
-    """Refuse a file that cannot be written."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory; give {flag} a file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write {path} (no such directory, or no right to); name another {flag}")
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place for checkpoints that is none."""
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give --checkpoint a directory")
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"cannot write into {there} (no right to); give --checkpoint another directory")
-
-
-def check_directory(job: Job, path: Path) -> None:
+def check_checkpoints(job: Job, path: Path) -> None:
     """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
-    check_place(path)
+    check_directory("--checkpoint", path)
     newest = checkpoint.latest(path)
     if newest is None:
         return

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from apps._checks import check_codec, check_file, check_place
+from apps._checks import check_codec
 from apps._gpt2_swarm_job import SwarmJob
-from apps._huggingface_read import check_export
+from apps._places import check_directory, check_export, check_file
 from apps._swarm_data import feed_of
 from apps._text import Text, text_of
 from pipelined import checkpoint
@@ -26,7 +26,7 @@ def check_swarm_job(job: SwarmJob) -> None:
     if config.export is not None:
         check_export(config.export)
     if config.checkpoint is not None:
-        check_place(config.checkpoint)
+        check_directory("--checkpoint", config.checkpoint)
         _check_saved(job, config.checkpoint)
 
 

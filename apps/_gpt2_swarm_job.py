@@ -131,6 +131,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
         dtype=config.dtype,
         compress=config.compress,
     )
+    subject.check()
     return SwarmJob(config, model, subject, ranks, published.tied and not tied)
 
 

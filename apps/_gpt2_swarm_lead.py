@@ -12,6 +12,7 @@ from apps._gpt2_swarm_rank import Rank
 from apps._report import Report, reporting
 from apps._swarm_config import Place
 from apps._swarm_run import entered
+from apps._swarm_waiting import WaitLog
 from pipelined.clock import RealClock
 from pipelined.nursery import Nursery
 from pipelined.preemption import StopRequest
@@ -58,9 +59,10 @@ class Lead:
                 hearing = [tasks.create_task(self.busy.hear(rank)) for rank in others]
                 stopping = tasks.create_task(asked(self.stop, self.trainer.roster))
                 log = tasks.create_task(self._log(directory, report).follow())
+                waits = tasks.create_task(self._waits(report).follow())
                 await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
                 loss, done = (log.result(), True) if log.done() else (None, False)
-                await ended(training, stopping, log, *hearing)
+                await ended(training, stopping, log, waits, *hearing)
                 for rank in others:
                     await transport.send(rank, HALT)
                 for each in halted:
@@ -71,6 +73,10 @@ class Lead:
 
     def _log(self, directory: Directory, report: Report) -> Log:
         return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), self.busy, report)
+
+    def _waits(self, report: Report) -> WaitLog:
+        trainer = self.trainer
+        return WaitLog(trainer.name, trainer.roster, trainer.is_to_evaluate, self.rank.feed.held_out, report.say)
 
     async def _bring_home(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool

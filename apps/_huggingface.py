@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps._huggingface_read import FIXED, check_export, read_config, read_tensors
+from apps._huggingface_read import FIXED, read_config, read_tensors
+from apps._places import GPT2_TYPE, check_export
 from apps._presets import ModelConfig, Shapes, shapes
 from apps._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_export", "export", "read_config", "read_tensors", "write"]
+__all__ = ["export", "read_config", "read_tensors", "write"]
 
 SHARD_BYTES = 2 << 30
 """A file of weights is closed before it holds more than this."""
@@ -139,7 +140,7 @@ def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> d
     end = tokenizer.end_of_text if tokenizer else None
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
+        "model_type": GPT2_TYPE,
         "n_layer": config.layers,
         "n_embd": config.d_model,
         "n_head": config.heads,

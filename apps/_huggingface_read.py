@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from apps._places import GPT2_TYPE
 from apps._presets import ModelConfig, shapes
 from pipelined.errors import UsageError
 
@@ -83,24 +84,6 @@ def digest_of_weights(directory: str | Path) -> str:
     return hasher.hexdigest()
 
 
-def check_export(directory: str | Path) -> None:
-    """Refuse to write where something else lies: only a new, an empty, or an earlier GPT-2 directory is taken.
-
-    Raises:
-        UsageError: the directory is none of these.
-    """
-    path = Path(directory)
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give --export a directory")
-    files = list(path.iterdir()) if path.exists() else []
-    if files and not (path / "config.json").exists():
-        raise UsageError(
-            f"{path} holds something else than a GPT-2 (entries: {len(files)}); give --export a new directory"
-        )
-    if files:
-        _check_architecture(_read_json(path / "config.json"), path)
-
-
 @dataclass(frozen=True)
 class _Stored:
     """Where a tensor lies, and its shape."""
@@ -151,10 +134,10 @@ def _has_own_head(stored: Mapping[str, _Stored]) -> bool:
 
 
 def _check_architecture(about: Mapping[str, Any], directory: str | Path) -> None:
-    if about.get("model_type") != "gpt2":
+    if about.get("model_type") != GPT2_TYPE:
         kind = about.get("model_type", "none given")
         raise UsageError(
-            f"{directory} holds another architecture (model_type: {kind}, needed: gpt2); give a GPT-2 directory"
+            f"{directory} holds another architecture (model_type: {kind}, needed: {GPT2_TYPE}); give a GPT-2 directory"
         )
     found = {name: about.get(name, value) for name, value in FIXED.items()}
     found["n_inner"] = about.get("n_inner") or 4 * about.get("n_embd", 0)

@@ -5,14 +5,28 @@ there, so a peer needs no flag but where the directory is.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from apps._checks import check_codec
 from pipelined.errors import UsageError
+
+SUBJECT = "subject"
+"""The directory's key of what is trained."""
 
 
 class ChildFailed(Exception):
-    """A process of a swarm ended with an error."""
+    """A process of a swarm ended with an error.
+
+    Args:
+        which: of them.
+        code: with which it ended.
+    """
+
+    def __init__(self, which: str, code: int):
+        super().__init__(f"{which} ended with {code}; what it printed says why")
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -77,11 +91,19 @@ class Subject:
     rebalance: float = 60.0
     """Seconds between looks at the stages' loads; 0: peers stay."""
 
-    def __post_init__(self) -> None:
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch."""
+        return self.microbatch * self.seq
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot be trained, whatever the model; whoever has it asks, to be named beside it."""
         for name in ("stages", "microbatch", "batch", "seq", "steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
-        refuse_negative("--eval-every", self.eval_every)
+            refuse_below(1, f"--{name}", getattr(self, name))
+        for name in ("eval_every", "warmup", "weight_decay", "clip", "rebalance"):
+            refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
+        check_codec(self.compress)
+        check_codec(self.compress_sums, "--compress-sums")
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
@@ -131,7 +153,9 @@ def _read_subject(told: dict[str, Any]) -> Subject:
     for name, value in told.items():
         if not _is_one(value, kinds[name]):
             raise ValueError(f"{name} is {value!r}")
-    return Subject(**told)
+    subject = Subject(**told)
+    subject.check()
+    return subject
 
 
 def _is_one(value: Any, kind: Any) -> bool:
@@ -161,13 +185,23 @@ class Place:
     name: str = ""
     """Nobody else's in this swarm. Open: machine and process."""
 
+    @property
+    def where(self) -> str:
+        """The directory, for messages: with no password."""
+        return "the directory at " + re.sub("//[^/]*@", "//", self.directory or self.coordinator)
+
     def check(self) -> None:
         """Raises UsageError: it says nowhere, or two places; whoever has it asks, so that its own name is told."""
-        if bool(self.coordinator) == bool(self.directory):
+        if self.coordinator and self.directory:
+            fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
+            raise UsageError(f"{fact}; leave one of the two out")
+        if not (self.coordinator or self.directory):
             raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+        if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
+            raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")
 
 
-def refuse_negative(flag: str, value: float) -> None:
-    """Raises UsageError: a flag that counts something is below 0."""
-    if value < 0:
-        raise UsageError(f"{flag} must be at least 0 (it is {value})")
+def refuse_below(least: float, flag: str, value: float) -> None:
+    """Raises UsageError: a flag that counts or measures something says too little, or no number."""
+    if not value >= least:
+        raise UsageError(f"{flag} must be at least {least} (it is {value})")

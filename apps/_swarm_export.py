@@ -18,6 +18,7 @@ from apps._swarm_config import Place
 from apps._swarm_flags import Export
 from apps._swarm_run import entered, what_is_trained
 from apps._swarm_subject import rules_of, training_of
+from apps._swarm_waiting import telling
 from apps._swarm_weights import Weights, check_destination
 from apps._text import Text, read_text
 from apps._tokenizer import Tokenizer, printable
@@ -61,7 +62,7 @@ class Wish:
     def check(self, model: GPT2) -> None:
         """Refuse early what would fail at the end. Raises UsageError."""
         if self.to is not None:
-            check_destination(self.to, model)
+            check_destination("--export", self.to, model)
 
     async def fulfil(self, weights: Weights, tokenizer: Tokenizer, say: Say) -> None:
         """Write, and sample, as far as it was asked for."""
@@ -84,6 +85,8 @@ async def export(flags: Export, say: Say) -> None:
         whole = await asyncio.to_thread(load_whole, flags.checkpoint)
         weights = Weights(model_of(whole.identity), whole.values)
         weights.model.config.check_vocabulary(text.tokenizer.vocab_size)
+        if flags.to is not None:
+            check_destination("--to", flags.to, weights.model)
         say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
     else:
         weights = await _fetch_told(flags, text, say)
@@ -93,14 +96,15 @@ async def export(flags: Export, say: Say) -> None:
 
 async def _fetch_told(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch what the directory says is trained. Raises UsageError: on another text or with another tokenizer."""
-    async with entered(Place(flags.coordinator, flags.directory, flags.listen)) as (endpoint, directory):
-        told = await what_is_trained(directory)
+    place = Place(flags.coordinator, flags.directory, flags.listen)
+    async with entered(place) as (endpoint, directory):
+        told = await what_is_trained(directory, place, say)
         if told.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {told.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
         training = await asyncio.to_thread(training_of, told)
         if flags.to is not None:
-            check_destination(flags.to, training.model)
+            check_destination("--to", flags.to, training.model)
         return await fetch("export", training, rules_of(told, training), endpoint, directory, say)
 
 
@@ -120,7 +124,8 @@ async def fetch(
     build = lambda index: TorchStage(training, index)  # noqa: E731
     visitor = Visitor(f"{name}-{secrets.token_hex(4)}", build, rules, endpoint, directory, clock, device)
     try:
-        visited = await visitor.take()
+        async with telling(f"the state of every stage (stages: {rules.stages})", say):
+            visited = await visitor.take()
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory gives no answer ({error}); start it again, and ask again") from error
     finally:

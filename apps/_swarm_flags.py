@@ -6,7 +6,8 @@ The one rule: what is trained is no command's own; see `_swarm_config`.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps._swarm_config import Place, Subject, refuse_negative
+from apps._places import check_directory, check_file
+from apps._swarm_config import Place, Subject, refuse_below
 from pipelined.errors import UsageError
 
 
@@ -18,6 +19,9 @@ class Coordinator:
     """Where the directory is asked; the port is printed. Other machines need PIPELINED_KEY."""
     journal: Path | None = None
     """File from which a restarted coordinator goes on; without one a restart ends the swarm."""
+
+    def __post_init__(self) -> None:
+        _check_files(journal=self.journal)
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ class Serve:
 
     def __post_init__(self) -> None:
         self.place.check()
-        refuse_negative("--save-every", self.save_every)
-        refuse_negative("--grace", self.grace)
+        refuse_below(0, "--save-every", self.save_every)
+        refuse_below(0, "--grace", self.grace)
+        _check_directories(checkpoint=self.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,11 @@ class Train:
 
     def __post_init__(self) -> None:
         self.place.check()
+        self.subject.check()
+        refuse_below(1, "--slots", self.slots)
         _check_sample(self.sample, self.prompt)
+        _check_files(metrics=self.metrics)
+        _check_directories(export=self.export)
 
 
 @dataclass(frozen=True)
@@ -105,8 +114,13 @@ class Local:
     """The coordinator's journal. Open: in a directory that is removed at the end."""
 
     def __post_init__(self) -> None:
-        refuse_negative("--save-every", self.save_every)
+        self.subject.check()
+        for name in ("peers", "trainers", "slots"):
+            refuse_below(1, f"--{name}", getattr(self, name))
+        refuse_below(0, "--save-every", self.save_every)
         _check_sample(self.sample, self.prompt)
+        _check_files(metrics=self.metrics, journal=self.journal)
+        _check_directories(export=self.export, checkpoint=self.checkpoint)
         if self.resume and self.checkpoint is None:
             raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
         if self.peers < self.subject.stages:
@@ -147,8 +161,11 @@ class Export:
             raise UsageError("say what to export: --checkpoint DIR of what was saved, or --coordinator tcp://HOST:PORT")
         if self.to is None and not self.sample:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")
-        if self.context is not None and self.context < 1:
-            raise UsageError(f"--context must be at least 1 (it is {self.context})")
+        if not self.checkpoint:
+            Place(self.coordinator, self.directory).check()
+        _check_directories(to=self.to)
+        if self.context is not None:
+            refuse_below(1, "--context", self.context)
 
 
 @dataclass(frozen=True)
@@ -167,7 +184,19 @@ class Status:
         self.place.check()
 
 
+def _check_files(**named: Path | None) -> None:
+    for name, path in named.items():
+        if path is not None:
+            check_file(f"--{name}", path)
+
+
+def _check_directories(**named: Path | None) -> None:
+    for name, path in named.items():
+        if path is not None:
+            check_directory(f"--{name}", path)
+
+
 def _check_sample(tokens: int, prompt: str) -> None:
-    refuse_negative("--sample", tokens)
+    refuse_below(0, "--sample", tokens)
     if tokens and not prompt:
         raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")

@@ -17,12 +17,11 @@ from rich.live import Live
 
 from apps._swarm_config import ChildFailed, Place
 from apps._swarm_flags import Local
-from apps._swarm_look import look
+from apps._swarm_look import looks
 from apps._swarm_run import entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import CutOff
 
 PR_SET_PDEATHSIG = 1
 PARTING_S = 10.0
@@ -45,7 +44,7 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
         coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal)]))
         address = (await coordinator.stdout.readline()).decode().rpartition(" ")[2].strip()
         if not address:
-            raise ChildFailed(f"the coordinator ended with {await coordinator.wait()}; what it printed says why")
+            raise ChildFailed("the coordinator", await coordinator.wait())
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
         at = ["--coordinator", address, "--listen", f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
@@ -139,15 +138,14 @@ def _belong_to_parent() -> None:
 
 
 async def _needed(coordinator: asyncio.subprocess.Process) -> None:
-    code = await coordinator.wait()
-    raise ChildFailed(f"the coordinator ended with {code}; what it printed says why")
+    raise ChildFailed("the coordinator", await coordinator.wait())
 
 
 async def _all_done(trainers: Sequence[asyncio.subprocess.Process]) -> None:
     for trainer in trainers:
         code = await trainer.wait()
         if code:
-            raise ChildFailed(f"a trainer ended with {code}; what it printed says why")
+            raise ChildFailed("a trainer", code)
 
 
 async def _watch(address: str, everyone: Sequence[asyncio.subprocess.Process], say: Callable[[str], None]) -> None:
@@ -159,12 +157,8 @@ async def _watch(address: str, everyone: Sequence[asyncio.subprocess.Process], s
         if live is not None:
             with live:
                 async with entered(Place(coordinator=address)) as (endpoint, directory):
-                    while True:
-                        try:
-                            live.update(table(await look(endpoint, directory)))
-                        except CutOff:
-                            say("the coordinator does not answer")
-                        await asyncio.sleep(EVERY_S)
+                    async for seen in looks(endpoint, directory, EVERY_S):
+                        live.update(table(seen))
 
 
 async def _pass_on(child: asyncio.subprocess.Process, say: Callable[[str], None]) -> None:

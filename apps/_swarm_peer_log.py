@@ -27,16 +27,17 @@ class PeerLog:
     async def follow(self) -> None:
         """Tell of every change, until cancelled."""
         await self.roster.wait_for(lambda: self.roster.revision > 0)
-        said = ""
+        said, leaves = "", False
         while True:
-            now = self._account()
+            mine = self.roster.peers.get(self.name)
+            leaves = mine.phase == Phase.LEAVING if mine else leaves
+            now = self._account(mine) if mine or not leaves else said
             if now != said:
                 self.say(f"{self.name}: {now}")
             said = now
             await self.roster.next_change()
 
-    def _account(self) -> str:
-        mine = self.roster.peers.get(self.name)
+    def _account(self, mine: Peer | None) -> str:
         if self.roster.cut_off:
             return "the directory does not answer; computes what it is asked for, and takes no step until it does"
         if self.roster.head is None:

@@ -1,7 +1,7 @@
 """The processes of a swarm, each from its flags to its end: coordinator, peer, trainer.
 
 Whoever comes waits for the directory, finds there what is trained (the first trainer says it), and refuses to take part
-in anything else. SIGTERM asks a peer to hand over and leave, and a trainer or coordinator to end.
+in anything else. SIGTERM asks a peer to hand over and leave, and a trainer or coordinator to end; who waits ends, too.
 """
 
 import asyncio
@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from apps._swarm_config import Place, Told, differences
+from apps._swarm_config import SUBJECT, Place, Told, differences
 from apps._swarm_data import feed_of
 from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
 from apps._swarm_peer_log import PeerLog
+from apps._swarm_waiting import WaitLog, telling
 from apps._text import read_text
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -28,9 +29,6 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.shelf import DiskShelf
 from transports import TransportError
 from transports.endpoints import Endpoint, open_endpoint
-
-SUBJECT = "subject"
-"""The directory's key of what is trained."""
 
 
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
@@ -43,9 +41,11 @@ async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Be a peer until asked to leave."""
     async with entered(flags.place) as (endpoint, directory):
-        told = await what_is_trained(directory)
-        from apps._swarm_subject import rules_of, training_of
+        from apps._swarm_subject import check_device, rules_of, training_of
         from pipelined.swarm.torch_stage import TorchStage
+
+        await asyncio.to_thread(check_device, flags.device)
+        told = await what_is_trained(directory, flags.place, say)
 
         training = await asyncio.to_thread(training_of, told)
         rules, clock = rules_of(told, training), RealClock()
@@ -61,9 +61,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(process.peer.leave)
         async with Nursery() as tasks:
-            telling = tasks.create_task(PeerLog(name, process.roster, lambda: process.peer.trouble, say).follow())
+            log = tasks.create_task(PeerLog(name, process.roster, lambda: process.peer.trouble, say).follow())
             await process.run()
-            telling.cancel()
+            log.cancel()
         say(f"{name}: left")
 
 
@@ -80,8 +80,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         training = await asyncio.to_thread(training_of, mine)
         wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
         wish.check(training.model)
-        await agree(directory, mine)
         rules, name = rules_of(mine, training), flags.place.name or _own_name()
+        async with telling(flags.place.where, say):
+            await agree(directory, mine)
         process = TrainerProcess(
             name,
             feed,
@@ -97,9 +98,11 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         async with Nursery() as tasks:
             rate, tokens = training.recipe.rate, subject.batch * subject.seq
             log = StepLog(process.roster, process.is_to_evaluate, rate, tokens, flags.metrics, say)
-            telling = tasks.create_task(log.follow())
+            waits = WaitLog(name, process.roster, process.is_to_evaluate, feed.held_out, say)
+            told = [tasks.create_task(each.follow()) for each in (log, waits)]
             await until_asked(process.run())
-            telling.cancel()
+            for each in told:
+                each.cancel()
         if process.is_over and not wish.empty:
             weights = await fetch(name, training, rules, endpoint, directory, say)
             await wish.fulfil(weights, text.tokenizer, say)
@@ -120,15 +123,18 @@ async def agree(directory: Directory, mine: Told) -> None:
             raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
 
 
-async def what_is_trained(directory: Directory) -> Told:
+async def what_is_trained(directory: Directory, place: Place, say: Callable[[str], None]) -> Told:
     """Read it, and wait for the first trainer to say it."""
-    view = await directory.read(SUBJECT)
-    if SUBJECT not in view.entries:
+    async with telling(place.where, say):
+        view = await directory.read(SUBJECT)
+    if SUBJECT in view.entries:
+        return Told.unpack(view.entries[SUBJECT].value)
+    async with telling("the first trainer, which says what is trained", say):
         async for changes in directory.watch(SUBJECT, view.revision):
             for change in changes:
                 if change.entry is not None:
                     return Told.unpack(change.entry.value)
-    return Told.unpack(view.entries[SUBJECT].value)
+    raise AssertionError("a watch does not end")
 
 
 @asynccontextmanager

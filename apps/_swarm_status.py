@@ -1,13 +1,12 @@
 """`python -m apps.swarm status`: look once, or again and again."""
 
-import asyncio
 from contextlib import ExitStack
 
 from rich.console import Console
 from rich.live import Live
 
 from apps._swarm_flags import Status
-from apps._swarm_look import look
+from apps._swarm_look import looks
 from apps._swarm_run import entered
 from apps._swarm_table import table
 from apps._swarm_web import Web, as_json
@@ -23,8 +22,7 @@ async def show(flags: Status) -> None:
             if web is not None:
                 print(f"page at {web.address}", flush=True)
             live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch else None
-            while True:
-                seen = await look(endpoint, directory)
+            async for seen in looks(endpoint, directory, EVERY_S):
                 if live is not None:
                     live.update(table(seen))
                 elif flags.json:
@@ -35,4 +33,3 @@ async def show(flags: Status) -> None:
                     web.last = seen
                 if live is None and web is None:
                     return
-                await asyncio.sleep(EVERY_S)

@@ -10,6 +10,7 @@ from apps._swarm_config import Told
 from apps._swarm_families import is_cut_loose, sizes_of
 from apps._untied_model import UntiedGPT2
 from pipelined.compression import NONE
+from pipelined.errors import UsageError
 from pipelined.optimizer import Recipe
 from pipelined.partition import partition
 from pipelined.swarm import torch_stage
@@ -75,6 +76,20 @@ def rules_of(told: Told, training: Training) -> Rules:
         eval_every=subject.eval_every,
         eval_batch=told.held_out,
     )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine has not.
+
+    Raises:
+        UsageError: with what it has.
+    """
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
+        raise UsageError(f"{fact}; give --device one of {here}") from error
 
 
 def _codec(name: str) -> str:

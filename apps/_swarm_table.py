@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from apps._swarm_look import Look
+from apps._swarm_look import MOMENT_S, Look
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
@@ -31,13 +31,22 @@ def _column(name: str, *cells: str) -> Column:
 
 
 def _where(look: Look) -> str:
+    if look.get("past_s", 0.0) > MOMENT_S:
+        return f"the directory does not answer; {look['past_s']:.0f} s ago: {_stood(look)}"
+    return _stood(look)
+
+
+def _stood(look: Look) -> str:
     waits = f"; waits for {look['waits_for']}" if look["waits_for"] else ""
     if look["step"] is None:
         return f"no step yet{waits}"
     loss = f", loss {look['loss']:.4f}, norm {look['norm']:.3f}" if look["step"] else ""
     if look["eval_loss"] is not None:
         loss += f", eval {look['eval_loss']:.4f} at step {look['eval_step']}"
-    return f"step {look['step']}{loss}, led by {look['conductor'] or 'nobody'}{waits}"
+    if look["tokens_per_s"] is not None:
+        loss += f", {look['tokens_per_s']:.0f} tokens/s"
+    step = f"{look['step']} of {look['steps']}" if look["steps"] else look["step"]
+    return f"step {step}{loss}, led by {look['conductor'] or 'nobody'}{waits}"
 
 
 def _row(peer: Look) -> list[str]:
@@ -59,4 +68,5 @@ def _trainer(trainer: Look) -> str:
         return f"trainer {trainer['name']}: silent"
     leads = ", leads" if trainer["leads"] else ""
     banned = ", ".join(f"{address} for {left:g} s" for address, left in trainer["banned"].items())
-    return f"trainer {trainer['name']}: {trainer['done']} microbatches{leads}{f', bans {banned}' if banned else ''}"
+    done = f"{trainer['done']} microbatches, {trainer['rate']:.1f} a second"
+    return f"trainer {trainer['name']}: {done}{leads}{f', bans {banned}' if banned else ''}"

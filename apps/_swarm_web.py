@@ -10,7 +10,7 @@ import math
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Thread
@@ -19,11 +19,11 @@ from types import TracebackType
 from rich.console import Console
 
 from apps._swarm_look import Look
+from apps._swarm_prometheus import metrics
 from apps._swarm_table import table
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
-
 
 MOST_CALLERS = 16
 """Callers at once: each has a thread, for as long as it says nothing, too."""
@@ -135,35 +135,6 @@ def page(look: Look) -> str:
 def as_json(look: Look) -> str:
     """The look as one JSON object; what is no number is null."""
     return json.dumps(_plain(look))
-
-
-def metrics(look: Look) -> str:
-    """The look as Prometheus reads it."""
-    return "".join(f"{line}\n" for line in _metrics(look))
-
-
-def _metrics(look: Look) -> Iterator[str]:
-    for name in ("step", "loss", "norm", "eval_loss", "eval_step"):
-        if look[name] is not None:
-            yield f"# TYPE swarm_{name} gauge"
-            yield f"swarm_{name} {look[name]}"
-    for name in ("waiting", "counted", "forwards", "backwards", "sent", "received"):
-        yield f"# TYPE swarm_peer_{name} gauge"
-        for peer in look["peers"]:
-            if name in peer:
-                yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",stage="{peer["stage"]}"}} {peer[name]}'
-    for name in ("rejected", "refused"):
-        yield f"# TYPE swarm_peer_{name} counter"
-        for peer in look["peers"]:
-            for reason, count in peer.get(name, {}).items():
-                yield f'swarm_peer_{name}{{peer="{_label(peer["name"])}",reason="{_label(reason)}"}} {count}'
-    yield "# TYPE swarm_web_rejected counter"
-    for reason, count in look.get("web_rejected", {}).items():
-        yield f'swarm_web_rejected{{reason="{_label(reason)}"}} {count}'
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _plain(value: object) -> object:

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from apps._huggingface import check_export, export
+from apps._huggingface import export
 from apps._model import GPT2
-from apps._rotary_export import check_place, export_rotary
+from apps._places import GPT2_TYPE, ROTARY_TYPE, check_export
+from apps._rotary_export import export_rotary
 from apps._rotary_presets import RotaryConfig
 from apps._sampling import Picker, sample
 from apps._tokenizer import Tokenizer
@@ -64,10 +65,10 @@ class Weights:
         return tokenizer.decode(sample(whole, tokenizer.encode(prompt).tolist(), count, context, Picker(seed)))
 
 
-def check_destination(directory: Path, model: GPT2) -> None:
+def check_destination(flag: str, directory: Path, model: GPT2) -> None:
     """Refuse a directory that holds something else, before anything is fetched for it.
 
     Raises:
         UsageError: it does.
     """
-    (check_place if isinstance(model.config, RotaryConfig) else check_export)(directory)
+    check_export(directory, ROTARY_TYPE if isinstance(model.config, RotaryConfig) else GPT2_TYPE, flag)

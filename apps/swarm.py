@@ -21,7 +21,7 @@ from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
-from pipelined.swarm.directory import CutOff
+from pipelined.swarm.directory import CutOff, WrongKey
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export
@@ -35,10 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         flags = parse(sys.argv[1:] if arguments is None else arguments)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_work(flags))
-    except UsageError as error:
+    except (UsageError, WrongKey) as error:
         tell(complaint(error, PROGRAM))
         return USAGE
-    except (ChildFailed, CutOff) as error:
+    except ChildFailed as error:
+        tell(complaint(error, PROGRAM))
+        return USAGE if error.code == USAGE else FAILED
+    except CutOff as error:
         tell(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:
@@ -84,9 +87,9 @@ async def _work(flags: Flags) -> None:
         case Coordinator():
             await _swarm_run.coordinate(flags, _say)
         case Serve():
-            await _swarm_run.serve(flags, _say)
+            await _swarm_run.until_asked(_swarm_run.serve(flags, _say))
         case Train():
-            await _swarm_run.train(flags, _say)
+            await _swarm_run.until_asked(_swarm_run.train(flags, _say))
 
 
 def _say(text: str) -> None:

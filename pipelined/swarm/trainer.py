@@ -9,7 +9,7 @@ Source: SWARM, section 3.2 and Appendix C.
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, get_args
@@ -33,6 +33,8 @@ MOST_SPOILT = 16
 """Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
 LEAST_PAUSE_S = 1e-3
 """How long at least the end of a ban is waited for: timers ring a little early, and would do so again and again."""
+RECENT = 64
+"""So many microbatches back, at most, its present speed is measured."""
 MOST_PAUSE_S = 10.0
 """How long at most until a banned peer is asked again to announce itself."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
@@ -70,6 +72,7 @@ class Trainer:
         self._asking = Asking(endpoint, roster)
         self._patience = {(stage, topic): Patience(lease_s) for stage in range(stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
+        self._ends = deque[float](maxlen=RECENT)
         self._unheard, self._spoilt = set[Party](), 0
 
     async def run(self, incarnation: int) -> None:
@@ -80,11 +83,16 @@ class Trainer:
                 self._tasks.create_task(self._work(incarnation, slot))
 
     def status(self) -> dict[str, Any]:
-        """What it has done, for whoever looks on: microbatches, answers by peer, and bans in seconds by address."""
+        """What it has done, for whoever looks on: microbatches, and how many a second of late; answers by peer; bans
+        in seconds by address.
+        """
+        now = self._clock.now()
+        passed = now - self._ends[0] if self._ends else 0.0
         return {
             "done": self.done,
+            "rate": round((len(self._ends) - 1) / passed, 3) if passed else 0.0,
             "answers": dict(self.answers),
-            "banned": {name: round(left, 3) for name, left in self._wiring.banned(self._clock.now()).items()},
+            "banned": {name: round(left, 3) for name, left in self._wiring.banned(now).items()},
         }
 
     async def _follow(self) -> None:
@@ -136,6 +144,7 @@ class Trainer:
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
         self.done, self._spoilt = self.done + 1, 0
+        self._ends.append(self._clock.now())
         return {**given.which._asdict(), "revision": given.revision, "counted": [], **told}
 
     def _is_of_use(self, given: Given) -> bool:

@@ -1,5 +1,6 @@
 """docs/command-line.md has every flag of the swarm with its default; the commands of docs/swarm.md are understood."""
 
+import asyncio
 import re
 from dataclasses import fields
 
@@ -7,9 +8,14 @@ import pytest
 
 from apps._swarm_config import Place, Subject
 from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
+from apps._swarm_look import look
+from apps._swarm_prometheus import OF_PEER, OF_SWARM, OF_TRAINER
+from apps._swarm_table import COLUMNS
 from apps.swarm import parse
+from pipelined.swarm.directory import View
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with
+from tests.launching import ROOT
 
 INNER = ("place", "subject")
 
@@ -34,6 +40,28 @@ def test_every_flag_of_a_command_is_there(kind):
         .split("`python -m")[0]
     )
     assert dict(row for row in rows(told) if row[0].startswith("--")) == flags_of(kind)
+
+
+class Empty:
+    """A directory without keys."""
+
+    async def read(self):
+        return View(1, {})
+
+
+def test_all_that_status_tells_is_there():
+    text = part("### What status tells")
+    told = {name for row, _ in rows(text) for name in row.split("`, `")}
+    assert told == {*asyncio.run(look(None, Empty())), "past_s"}
+    named = set(re.findall(r"`(?:swarm_)?(\w+)`", text.split("`/metrics` has")[1]))
+    assert named >= {*OF_SWARM, *OF_PEER, *OF_TRAINER}
+
+
+def test_the_columns_of_a_look_are_there():
+    text = (ROOT / "docs" / "swarm.md").read_text().partition("## Looking on")[2].partition("\n## ")[0]
+    assert " ".join(COLUMNS) in " ".join(text.split())
+    told = {name for row, _ in rows(text) for name in row.split("`, `")}
+    assert told == {*COLUMNS} - {"stage", "peer"}
 
 
 @pytest.mark.parametrize("command", commands_with("-m apps.swarm "))

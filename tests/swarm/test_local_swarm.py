@@ -88,7 +88,8 @@ def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_
 
 
 def test_a_coordinator_that_fails_ends_it_all(tmp_path):
-    journal = str(tmp_path / "nowhere" / "journal")
+    journal = tmp_path / "journal"
+    journal.write_text("this is none")
     done = subprocess.run([*SWARM, "local", "--journal", journal], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "error: the coordinator ended with" in done.stderr
+    assert done.returncode == 2
+    assert "is no journal" in done.stderr and "error: the coordinator ended with 2" in done.stderr

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from apps._huggingface import check_export, export, read_config, read_tensors
+from apps._huggingface import export, read_config, read_tensors
 from apps._model import GPT2
 from apps._presets import ModelConfig, shapes
 from apps._tokenizer import ByteTokenizer
@@ -145,8 +145,6 @@ def test_nothing_else_is_written_over(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(UsageError, match=r"something else than a GPT-2 \(entries: 1\)"):
         export(tmp_path, build(TIED).named_parameters(), TIED, None)
-    with pytest.raises(UsageError, match=r"thesis.txt is a file"):
-        check_export(tmp_path / "thesis.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 
 from apps._huggingface import export
 from apps._model import GPT2
+from apps._places import ROTARY_TYPE
 from apps._presets import ModelConfig
-from apps._rotary_export import MODEL_TYPE, export_rotary, read_rotary
+from apps._rotary_export import export_rotary, read_rotary
 from apps._rotary_model import RotaryLM
 from apps._rotary_presets import RotaryConfig, cut_for
 from apps._tokenizer import ByteTokenizer, find_tokenizer
@@ -43,7 +44,7 @@ def test_config_json_says_what_it_is(tmp_path: Path):
     export_rotary(tmp_path, values(PLAIN), PLAIN, ByteTokenizer())
     about = json.loads((tmp_path / "config.json").read_text())
     assert not {"dropout", "deviation"} & about.keys(), "that is how it was trained"
-    assert (about["model_type"], about["rope_theta"], about["dtype"]) == (MODEL_TYPE, 10000.0, "float32")
+    assert (about["model_type"], about["rope_theta"], about["dtype"]) == (ROTARY_TYPE, 10000.0, "float32")
 
 
 def test_an_earlier_export_is_written_over_and_nothing_else(tmp_path: Path):
@@ -56,7 +57,7 @@ def test_an_earlier_export_is_written_over_and_nothing_else(tmp_path: Path):
     third.mkdir()
     (third / "notes").write_text("mine")
     for place in (other, third, third / "notes"):
-        with pytest.raises(UsageError, match="name a"):
+        with pytest.raises(UsageError, match="give --export a"):
             export_rotary(place, values(PLAIN), PLAIN, ByteTokenizer())
     with pytest.raises(UsageError, match="no model of this kind"):
         read_rotary(other)

@@ -7,8 +7,15 @@ from apps._swarm_config import ChildFailed
 from pipelined.errors import UsageError
 from pipelined.swarm.directory import CutOff
 
+CASES = [
+    (CutOff("no answer"), 1),
+    (ChildFailed("a trainer", -9), 1),
+    (ChildFailed("a trainer", 2), 2),
+    (UsageError("no"), 2),
+]
 
-@pytest.mark.parametrize("error, code", [(CutOff("no answer"), 1), (ChildFailed("ended"), 1), (UsageError("no"), 2)])
+
+@pytest.mark.parametrize("error, code", CASES)
 def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, error, code):
     async def fail(flags):
         raise error

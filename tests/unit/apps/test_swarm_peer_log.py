@@ -3,8 +3,9 @@
 import asyncio
 
 from apps._swarm_peer_log import PeerLog
+from pipelined.swarm.directory import Change, Entry
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Head, Peer, Phase
+from pipelined.swarm.records import PEERS, Head, Peer, Phase
 
 HEAD = Head(2, "m", 3)
 
@@ -24,7 +25,9 @@ async def told(*news):
             case Head():
                 roster.head = each
             case Peer():
-                roster.peers[each.name] = each
+                roster._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
+            case "gone":
+                roster._take([Change(PEERS + "p", None, 1)])
             case str():
                 trouble.append(each)
             case _:
@@ -43,7 +46,7 @@ def run(*news):
 
 def test_a_life_from_coming_to_leaving():
     life = [peer(phase) for phase in Phase]
-    assert run(HEAD, peer(Phase.SERVING, "q"), *life) == [
+    assert run(HEAD, peer(Phase.SERVING, "q"), *life, "gone") == [
         "p: waits for a trainer that begins",
         "p: is no member; asks to be one",
         "p: stage 1: fetches its state",

@@ -12,8 +12,9 @@ from urllib.request import urlopen
 import pytest
 from rich.console import Console
 
+from apps._swarm_prometheus import metrics
 from apps._swarm_table import table
-from apps._swarm_web import MOST_CALLERS, Web, as_json, metrics, page
+from apps._swarm_web import MOST_CALLERS, Web, as_json, page
 
 PEER = {
     "name": 'a"b',
@@ -31,13 +32,15 @@ PEER = {
     "rejected": {"not a frame": 2},
     "refused": {"malformed": 3},
 }
-TRAINER = {"name": "t", "silent": False, "done": 7, "leads": True, "banned": {"tcp://x:1": math.inf}}
+TRAINER = {"name": "t", "silent": False, "done": 7, "rate": 2.5, "leads": True, "banned": {"tcp://x:1": math.inf}}
 LOOK = {
     "step": 3,
     "loss": 1.5,
     "norm": 0.25,
     "eval_loss": 1.25,
     "eval_step": 2,
+    "steps": 9,
+    "tokens_per_s": 640.0,
     "conductor": "t",
     "stages": 2,
     "peers": [PEER],
@@ -52,6 +55,9 @@ def test_prometheus_reads_each_number_once():
     assert r'swarm_peer_forwards{peer="a\"b",stage="1"} 10' in lines
     assert r'swarm_peer_rejected{peer="a\"b",reason="not a frame"} 2' in lines
     assert r'swarm_peer_refused{peer="a\"b",reason="malformed"} 3' in lines
+    assert r'swarm_peer_share{peer="a\"b",stage="1"} NaN' in lines and "swarm_tokens_per_s 640.0" in lines
+    assert 'swarm_stage_peers{stage="0"} 0' in lines and 'swarm_stage_peers{stage="1"} 1' in lines
+    assert {'swarm_trainer_rate{trainer="t"} 2.5', 'swarm_trainer_banned{trainer="t"} 1'} <= set(lines)
     assert len(lines) == len(set(lines))
 
 
@@ -59,6 +65,12 @@ def test_what_was_never_evaluated_is_no_metric_and_null():
     look = {**LOOK, "eval_loss": None, "eval_step": None}
     assert "eval" not in metrics(look) and "eval" not in page(look)
     assert json.loads(as_json(look))["eval_loss"] is None
+
+
+def test_a_look_that_is_past_says_so():
+    assert "directory does not answer; 12 s ago: step 3 of 9, loss 1.5" in page({**LOOK, "past_s": 12.0})
+    assert "answer" not in page({**LOOK, "past_s": 1.0}) and "640 tokens/s" in page(LOOK)
+    assert "swarm_past_s 12.0" in metrics({**LOOK, "past_s": 12.0})
 
 
 def test_json_has_no_numbers_that_are_none():
@@ -129,7 +141,7 @@ def test_callers_that_say_nothing_are_few_and_take_no_memory():
 def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):
     names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
     peers = [{**PEER, "name": name, "forwards": 123456, "backwards": 123455, "share": 0.25} for name in names]
-    Console(width=80).print(table({**LOOK, "eval_loss": None, "peers": peers}))
+    Console(width=80).print(table({**LOOK, "eval_loss": None, "waits_for": "", "peers": peers}))
     header, *rows = capsys.readouterr().out.splitlines()[1:-1]
     assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
     assert sum("serving" in row and "123456  123455   25 %" in row for row in rows) == len(names)

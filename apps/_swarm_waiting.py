@@ -1,0 +1,104 @@
+"""What a swarm waits for, in words, and telling of it: nobody sits before a silent terminal.
+
+The one rule: a wait is told once it has lasted for a moment, as most are shorter; and so is its end.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pipelined.nursery import Nursery
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import Head
+
+MOMENT_S = 2.0
+"""How long a wait may be that nobody is told of."""
+
+
+def waits_for(
+    head: Head | None, leader: object | None, trains: bool, empty: Sequence[int], evaluates: int = 0, over: bool = False
+) -> str:
+    """What keeps a swarm from its next step; "": nothing.
+
+    Args:
+        leader: whoever leads; None: nobody.
+        trains: whether there is a trainer.
+        empty: stages that nobody serves.
+        evaluates: microbatches that the parameters where it stands are measured on, before anything is decided.
+        over: the last step stands, and is evaluated.
+    """
+    if over:
+        return ""
+    if not trains:
+        return "a trainer"
+    if leader is None:
+        return "a trainer that leads"
+    if head is None:
+        return "peers that have saved all stages"
+    if empty:
+        return f"a peer of stage {', '.join(map(str, empty))}"
+    return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
+
+
+@dataclass(frozen=True)
+class WaitLog:
+    """What one trainer sees its swarm wait for.
+
+    Args:
+        name: of the trainer.
+        due: whether the parameters where the swarm stands are to be evaluated.
+        held_out: microbatches of an evaluation.
+    """
+
+    name: str
+    roster: Roster
+    due: Callable[[], bool]
+    held_out: int
+    say: Callable[[str], None]
+    moment_s: float = MOMENT_S
+
+    async def follow(self) -> None:
+        """Tell of every wait that lasts, and of its end, until cancelled."""
+        said = ""
+        while True:
+            now = self._account()
+            if now == said:
+                await self.roster.next_change()
+            elif not now or await self._lasts(now):
+                self.say(f"{self.name}: {now or 'goes on'}")
+                said = now
+
+    async def _lasts(self, account: str) -> bool:
+        try:
+            async with asyncio.timeout(self.moment_s):
+                await self.roster.wait_for(lambda: self._account() != account)
+        except TimeoutError:
+            return True
+        return False
+
+    def _account(self) -> str:
+        roster = self.roster
+        if roster.cut_off:
+            return "the directory does not answer; no step is decided until it does"
+        if not roster.revision:
+            return "waits for the directory"
+        head = roster.head
+        empty = [stage for stage in range(head.stages) if not roster.serving(stage)] if head else []
+        evaluates = self.held_out if head and self.due() else 0
+        why = waits_for(head, roster.conductor, bool(roster.trainers), empty, evaluates)
+        return f"waits for {why}" if why else ""
+
+
+@asynccontextmanager
+async def telling(what: str, say: Callable[[str], None], moment_s: float = MOMENT_S) -> AsyncIterator[None]:
+    """A block that may have to wait: if it lasts, say for what."""
+    async with Nursery() as tasks:
+        tell = tasks.create_task(_tell(f"waits for {what}", say, moment_s))
+        yield
+        tell.cancel()
+
+
+async def _tell(text: str, say: Callable[[str], None], moment_s: float) -> None:
+    await asyncio.sleep(moment_s)
+    say(text)
