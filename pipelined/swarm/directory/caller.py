@@ -16,6 +16,10 @@ AGAIN = ("unknown topic", "busy", "failed", letters.STOPPING)
 """Refusals of a directory that is not yet, no longer, or just now not able to answer."""
 
 
+class Forgotten(CutOff):
+    """The directory knows this client no more, or the request was settled: nobody can say whether it happened."""
+
+
 class Caller:
     """One client's way to the directory.
 
@@ -57,5 +61,5 @@ class Caller:
             return CutOff(f"{fact}; give the coordinator its journal, or start the swarm afresh")
         if refusal.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
-            return CutOff(f"{fact} ({refusal.facts.get('why')}); read to find out")
+            return Forgotten(f"{fact} ({refusal.facts.get('why')}); read to find out")
         return letters.error_of(refusal)

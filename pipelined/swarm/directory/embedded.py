@@ -10,7 +10,7 @@ from typing import Any
 from pipelined.clock import Clock
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters
-from pipelined.swarm.directory.caller import Caller
+from pipelined.swarm.directory.caller import Caller, Forgotten
 from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, View
 from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
@@ -103,19 +103,26 @@ class EmbeddedDirectory(Directory):
         with self._numbered() as number:
             settled = next(iter(self._open))
             entered = await self._enter()
-            return await self._ask(topic, client=entered["client"], number=number, settled=settled, **letter)
+            try:
+                return await self._ask(topic, client=entered["client"], number=number, settled=settled, **letter)
+            except Forgotten:
+                if self._entered is entered:
+                    self._entered = {**entered, "client": None}
+                raise
 
     async def _ask(self, topic: str, held: float | None = None, /, **letter: Any) -> dict[str, Any]:
         entered = await self._enter()
         return await self._caller.ask(topic, {"name": entered["name"], **letter}, held)
 
     async def _enter(self) -> dict[str, Any]:
-        """Learn which directory this is, and which client."""
+        """Learn which directory this is, and which client; who was forgotten is another in the same directory."""
         if self._closed:
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
-        if self._entered is None:
+        known = self._entered
+        if known is None or known["client"] is None:
             told = await self._caller.ask(letters.ENTER, {}, 0.0)  # includes the time to connect
-            self._entered = self._entered or told
+            if self._entered is known:
+                self._entered = {**told, "name": known["name"]} if known else told
         return self._entered
 
     @contextmanager

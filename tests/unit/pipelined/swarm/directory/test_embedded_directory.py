@@ -346,6 +346,39 @@ def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
     played(story)
 
 
+def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_forgotten():
+    """It is told of one request that nobody knows whether it happened, and not of every one after that."""
+
+    async def story(world):
+        mine = world.party("mine")
+        seen = await mine.transact({}, {"key": b"mine"})
+        lease = await mine.grant(5.0)
+        for at in range(3):
+            await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
+        await lease.renew()
+        with pytest.raises(CutOff, match="cannot say whether it happened"):
+            await mine.transact({"key": seen}, {"key": b"again"})
+        await mine.transact({"key": seen}, {"key": b"again"}, lease=lease)
+        assert (await mine.read("key")).entries["key"].value == b"again"
+
+    played(story, limits=Limits(clients=2))
+
+
+def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
+    async def story(world):
+        mine = world.party("mine")
+        await mine.transact({}, {"key": b"mine"})
+        for at in range(3):
+            await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
+        with pytest.raises(CutOff, match="cannot say whether it happened"):
+            await mine.transact({}, {"key": b"again"})
+        await world.restart()
+        with pytest.raises(CutOff, match="another directory"):
+            await mine.transact({}, {"key": b"again"})
+
+    played(story, limits=Limits(clients=2))
+
+
 def test_a_closed_client_asks_nothing_more():
     async def story(world):
         one = world.party("one")
