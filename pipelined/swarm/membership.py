@@ -69,6 +69,7 @@ class Roster:
         self.announced = Counter[str]()
         self.saved = dict[str, Saved]()
         self._keys = set[str]()
+        self._by_stage: dict[int, list[Peer]] | None = None
         self._changed = Bell()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
@@ -88,15 +89,15 @@ class Roster:
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that take work, by name."""
-        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase in WORKING]
+        return [peer for peer in self._at(stage) if peer.phase in WORKING]
 
     def joining(self, stage: int) -> list[Peer]:
         """The peers that are on their way to a stage's state, by name."""
-        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase == Phase.JOINING]
+        return [peer for peer in self._at(stage) if peer.phase == Phase.JOINING]
 
     def holding(self, stage: int) -> list[Peer]:
         """The peers of a stage that have its state: those that serve and those about to leave."""
-        return [peer for _, peer in sorted(self.peers.items()) if peer.stage == stage and peer.phase != Phase.JOINING]
+        return [peer for peer in self._at(stage) if peer.phase != Phase.JOINING]
 
     def is_here(self, who: Peer | Trainer) -> bool:
         """Whether this member, in this incarnation, still is one."""
@@ -137,6 +138,14 @@ class Roster:
         except TimeoutError as error:
             raise Ended from error
 
+    def _at(self, stage: int) -> Sequence[Peer]:
+        """Whoever is at a stage, by name. Cost: all peers are put in order once for all who ask until one changes."""
+        if self._by_stage is None:
+            self._by_stage = {}
+            for _, peer in sorted(self.peers.items()):
+                self._by_stage.setdefault(peer.stage, []).append(peer)
+        return self._by_stage.get(stage, ())
+
     def _take_view(self, view: View) -> None:
         gone = self._keys - view.entries.keys()
         self._take([Change(key, None, view.revision) for key in gone])
@@ -168,7 +177,7 @@ class Roster:
         elif key == PLACING:
             self.placing_revision = revision
         elif key.startswith(PEERS):
-            name = key.removeprefix(PEERS)
+            name, self._by_stage = key.removeprefix(PEERS), None
             self.announced.pop(name, None)
             if entry is not None:
                 self.announced[name] = revision

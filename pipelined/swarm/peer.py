@@ -13,7 +13,7 @@ from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.choosing import stage_for
+from pipelined.swarm.choosing import Choosing, stage_for
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.delayed import late
@@ -72,7 +72,7 @@ class StagePeer:
         self._asking = Asking(endpoint, roster)
         self._topics = Topics(endpoint, roster, self._announce_again, self._told)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
-        self._leaving = Leaving(name, roster, clock, grace_s)
+        self._choosing, self._leaving = Choosing(name, roster, clock), Leaving(name, roster, clock, grace_s)
         self._asked_to_announce, self._announced, self._said = False, clock.now(), Phase.JOINING
         self._joining: Joining | None = None
 
@@ -177,7 +177,8 @@ class StagePeer:
             await holding.follow(self._roster.head)  # it may have been decided while this peer was none
             await holding.start_afresh()
         else:
-            index = await self._choose(place)
+            claim = lambda index, seen: place.put(self._record(place, Phase.JOINING, index), PLACING, seen)  # noqa: E731
+            index = await self._choosing.choose(self._stage_to_hold, claim)
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
@@ -203,15 +204,6 @@ class StagePeer:
         first = [peer.name for peer in self._roster.serving(holding.index)[:1]]
         if self._saving.due(holding.step) and first == [self.name]:
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
-
-    async def _choose(self, place: Standing) -> int:
-        """Choose a stage, knowing what all others chose before."""
-        while True:
-            seen = self._roster.placing_revision
-            index = self._stage_to_hold()
-            if await place.put(self._record(place, Phase.JOINING, index), PLACING, seen):
-                return index
-            await self._roster.wait_for(lambda seen=seen: self._roster.placing_revision != seen)
 
     def _stage_to_hold(self) -> int:
         if self._wanted is not None:
