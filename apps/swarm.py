@@ -27,6 +27,11 @@ from transports import new_event_loop
 Flags = Coordinator | Serve | Train | Local | Status | Export
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 PROGRAM = "python -m apps.swarm"
+ABOUT = f"""Train with a swarm of unreliable machines (docs/swarm.md).
+
+All of it on this machine: {PROGRAM} local --peers 6 --stages 3
+
+On several: a coordinator, then serve and train on as many as there are, in any order; status shows what they do."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,7 +70,7 @@ def parse(arguments: list[str]) -> Flags:
     kinds = named(Coordinator, "coordinator"), named(Serve, "serve"), named(Train, "train")
     kinds += named(Local, "local"), named(Status, "status"), named(Export, "export")
     every = functools.reduce(operator.or_, kinds)
-    return tyro.cli(every, args=arguments, prog=PROGRAM, config=(tyro.conf.OmitArgPrefixes,))
+    return tyro.cli(every, args=arguments, prog=PROGRAM, description=ABOUT, config=(tyro.conf.OmitArgPrefixes,))
 
 
 async def _work(flags: Flags) -> None:
