@@ -33,7 +33,8 @@ class Board:
         pace: by which slots are late; None: none ever is.
         over: no step is to be taken any more.
 
-    Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way.
+    Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way,
+        once for all slots that wait until something changes.
     """
 
     def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None, over: bool = False):
@@ -44,6 +45,7 @@ class Board:
         self._scores: list[Score | None] = []
         self._unscored = 0
         self._given: dict[int, dict[str, float]] = {}
+        self._first_due: tuple[tuple[float, float], float, int | None] | None = None
         self._free, self._held_out = deque(range(batch)), deque[int]()
         self._offered = {*self._free}
         self.hold_out(held_out)
@@ -91,11 +93,12 @@ class Board:
         if index is None:
             return None
         self._given.setdefault(index, {})[slot] = self._pace.now()
+        self._first_due = None
         return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())
 
     def late_in(self) -> float:
         """Seconds until something that is given is late, if no news comes; may be infinite."""
-        return min((due for due, _ in self._due()), default=math.inf) - self._pace.now()
+        return self._earliest()[0] - self._pace.now()
 
     def done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
         """A slot is through with one, the first of those who have it; what it lacks is given again.
@@ -108,6 +111,7 @@ class Board:
             return
         held_out = index >= len(self._missing)
         self._pace.observe(slot, held_out, self._pace.now() - self._given.pop(index)[slot])
+        self._first_due = None
         if not held_out:
             for stage, peer in counted.items():
                 self._have(stage, index, peer)
@@ -121,6 +125,7 @@ class Board:
         for index, holders in list(self._given.items()):
             for slot in [slot for slot in holders if gone(slot)]:
                 del holders[slot]
+                self._first_due = None
             if not holders:
                 del self._given[index]
             self._offer(index)
@@ -147,14 +152,18 @@ class Board:
     def _have(self, stage: int, index: int, peer: str) -> None:
         """One of its stages has a microbatch; which of its peers has it, if anybody said."""
         missing = self._missing[index]
-        self._incomplete -= missing == {stage}
+        if missing == {stage}:
+            self._incomplete -= 1
+            self._first_due = None
         missing.discard(stage)
         if peer:
             self._counted[stage][index] = peer
 
     def _want(self, stage: int, index: int) -> None:
         self._counted[stage].pop(index, None)
-        self._incomplete += not self._missing[index]
+        if not self._missing[index]:
+            self._incomplete += 1
+            self._first_due = None
         self._missing[index].add(stage)
         self._offer(index)
 
@@ -185,8 +194,15 @@ class Board:
 
     def _latest(self) -> int | None:
         """What is late, if anything is: that which is longest."""
-        due, index = min(self._due(), default=(math.inf, None))
+        due, index = self._earliest()
         return index if due <= self._pace.now() else None
+
+    def _earliest(self) -> tuple[float, int | None]:
+        """When the first that is given is late, and which that is; looked for only where it can be another."""
+        limits = self._pace.limit(False), self._pace.limit(True)
+        if self._first_due is None or self._first_due[0] != limits:
+            self._first_due = limits, *min(self._due(), default=(math.inf, None))
+        return self._first_due[1:]
 
     def _due(self) -> Iterator[tuple[float, int]]:
         """By when each that is given is to be back; each time it is given to another too, twice as much later."""

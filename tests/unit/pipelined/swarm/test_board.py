@@ -1,6 +1,8 @@
 """Whatever is told in whatever order, a microbatch that a stage misses is with somebody or is to be had."""
 
-from hypothesis import given
+import math
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.swarm.board import Assignment, Board
@@ -221,3 +223,44 @@ def test_what_is_left_is_what_is_missing_somewhere(events):
             missing = [{stage for stage in range(STAGES) if index in arguments[0][stage]} for index in range(BATCH)]
             counted = {place: peer for place, peer in counted.items() if place[0] not in missing[place[1]]}
     assert board.left == sum(map(bool, missing)) and board.complete == (not any(missing))
+
+
+HELD_OUT = 2
+ANSWERS = st.tuples(
+    st.just("done"),
+    st.sampled_from(SLOTS),
+    st.integers(0, BATCH + HELD_OUT - 1),
+    COUNTED,
+    st.builds(Score, st.just(1.0), st.integers(0, 1)),
+)
+
+
+class Plain(Board):
+    """A board that looks through all that is given, whenever it is asked what is late."""
+
+    def _earliest(self):
+        return min(self._due(), default=(math.inf, None))
+
+
+@given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
+@settings(max_examples=200)
+def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events):
+    """Of two boards of one pace, the second only learns what is slow."""
+    told = []
+    for kind in (Board, Plain):
+        now = [0.0]
+        pace = Pace(lambda now=now: now[0], least=5.0)
+        for held_out in (False, True):
+            pace.observe("t9/8", held_out, 0.0)
+        first, second = kind(BATCH, STAGES, HELD_OUT, pace), kind(BATCH, STAGES, 0, pace)
+        seen = []
+        for name, *arguments in events:
+            if name == "wait":
+                now[0] += arguments[0]
+                second.take("t9/0")
+                second.done("t9/0", 0, {}, None)
+            else:
+                seen.append(getattr(first, name)(*arguments))
+            seen += [first.late_in(), first.take("t9/9") if len(seen) % 3 == 0 else None]
+        told.append(seen)
+    assert told[0] == told[1]
