@@ -101,6 +101,10 @@ class Mailbox(Generic[Item]):
         peers = self._arrived.get(key)
         return peers is not None and (peer is None or peer in peers)
 
+    def take_now(self, peer: int | None, key: Key) -> Arrival[Item] | None:
+        """What `take` would return without waiting; None if it would wait, or raise."""
+        return self._pop(peer, key) if self._failure is None else None
+
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Nothing more will come from this peer: fail the receives that wait for it; what arrived stays available."""
         self._gone.setdefault(peer, error)
@@ -190,8 +194,8 @@ class Mailbox(Generic[Item]):
         queue.insert(place, arrival)
 
     def _pop(self, peer: int | None, key: Key) -> Arrival[Item] | None:
-        peers = self._arrived.get(key, {})
-        if not peers or (peer is not None and peer not in peers):
+        peers = self._arrived.get(key)
+        if peers is None or (peer is not None and peer not in peers):
             return None
         source = next(iter(peers)) if peer is None else peer
         queue = peers[source]

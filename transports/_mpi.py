@@ -46,7 +46,7 @@ from transports._patience import Patience
 from transports._poller import Poller
 from transports._shared_windows import KEEPS_ORDER
 from transports._standing import Standing
-from transports._wire import DEFAULT_LIMITS, PREAMBLE_BYTES, Kind, Limits, encode, encode_head
+from transports._wire import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Kind, Limits, encode, encode_head
 
 ABORT_SECONDS = 1.0
 
@@ -139,7 +139,9 @@ class MpiTransport(Transport):
         if peer == self.rank:
             self._reception.keep(peer, encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
-            await self._frames.send(peer, b"".join(encode(Kind.MESSAGE, key, blocks, note, limits=self._limits)))
+            frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
+            if (sending := self._frames.begin(peer, frame)) is not None:
+                await sending
         elif frame := self._neighbours.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
             await self._frames.send(peer, frame)
         else:
@@ -149,8 +151,8 @@ class MpiTransport(Transport):
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
         self._poller.wake()
-        self._poller.linger(lambda: self._mailbox.holds(peer, key))
-        arrival = await self._mailbox.take(peer, key)
+        arrival = self._poller.linger(partial(self._mailbox.take_now, peer, key))
+        arrival = arrival or await self._mailbox.take(peer, key)
         message = arrival.item
         try:
             blocks = message.land(into)

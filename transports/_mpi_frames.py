@@ -4,8 +4,10 @@ No receive from "anybody" is ever left open: over MPICH's UCX module, with ranks
 the first frame of each peer and then no more. A probe also tells the length, so that no memory waits for the longest.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from mpi4py import MPI
 
@@ -46,13 +48,19 @@ class Frames:
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
+        if (sending := self.begin(peer, frame)) is not None:
+            await sending
+
+    def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
+        """The same without a coroutine where MPI takes the frame at once, as most; None then."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = self._poller.spin(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
-            return await self._poller.wait(request, done=lambda outcome: self._sent(peer))
+            return self._poller.wait(request, done=lambda outcome: self._sent(peer))
         self._sent(peer)
         if isinstance(outcome, Exception):
             raise outcome
+        return None
 
     def start(self, peer: int, frame: bytes) -> None:
         """Send without waiting; `failed` is called of an error."""

@@ -13,7 +13,17 @@ from transports._matching import Mailbox
 from transports._mpi_message import Message
 from transports._mpi_neighbours import Neighbours
 from transports._standing import Standing
-from transports._wire import PREAMBLE_BYTES, Kind, Layout, Limits, parse_header, parse_preamble, split_body
+from transports._wire import (
+    MESSAGE,
+    PREAMBLE_BYTES,
+    SHARED,
+    Kind,
+    Layout,
+    Limits,
+    parse_header,
+    parse_preamble,
+    split_body,
+)
 
 
 class Reception:
@@ -47,13 +57,11 @@ class Reception:
         preamble = parse_preamble(frame, self._limits)
         start = PREAMBLE_BYTES + preamble.header_bytes
         header = parse_header(preamble, frame[PREAMBLE_BYTES:start], self._limits)
-        match preamble.kind:
-            case Kind.MESSAGE:
-                blocks = split_body(header.layouts, frame[start:])
-                self._mailbox.arrived(source, header.key, Message(header, 0, blocks))
-            case Kind.SHARED:
-                blocks = split_body(header.layouts, self._look(source, preamble.channel, header.nbytes))
-                self._mailbox.arrived(source, header.key, Message(header, 0, blocks))
+        kind = preamble.kind
+        if kind is MESSAGE or kind is SHARED:
+            body = frame[start:] if kind is MESSAGE else self._look(source, preamble.channel, header.nbytes)
+            return self._mailbox.arrived(source, header.key, Message(header, 0, split_body(header.layouts, body)))
+        match kind:
             case Kind.OFFER if self._standing.end is None:
                 self._mailbox.arrived(source, header.key, Message(header, preamble.channel, None))
             case Kind.OFFER:

@@ -110,14 +110,21 @@ class Poller:
             turn.set_result(None)
         return turn
 
-    def linger(self, over: Callable[[], bool]) -> None:
+    def linger(self, look: Callable[[], Any]) -> Any:
         """Poll right here for a moment, for what comes sooner than the loop's turns would notice it.
 
         Not while this rank computes, nor with many requests, which mean that the loop has other work.
+
+        Args:
+            look: says what came; a false value while there is nothing.
         """
-        end = self._loop.time() + self._time_to_spare
-        while not over() and self._loop.time() < end:
-            self._watched.poll()
+        found = look()
+        if not found:
+            end = self._loop.time() + self._time_to_spare
+            while not found and self._loop.time() < end:
+                self._watched.poll()
+                found = look()
+        return found
 
     async def hover(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
         """Wait for a request; for so many seconds by looking at it alone, the loop having its turns between.

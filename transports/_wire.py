@@ -50,7 +50,9 @@ class Kind(IntEnum):
 
 
 WITHOUT_HEADER = (Kind.BUFFER, Kind.WANT, Kind.BODY, Kind.PART)
+MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # for Python 3.11 runs a function each time that a kind is named
 _KINDS = {kind.value: kind for kind in Kind}  # for `Kind(1)` takes a quarter of a microsecond
+_packer = msgpack.Packer()  # for to make one takes longer than what it packs here
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,7 @@ def encode_head(
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
         raise _beyond("blocks", len(blocks), limits.blocks)
-    for block in blocks:
-        _check_layout(block.dtype, block.shape, limits)
-    body_bytes = sum([block.nbytes for block in blocks])
+    body_bytes = sum([_checked_bytes(block.dtype, block.shape, limits) for block in blocks])
     packed = _pack(key, note, blocks)
     if len(packed) > limits.header:
         raise _beyond("header bytes", len(packed), limits.header)
@@ -193,11 +193,14 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
         raise _beyond("blocks", len(blocks), limits.blocks)
-    layouts = tuple([parse_layout(block, limits) for block in blocks])
-    body_bytes = sum([layout.nbytes for layout in layouts])
+    layouts, body_bytes = [], 0
+    for block in blocks:
+        dtype, shape = _layout_fields(block)
+        body_bytes += _checked_bytes(dtype, shape, limits)
+        layouts.append(Layout(dtype, tuple(shape)))
     if body_bytes != preamble.body_bytes:
         raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
-    return Header(tuple(key), note, layouts, body_bytes)
+    return Header(tuple(key), note, tuple(layouts), body_bytes)
 
 
 def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
@@ -206,17 +209,16 @@ def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
     Raises:
         WireError: it is none, or breaks a limit.
     """
-    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
-        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
-    dtype, shape = block
-    _check_layout(dtype, shape, limits)
+    dtype, shape = _layout_fields(block)
+    _checked_bytes(dtype, shape, limits)
     return Layout(dtype, tuple(shape))
 
 
 def split_body(layouts: Sequence[Layout], body: memoryview) -> tuple[Block, ...]:
-    """View a body that lies in one piece as its blocks."""
+    """View a body that lies in one piece, and is as long as they say, as its blocks."""
     if len(layouts) == 1:
-        return (Block(*layouts[0], body[: layouts[0].nbytes]),)
+        dtype, shape = layouts[0]
+        return (Block(dtype, shape, body),)
     blocks, start = [], 0
     for layout in layouts:
         end = start + layout.nbytes
@@ -233,7 +235,7 @@ def _bare(preamble: Preamble) -> Header:
 
 def _pack(key: Key, note: Any, blocks: Sequence[Block]) -> bytes:
     try:
-        return msgpack.packb((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
+        return _packer.pack((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"key or note cannot be packed (key: {key!r}): {error}") from error
 
@@ -256,18 +258,27 @@ def _check_key(key: Sequence[Any], limits: Limits) -> None:
             raise WireError(f"a key may hold only ints and strings (key: {key!r})")
 
 
-def _check_layout(dtype: Any, shape: Sequence[Any], limits: Limits) -> None:
+def _layout_fields(block: Any) -> Sequence[Any]:
+    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
+        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
+    return block
+
+
+def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: Limits) -> int:
+    """The bytes of an array of this dtype and shape, if it may be one."""
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
     if len(shape) > limits.dims:
         raise _beyond("dimensions", len(shape), limits.dims)
-    nbytes = SIZES[dtype]
+    nbytes = most = SIZES[dtype]
     for size in shape:
         if type(size) is not int or size < 0:
             raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
-        nbytes *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
-    if nbytes > limits.body:
-        raise _beyond("bytes of a block", nbytes, limits.body)
+        nbytes *= size
+        most *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
+    if most > limits.body:
+        raise _beyond("bytes of a block", most, limits.body)
+    return nbytes
 
 
 def _beyond(what: str, value: int, most: int) -> WireError:

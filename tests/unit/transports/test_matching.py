@@ -41,6 +41,30 @@ def test_an_arrival_waits_for_its_receive_and_the_other_way_round():
     loop_run(main)
 
 
+@pytest.mark.parametrize("peer", [1, None])
+def test_what_is_here_may_be_taken_without_waiting(peer):
+    async def main(box):
+        assert box.take_now(peer, ("k",)) is None
+        box.arrived(1, ("other",), "another key")
+        box.arrived(1, ("k",), "first")
+        box.arrived(1, ("k",), "second")
+        assert [box.take_now(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
+        assert box.take_now(peer, ("k",)) is None and box.take_now(2, ("other",)) is None
+
+    loop_run(main)
+
+
+def test_after_a_failure_nothing_is_taken_without_waiting():
+    async def main(box):
+        box.arrived(1, ("k",), "here")
+        box.fail_all(Closed("over"))
+        assert box.take_now(1, ("k",)) is None
+        with pytest.raises(Closed, match="over"):
+            await box.take(1, ("k",))
+
+    loop_run(main)
+
+
 def test_receives_from_anyone_and_from_a_peer_are_served_in_the_order_they_came():
     async def main(box):
         takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (None, 1, None, 1)]

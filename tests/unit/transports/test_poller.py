@@ -240,8 +240,7 @@ def test_one_who_must_wait_may_poll_a_little_first():
     async def work(poller, library):
         library.outcomes["a"] = 1
         future = poller.wait("a")
-        poller.linger(future.done)
-        assert future.result() == 1
+        assert poller.linger(lambda: future.done() and future.result()) == 1
 
     poll(work)
 
@@ -253,7 +252,7 @@ def test_nobody_lingers_where_others_need_the_time(why):
         for request in range(100 if why == "busy" else 1):
             poller.watch(request, lambda outcome: None)
         asked = library.asked
-        poller.linger(lambda: False)
+        assert poller.linger(lambda: "here") == "here" and not poller.linger(lambda: None)
         assert library.asked == asked
 
     poll(work, Patience.on_node(4 if why == "crowded" else 1, 2))
@@ -261,7 +260,7 @@ def test_nobody_lingers_where_others_need_the_time(why):
 
 def test_lingering_ends():
     async def work(poller, library):
-        poller.linger(lambda: False)
+        assert poller.linger(lambda: None) is None
 
     poll(work)
 

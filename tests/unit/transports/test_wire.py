@@ -63,6 +63,13 @@ def test_what_goes_in_comes_out(kind, key, note, sent, channel):
     assert preamble.body_bytes == sum(block.nbytes for block in sent)
 
 
+def test_what_cannot_be_packed_leaves_nothing_behind_for_the_next_frame():
+    before = encode(Kind.MESSAGE, ("k",), note=[1, 2])
+    with pytest.raises(WireError, match="cannot be packed"):
+        encode(Kind.MESSAGE, ("k",), note=[1, 2, object()])
+    assert encode(Kind.MESSAGE, ("k",), note=[1, 2]) == before
+
+
 def test_arrays_are_never_copied():
     array = np.arange(1000)
     head, body = encode(Kind.MESSAGE, ("k",), [Block.of(array), Block.of(np.empty(0))])
