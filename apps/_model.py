@@ -87,9 +87,9 @@ class Part(nn.Module):
         self.layers, self.dropout, self.top = layers, config.dropout, config.layers + 1
         self.transformer = nn.Module()
         if 0 in layers or (self.top in layers and config.tied):
-            self.transformer.wte = nn.Embedding(config.vocab, config.d_model)
+            self.transformer.wte = table(config.vocab, config.d_model)
         if 0 in layers:
-            self.transformer.wpe = nn.Embedding(config.positions, config.d_model)
+            self.transformer.wpe = table(config.positions, config.d_model)
         blocks = [i for i in range(config.layers) if i + 1 in layers]
         self.transformer.h = nn.ModuleDict({str(i): Block(config, f"h.{i}") for i in blocks})
         if self.top in layers:
@@ -206,6 +206,11 @@ class Conv1D(nn.Module):
 def drop(x: torch.Tensor, p: float, place: str, noise: Noise | None) -> torch.Tensor:
     """Dropout keyed by the place, in training alone."""
     return x if noise is None else noise.dropout(x, p, place)
+
+
+def table(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values yet: drawn on the meta device they would cost the import of torch's compiler."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from apps._gelu import gelu
-from apps._model import GPT2, Attention, Block, Conv1D, drop
+from apps._model import GPT2, Attention, Block, Conv1D, drop, table
 from apps._rotary_presets import BASE, RotaryConfig, layer_costs
 from pipelined.noise import Noise
 
@@ -57,7 +57,7 @@ class RotaryPart(nn.Module):
         narrowing = [layer for layer in layers if layer + 1 in config.narrow]
         self.transformer = nn.Module()
         if 0 in layers:
-            self.transformer.wte = nn.Embedding(config.vocab, config.d_model)
+            self.transformer.wte = table(config.vocab, config.d_model)
         groups = [layer - 1 for layer in layers if 1 <= layer <= config.groups]
         self.transformer.h = nn.ModuleDict({str(i): Group(config, f"h.{i}") for i in groups})
         self.transformer.squeeze = nn.ModuleDict({str(i): Squeeze(config) for i in narrowing})

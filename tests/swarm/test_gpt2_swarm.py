@@ -29,7 +29,9 @@ JOBS = {
 ONE_AFTER_ANOTHER = """
 import json, sys
 from apps import gpt2
-sys.exit(max(gpt2.main(flags) for flags in json.loads(sys.argv[1])))
+code = max(gpt2.main(flags) for flags in json.loads(sys.argv[1]))
+print("imported:", *sorted(sys.modules))
+sys.exit(code)
 """
 
 
@@ -42,12 +44,18 @@ def rows(folder: Path, name: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def ran(tmp_path_factory):
+    """The folder of the jobs, and what they said."""
     folder = tmp_path_factory.mktemp("jobs")
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps([words(name, folder) for name in JOBS])]
     done = launched(command, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return folder, done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(ran):
+    return ran[0]
 
 
 def assert_same_rows(mine: list[dict], theirs: list[dict]):
@@ -85,6 +93,13 @@ def test_it_goes_on_from_what_it_saved_in_other_stages(folder):
 @pytest.mark.timeout(120)
 def test_it_begins_with_given_weights(folder):
     assert_same_rows(rows(folder, "given swarm"), rows(folder, "given gpipe"))
+
+
+@pytest.mark.timeout(120)
+def test_no_job_loads_torch_s_compiler(ran):
+    """It takes as long to import as all of torch, on every rank."""
+    imported = ran[1].partition("imported: ")[2].split()
+    assert "torch" in imported and "torch._dynamo" not in imported
 
 
 @pytest.mark.full
