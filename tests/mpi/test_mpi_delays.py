@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from pipelined.order import of_rank, packed, read_orders
 from pipelined.trace import write
+from tests.mpi.every_rank import from_rank_0
 from tests.numerics.delayed import delayed, double_buffered, pipedream
 from tests.numerics.plain import Case
 from tests.numerics.stretched import assert_same, rank, stretches
@@ -19,19 +20,19 @@ RANKS = MPI.COMM_WORLD.size
 WIDTHS = [width for width in (1, 2) if RANKS % width == 0]
 
 
-async def over_mpi(case, story, orders=None):
+async def over_mpi(case, story, orders, compute):
     transport = await open_transport("mpi://")
     try:
-        return await rank(case, transport, story, orders=orders)
+        return await from_rank_0(transport, compute), await rank(case, transport, story, orders=orders)
     finally:
         await transport.close()
 
 
-def run(case, story, orders=None):
-    """One rank's outcome."""
+def run(case, story, orders=None, compute=lambda: None):
+    """What rank 0 was to compute beside, and this rank's outcome."""
     torch.set_num_threads(1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(over_mpi(case, story, orders))
+        return runner.run(over_mpi(case, story, orders, compute))
 
 
 def order_of(case, outcome, path):
@@ -49,17 +50,16 @@ def test_a_stretch_gives_the_numbers_of_the_delayed_recurrence_over_mpi(schedule
     depth = RANKS // width
     case = Case(schedule, depth, width, max(2, depth))
     version = pipedream(depth) if schedule == "pipedream" else double_buffered(case.microbatches)
-    expected = MPI.COMM_WORLD.bcast(delayed(case, 4, version) if MPI.COMM_WORLD.rank == 0 else None)
-    assert_same(expected, run(case, stretches(range(4))))
+    assert_same(*run(case, stretches(range(4)), compute=lambda: delayed(case, 4, version)))
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("width", WIDTHS)
 def test_an_order_that_timing_decided_is_replayed_over_mpi_to_the_last_bit(width, tmp_path):
     case, story = Case("async_1f1b", RANKS // width, width, 3, dropout=0.2), stretches(range(3), range(3, 5))
-    first = run(case, story)
+    _, first = run(case, story)
     orders = order_of(case, first, tmp_path / "first.json")
-    again = run(case, story, of_rank(orders, MPI.COMM_WORLD.rank))
+    _, again = run(case, story, of_rank(orders, MPI.COMM_WORLD.rank))
     assert order_of(case, again, tmp_path / "again.json") == orders
     for one, other in zip(first.reports, again.reports, strict=True):
         assert (one.loss, one.grad_norm, one.staleness) == (other.loss, other.grad_norm, other.staleness)

@@ -6,15 +6,17 @@ import pytest
 import torch
 from mpi4py import MPI
 
+from tests.mpi.every_rank import from_rank_0
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import assert_same, pipelined, plain
 from transports import new_event_loop, open_transport
 
 
 async def rank(case):
+    """What one process computes, and what this rank ends with."""
     transport = await open_transport("mpi://")
     try:
-        return await pipelined(case, transport)
+        return await from_rank_0(transport, lambda: plain(case)), await pipelined(case, transport)
     finally:
         await transport.close()
 
@@ -29,5 +31,4 @@ EVERY = 9 if RANKS < 8 else 27
 def test_an_arrangement_gives_the_numbers_of_one_process_over_mpi(case):
     torch.set_num_threads(1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        outcome = runner.run(rank(case))
-    assert_same(MPI.COMM_WORLD.bcast(plain(case) if MPI.COMM_WORLD.rank == 0 else None), outcome)
+        assert_same(*runner.run(rank(case)))

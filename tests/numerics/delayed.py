@@ -13,7 +13,7 @@ from torch.func import functional_call
 from pipelined.noise import Noise
 from pipelined.optimizer import Recipe
 from pipelined.partition import partition
-from tests.numerics.plain import SEQUENCE, Case, Feed
+from tests.numerics.plain import SEQUENCE, AdamW, Case, Feed
 
 RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.0)
 Stages = tuple[int, ...]
@@ -88,11 +88,11 @@ def copy_of(weight):
     return weight.clone().requires_grad_()
 
 
-def adamw(weights) -> torch.optim.AdamW:
+def adamw(weights) -> AdamW:
     matrices = [p for p in weights.values() if p.dim() >= 2]
     vectors = [p for p in weights.values() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    return AdamW(groups, betas=(0.9, 0.95))
 
 
 def stages_of(case: Case) -> dict[str, Stages]:
