@@ -55,7 +55,7 @@ class Options:
     phases: tuple[str, ...] = tuple(TIMES_A_STEP)
     """Where to strike."""
     signals: tuple[str, ...] = tuple(DETECTION_S)
-    """How: SIGKILL, SIGSTOP (let go on after 3 s), CUT (its links, healed after 3 s)."""
+    """How: SIGKILL, SIGSTOP or CUT (its links), the last two until another process knows that it is gone."""
     offsets: int = 3
     """Runs of each phase and signal, at moments drawn at random."""
     seed: int = 0

@@ -4,8 +4,8 @@ A coordinator is told where to listen, and its journal, in the place of a direct
 has started by the time it comes: a process takes longer to start than training may take to end.
 
 A peer tells of every step that it takes with which weights, and everybody which member is gone. A fault names a phase,
-how often it has to begin first, and a signal that the process then sends itself, or that its links are cut for a while:
-`piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So each phase can be hit for sure.
+how often it has to begin first, and a signal that the process then sends itself, or that its links are cut:
+`piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So each phase can be hit for sure. SIGCONT lets it go on.
 """
 
 import asyncio
@@ -50,8 +50,7 @@ PHASES = {
 }
 ONLY = {"returning": "backward"}
 """What has to be among a call's arguments for the phase to begin."""
-CUT, CUT_S = "CUT", 3.0
-"""Seconds after which links are healed: the others have seen by then that it is silent."""
+CUT = "CUT"
 
 
 def say(*words):
@@ -156,7 +155,7 @@ def main(role, address="", name="", fault=""):
         phase, times, how = fault.split(":")
         if how == CUT:
             made, links = cuttable_loop()
-            loop, act = (lambda: made), partial(links.cut, CUT_S)
+            loop, act = (lambda: made), links.cut
         else:
             act = partial(os.kill, os.getpid(), getattr(signal, how))
         strike_at(phase, int(times), lambda: (say("struck", phase, how), act()))

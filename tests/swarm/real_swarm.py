@@ -23,21 +23,21 @@ class Process:
     def __init__(self, name, child):
         self.name, self.child, self.said, self.moments = name, child, [], []
 
-    async def listen(self, begun):
-        """Take down what it says; `begun` is set when it has taken a step."""
+    async def listen(self, begun, wake):
+        """Take down what it says; `begun` is set when it has taken a step, `wake` called with who it says is gone."""
         while line := await self.child.stdout.readline():
             words = line.decode().split()
             self.said.append(words)
             self.moments.append(time.perf_counter())
             if words[0] == "took":
                 begun.set()
-            if words[0] == "struck" and words[2] == "SIGSTOP":
-                await self._go_on()
+            if words[0] == "gone":
+                wake(words[1])
 
-    async def _go_on(self):
-        """A stopped process is let go on once the others have seen that it is silent."""
-        await asyncio.sleep(3.0)
-        self.child.send_signal(signal.SIGCONT)
+    def wake(self):
+        """Let it go on if it was stopped or cut off."""
+        if self.child.returncode is None:
+            self.child.send_signal(signal.SIGCONT)
 
 
 @asynccontextmanager
@@ -55,7 +55,6 @@ async def process(*words):
         yield Process(words[2] if len(words) > 2 else words[0], child)
     finally:
         if child.returncode is None:
-            child.send_signal(signal.SIGCONT)
             child.kill()
         await child.wait()
 
@@ -68,6 +67,8 @@ async def coordinator(stack, address="", journal=""):
 
 async def train(faults, late=(), peers=PEERS, at="", befall=None):
     """Train to the last step while faults befall; returns every process.
+
+    Who is stopped or cut off goes on as soon as another knows that it is gone.
 
     Args:
         faults: by name of a peer ("s0a" … "s2c") or trainer ("t0", "t1"), as `exact_process` takes them.
@@ -82,8 +83,10 @@ async def train(faults, late=(), peers=PEERS, at="", befall=None):
         everyone, begun = [await start("peer", name) for name in peers], asyncio.Event()
         everyone += [await start("late", name) for name in late]
         trainers = [await start("train", name) for name in ("t0", "t1")]
+        named = {each.name: each for each in [*everyone, *trainers]}
         async with asyncio.TaskGroup() as tasks:
-            listening = [tasks.create_task(each.listen(begun)) for each in [*everyone, *trainers]]
+            wake = lambda name: named[name].wake()  # noqa: E731
+            listening = [tasks.create_task(each.listen(begun, wake)) for each in named.values()]
             if befall is not None:
                 await begun.wait()
                 await befall()
