@@ -120,14 +120,16 @@ class Trainer:
             await self._roster.wait_for(lambda: self._roster.conductor is not None)
             leader = self._roster.conductor
             note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
-            done = None
             try:
                 async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
                     given = (await self._endpoint.ask(leader.address, "work", note=note)).note
+                done = None  # it was heard; before, it is told again: who hears it twice counts it once
                 done = await self._while_it_stands(read_given(given))
             except Ended:
                 continue
-            except (Unreachable, Refusal):
+            except (Unreachable, Refusal) as error:
+                if isinstance(error, Refusal) and error.reason == "malformed":  # nor would it be another time
+                    done = None
                 await self._clock.sleep(RETRY_S)
 
     async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
