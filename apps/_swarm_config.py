@@ -186,9 +186,14 @@ class Place:
     """Nobody else's in this swarm. Open: machine and process."""
 
     @property
+    def url(self) -> str:
+        """Of the directory."""
+        return self.directory or self.coordinator
+
+    @property
     def where(self) -> str:
         """The directory, for messages: with no password."""
-        return "the directory at " + re.sub("//[^/]*@", "//", self.directory or self.coordinator)
+        return "the directory at " + re.sub("//[^/]*@", "//", self.url)
 
     def check(self) -> None:
         """Raises UsageError: it says nowhere, or two places; whoever has it asks, so that its own name is told."""

@@ -6,10 +6,11 @@ The rule: a name says the family, so that whoever reads in the directory what is
 from collections.abc import Mapping
 from dataclasses import replace
 
-from apps._presets import PRESETS, ModelConfig, find_preset
-from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig
+from apps._presets import PRESETS, ModelConfig, find_preset, layer_costs
+from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
 from apps._swarm_config import Subject
 from pipelined.errors import UsageError
+from pipelined.partition import partition
 
 
 def gpt2_name(preset: str) -> str:
@@ -40,6 +41,20 @@ def sizes_of(subject: Subject, vocabulary: int) -> ModelConfig:
     config = replace(config, vocab=vocabulary, tied=subject.tied, **sizes)
     config.check_sequence(subject.seq)
     return config
+
+
+def cut_of(subject: Subject, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
+    """The sizes of what a subject trains, and each stage's layers: the slowest stage is as fast as can be.
+
+    Args:
+        vocabulary: symbols of the model.
+    Raises:
+        UsageError: as `sizes_of`; or more stages than layers.
+    """
+    config = sizes_of(subject, vocabulary)
+    if isinstance(config, RotaryConfig):
+        return cut_for(config, subject.stages, subject.seq)
+    return config, tuple(partition(layer_costs(config, subject.seq), subject.stages))
 
 
 def is_cut_loose(subject: Subject) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.live import Live
 
 from apps._swarm_config import ChildFailed, Place
+from apps._swarm_families import cut_of
 from apps._swarm_flags import Local
 from apps._swarm_look import looks
 from apps._swarm_run import entered, until_asked
@@ -24,6 +25,8 @@ from apps._swarm_table import table
 from pipelined.nursery import Nursery
 
 PR_SET_PDEATHSIG = 1
+ANY_VOCABULARY = 256
+"""Whether a model can be cut so does not depend on its vocabulary, which the trainers find out."""
 PARTING_S = 10.0
 """How long children that were asked to end may take."""
 
@@ -32,8 +35,10 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
     """Train to the last step, or until asked to end.
 
     Raises:
+        UsageError: the model cannot be; nobody was started.
         ChildFailed: a trainer or the coordinator did; what it printed says why. Peers may fail.
     """
+    cut_of(flags.subject, ANY_VOCABULARY)
     await until_asked(_local(flags, say))
 
 

@@ -9,16 +9,17 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 from apps._swarm_config import SUBJECT, Place, Told, differences
 from apps._swarm_data import feed_of
+from apps._swarm_families import cut_of
 from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
 from apps._swarm_peer_log import PeerLog
-from apps._swarm_waiting import WaitLog, telling
+from apps._swarm_waiting import MOMENT_S, WaitLog, telling
 from apps._text import read_text
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -40,7 +41,8 @@ async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Be a peer until asked to leave."""
-    async with entered(flags.place) as (endpoint, directory):
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(entered(flags.place))
         from apps._swarm_subject import check_device, rules_of, training_of
         from pipelined.swarm.torch_stage import TorchStage
 
@@ -49,6 +51,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
         training = await asyncio.to_thread(training_of, told)
         rules, clock = rules_of(told, training), RealClock()
+        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
         device = TorchDevice(flags.device, clock)
         name = flags.place.name or _own_name()
 
@@ -73,7 +76,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
-    async with entered(flags.place) as (endpoint, directory):
+    cut_of(subject, mine.vocabulary)  # before torch is there
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(entered(flags.place))
         from apps._swarm_export import Wish, fetch
         from apps._swarm_subject import rules_of, training_of
 
@@ -83,6 +88,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         rules, name = rules_of(mine, training), flags.place.name or _own_name()
         async with telling(flags.place.where, say):
             await agree(directory, mine)
+        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
         process = TrainerProcess(
             name,
             feed,
@@ -139,10 +145,15 @@ async def what_is_trained(directory: Directory, place: Place, say: Callable[[str
 
 @asynccontextmanager
 async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
-    """An endpoint, and the swarm's directory."""
+    """An endpoint, and the swarm's directory, for which whoever comes has patience: it may still be started."""
     async with await endpoint_at(place.listen) as endpoint:
-        async with open_directory(place.directory or place.coordinator, endpoint, RealClock()) as directory:
+        async with open_directory(place.url, endpoint, RealClock()) as directory:
             yield endpoint, directory
+
+
+def as_member(place: Place, endpoint: Endpoint, lease_s: float) -> Directory:
+    """The directory as members ask it: who hears nothing as long as its lease lives is cut off, and says so."""
+    return open_directory(place.url, endpoint, RealClock(), max(MOMENT_S, lease_s))
 
 
 async def endpoint_at(url: str) -> Endpoint:

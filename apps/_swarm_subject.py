@@ -3,16 +3,14 @@
 import torch
 
 from apps._model import GPT2
-from apps._presets import layer_costs
 from apps._rotary_model import RotaryLM
-from apps._rotary_presets import RotaryConfig, cut_for
+from apps._rotary_presets import RotaryConfig
 from apps._swarm_config import Told
-from apps._swarm_families import is_cut_loose, sizes_of
+from apps._swarm_families import cut_of, is_cut_loose
 from apps._untied_model import UntiedGPT2
 from pipelined.compression import NONE
 from pipelined.errors import UsageError
 from pipelined.optimizer import Recipe
-from pipelined.partition import partition
 from pipelined.swarm import torch_stage
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.training import Training
@@ -27,13 +25,11 @@ def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:
     Raises:
         UsageError: no such preset, sizes that do not fit, or more stages than layers.
     """
-    subject = told.subject
-    config = sizes_of(subject, told.vocabulary)
+    config, cut = cut_of(told.subject, told.vocabulary)
     if isinstance(config, RotaryConfig):
-        config, cut = cut_for(config, subject.stages, subject.seq)
         return RotaryLM(config), cut
-    kind = UntiedGPT2 if is_cut_loose(subject) else GPT2
-    return kind(config), tuple(partition(layer_costs(config, subject.seq), subject.stages))
+    kind = UntiedGPT2 if is_cut_loose(told.subject) else GPT2
+    return kind(config), cut
 
 
 def training_of(told: Told) -> Training:

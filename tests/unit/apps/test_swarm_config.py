@@ -65,6 +65,12 @@ def test_every_stage_needs_a_peer():
         ("train --coordinator tcp://127.0.0.1:1 --clip -1", "--clip must be at least 0"),
         ("local --trainers 0", "--trainers must be at least 1"),
         ("export --sample 1 --checkpoint saved --context 0", "--context must be at least 1"),
+        ("local --preset nonsense", "no preset is called 'nonsense'"),
+        ("local --layers 2 --stages 5", "(stages: 5, layers that can be parted: 4)"),
+        (
+            "train --coordinator tcp://127.0.0.1:1 --stages 9",
+            "(stages: 9, layers that can be parted: 6)",
+        ),
         ("local --peers 1", "every stage needs a peer"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
         ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
