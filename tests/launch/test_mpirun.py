@@ -18,4 +18,5 @@ def test_the_ranks_tests_pass(wheel, ranks, tmp_path, record_property, request):
     others = "".join(f"\n{log.name}:\n{log.read_text()}" for log in sorted(tmp_path.glob("rank-*.log")))
     if done.returncode:
         pytest.fail(f"{done.stdout}{done.stderr}{others}", pytrace=False)
-    record_property("run", re.findall(r"^\d+ passed.*", done.stdout, re.MULTILINE)[-1])
+    slowest = re.findall(r"^\d[\d.]*s call .*", done.stdout, re.MULTILINE)
+    record_property("run", "\n  ".join([re.findall(r"^\d+ passed.*", done.stdout, re.MULTILINE)[-1], *slowest]))
