@@ -5,8 +5,9 @@ totals of the steps taken since are kept beside it, so that a joiner who took lo
 when nobody joins any more, or joiners took too long; the last total is kept always, for a peer that missed one step.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipelined.swarm.transfer import Manifest, TransferError, cut, describe
 from transports import Block
 from transports.endpoints import Answer, Question, Refusal
 
+Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_COPIES = 4
 """Totals that are kept beside a copy come to so many copies' bytes at the most; then who still fetches it begins anew.
 
@@ -28,13 +30,21 @@ fetched the copy, and what was taken meanwhile, before that; whoever takes longe
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class Copy:
-    """A state as it was at one point."""
+    """A state as it was at one point.
+
+    Attributes:
+        manifest: what it consists of, as soon as somebody has worked that out.
+    """
 
     point: Point
     state: Mapping[str, Block]
-    manifest: Manifest
+    manifest: Manifest | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.state.values())
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,14 @@ class Donor:
 
     Args:
         stage: read on its device, between two pieces of work.
+        beside: works out what a copy consists of, which takes longer than the copy, while training goes on.
     """
 
-    def __init__(self, stage: SwarmStage, device: Device):
-        self._stage, self._device = stage, device
+    def __init__(self, stage: SwarmStage, device: Device, beside: Beside):
+        self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
         self._taken: deque[Taken] = deque()
+        self._describing = asyncio.Lock()
 
     async def manifest(self, point: Callable[[], Point]) -> Answer:
         """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
@@ -66,18 +78,21 @@ class Donor:
             point: of the stage; asked when the device is at the copy, for a step may be taken before that.
         """
 
-        def copied() -> Copy:
+        def copy() -> Copy:
             if self._copy is None:
-                self._copy = _copy(point(), self._stage.state())
+                self._copy = Copy(point(), copied(self._stage.state()))
             return self._copy
 
-        copy = self._copy or (await self._device.run("copy", copied))[0]
-        return Answer((copy.manifest.digests,), {**copy.point._asdict(), "root": copy.manifest.root})
+        async with self._describing:  # once for all who ask
+            kept = self._copy or (await self._device.run("copy", copy))[0]
+            if kept.manifest is None:
+                kept.manifest = await self._beside(lambda: describe(kept.state))
+        return Answer((kept.manifest.digests,), {**kept.point._asdict(), "root": kept.manifest.root})
 
     async def chunk(self, question: Question) -> Answer:
         """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""
         copy = self._copy
-        if copy is None or question.note.get("root") != copy.manifest.root:
+        if copy is None or copy.manifest is None or question.note.get("root") != copy.manifest.root:
             raise Refusal("not kept")
         try:
             return Answer(cut(copy.state, copy.manifest, question.note.get("index")))
@@ -99,7 +114,7 @@ class Donor:
     def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
         self._taken.append(Taken(before, after, total, scale))
-        if self._copy is not None and len(self._taken) * total.nbytes > MOST_COPIES * self._copy.manifest.nbytes:
+        if self._copy is not None and len(self._taken) * total.nbytes > MOST_COPIES * self._copy.nbytes:
             self._copy = None
         while len(self._taken) > 1 and (self._copy is None or self._taken[0].before.step < self._copy.point.step):
             self._taken.popleft()
@@ -113,8 +128,3 @@ def copied(state: Mapping[str, Any]) -> dict[str, Block]:
     """A state of its own, that no step changes."""
     views = {name: Block.of(value) for name, value in state.items()}
     return {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}
-
-
-def _copy(point: Point, state: Mapping[str, Any]) -> Copy:
-    kept = copied(state)
-    return Copy(point, kept, describe(kept))

@@ -52,7 +52,7 @@ class Holding:
         self.passes = Passes(self._held, coding)
         self.load = self.passes.load
         self.rounds = Rounds(self._held, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
-        self.succession, self.donor = Succession(self._held), Donor(stage, device)
+        self.succession, self.donor = Succession(self._held), Donor(stage, device, coding.beside)
 
     @property
     def step(self) -> int:

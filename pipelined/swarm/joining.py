@@ -85,7 +85,7 @@ class Joining:
     async def _found(self) -> bool:
         """Load what was saved of where the swarm stands, if it was."""
         point = self._roster.head.point
-        state = await self._find(point, layout_of(self._stage.state()))
+        state = await self._find(point, await self._layout())
         if state is not None:
             await self._load(state, point)
         return state is not None
@@ -122,7 +122,7 @@ class Joining:
 
     async def _fetch(self, donor: Peer) -> None:
         answer = await self._asking.ask(donor, "manifest")
-        manifest = expect(layout_of(self._stage.state()), _only(answer), field(answer.note, "root"))
+        manifest = expect(await self._layout(), _only(answer), field(answer.note, "root"))
         point = Point(whole(answer.note, "step"), _lineage(answer))
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
@@ -131,6 +131,10 @@ class Joining:
             for index in list(self._download.missing):
                 tasks.create_task(self._fetch_chunk(donor, index, limit))
         await self._load(self._download.finish(), point)
+
+    async def _layout(self) -> Layout:
+        """Of this stage's state, which a GPU copies to the host when it is asked for."""
+        return (await self._device.run("layout", lambda: layout_of(self._stage.state())))[0]
 
     async def _load(self, state: Mapping[str, Block], point: Point) -> None:
         def load() -> None:

@@ -1,5 +1,7 @@
 """What a donor keeps for joiners: a state and the steps behind it, but no more than would be a few states."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,8 @@ class Training:
 
     def __init__(self):
         self.stage, self.point = ExactStage(0, 1), Point(0, "at-0")
-        self.donor = Donor(self.stage, TimedDevice({}, VirtualClock()))
+        self.device, self.beside_s = TimedDevice({"step": 1.0}, VirtualClock()), 0.0
+        self.donor = Donor(self.stage, self.device, self.beside)
         self.most = MOST_COPIES * sum(each.nbytes for each in self.stage.state().values()) // self.stage.sums.nbytes
 
     def take(self, steps):
@@ -30,6 +33,10 @@ class Training:
             self.stage.apply(self.point.step, total, 1.0)
             self.donor.took(self.point, after, total, 1.0)
             self.point = after
+
+    async def beside(self, work):
+        await VirtualClock().sleep(self.beside_s)
+        return work()
 
     async def manifest(self):
         return (await self.donor.manifest(lambda: self.point)).note
@@ -80,5 +87,24 @@ def test_the_last_step_is_kept_for_who_missed_it_though_nobody_joins():
         training.donor.nobody_joins()
         training.take(1)
         assert [step for step in range(4) if await training.keeps(step)] == [3]
+
+    run_virtual(live())
+
+
+def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it():
+    """Whoever asks meanwhile waits for the same."""
+
+    async def live():
+        training = Training()
+        training.take(1)
+        training.beside_s = 5.0
+        asking = [asyncio.ensure_future(training.manifest()) for _ in range(2)]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await training.device.run("step", lambda: training.take(1))
+        assert not any(each.done() for each in asking), "a step waited for what it does not need"
+        first, second = await asyncio.gather(*asking)
+        assert first == second and first["step"] == 1 and VirtualClock().now() == 5.0
+        assert [step for step in range(4) if await training.keeps(step)] == [1, 2, 3]
 
     run_virtual(live())

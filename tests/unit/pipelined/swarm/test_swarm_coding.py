@@ -26,7 +26,7 @@ class SlowCoding(Coding):
         super().__init__(CODEC)
         self._seconds = seconds
 
-    async def _beside(self, work):
+    async def beside(self, work):
         await VirtualClock().sleep(self._seconds)
         return work()
 
