@@ -1,4 +1,6 @@
-"""A trainer whose line to the leader breaks again and again costs time, and nothing is computed twice for it."""
+"""Lines that break again and again cost time, and nothing else."""
+
+import random
 
 import pytest
 
@@ -32,6 +34,31 @@ def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
         swarm.network.overhear(hear)
         await swarm.finish(within=60)
         assert len(told) > 2 * nth and len(backwards) == STEPS * BATCH * STAGES
+        await swarm.close()
+
+    run_virtual(train())
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 20))])
+def test_steps_are_taken_though_three_frames_of_a_hundred_break_their_line(seed):
+    """Whoever they are between; in every second swarm updates are late."""
+
+    async def train():
+        swarm, draw = VirtualSwarm(STAGES, BATCH, seed, delayed=bool(seed % 2)), random.Random(seed)
+        for name in ("p0", "p1", "p2", "p3"):
+            swarm.peer(name)
+        for name in ("t0", "t1"):
+            swarm.trainer(name, STEPS)
+        broken = []
+
+        def hear(passing):
+            if passing.source != passing.destination and draw.random() < 0.03:
+                broken.append(passing)
+                swarm.network.reset(passing.source, passing.destination)
+
+        swarm.network.overhear(hear)
+        await swarm.finish(within=60)
+        assert len(broken) > 20 and [head.step for head in swarm.heads] == list(range(STEPS + 1))
         await swarm.close()
 
     run_virtual(train())
