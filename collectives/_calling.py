@@ -46,7 +46,8 @@ class Call:
 
     async def __aenter__(self) -> "Call":
         group = self.group
-        await group.turn.take()
+        if not group.turn.take_now():
+            await group.turn.take()
         group.calls += 1
         group.call, self.number = self, group.calls
         self.task = asyncio.current_task()

@@ -59,16 +59,16 @@ class Vector:
             return cls._of_tensor(torch, array.detach())
         if not isinstance(array, np.ndarray):
             raise TypeError(f"not an array (type: {type(array).__name__}); pass a numpy array or a CPU torch tensor")
-        flags = array.flags
+        flags, dtype = array.flags, array.dtype
         if not flags.c_contiguous:
             raise ValueError(f"the array is not contiguous (shape: {array.shape}, strides: {array.strides}); copy it")
         if not flags.writeable:
             raise ValueError(f"the array is read-only (shape: {array.shape}); a collective writes in place: copy it")
         flat = array if array.ndim == 1 else array.ravel()  # the same memory, as it is contiguous
-        data, dtype = _bytes(flat), flat.dtype
-        if torch is not None and dtype == np.float16:
+        name, data = _NAMES.get(dtype) or dtype.name, _bytes(flat)
+        if torch is not None and name == "float16":
             flat = torch.from_numpy(flat)
-        return cls(flat, data, _NAMES.get(dtype) or dtype.name, dtype.itemsize)
+        return cls(flat, data, name, dtype.itemsize)
 
     @classmethod
     def _of_tensor(cls, torch: Any, tensor: Any) -> "Vector":
