@@ -74,16 +74,18 @@ class Attempt:
                 for peer in peers:
                     tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
-    async def reduce(self, covers: Sequence[Cover]) -> list[float]:
+    async def reduce(self, covers: Sequence[Cover], within: float) -> list[float]:
         """Sum at every stage at once; the squares of the totals' norms, by stage.
 
+        Args:
+            within: seconds that it may take, as nobody waits for it; 0: somebody does.
         Raises:
             Failed: a member was lost. Diverged: see there.
             UsageError: the totals are not finite.
         """
         async with Nursery() as tasks:
             stages = [
-                [tasks.create_task(self._ask_reduced(told.peer, each, covered)) for told in each.values()]
+                [tasks.create_task(self._ask_reduced(told.peer, each, covered, within)) for told in each.values()]
                 for each, covered in zip(self.told, covers, strict=True)
             ]
         answers = [[task.result() for task in tasks] for tasks in stages]
@@ -103,10 +105,12 @@ class Attempt:
         except (Ended, Refusal):
             return
 
-    async def _ask_reduced(self, peer: Peer, each: Mapping[str, Told], covered: Cover) -> tuple[float, bytes]:
-        members = [each[name].peer for name in sorted(each)]
+    async def _ask_reduced(
+        self, peer: Peer, each: Mapping[str, Told], covered: Cover, within: float
+    ) -> tuple[float, bytes]:
+        members = tell_members([each[name].peer for name in sorted(each)])
         try:
-            answer = await self._ask(peer, "reduce", members=tell_members(members), keep=peer.name in covered.keep)
+            answer = await self._ask(peer, "reduce", members=members, keep=peer.name in covered.keep, within=within)
             return number(answer.note, "square"), field(answer.note, "digest")
         except (Ended, Refusal) as error:
             if isinstance(error, Refusal) and error.reason == "not finite":

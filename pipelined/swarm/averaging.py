@@ -19,6 +19,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.coding import Coded, Coding
 from pipelined.swarm.notes import RoundName
 from pipelined.swarm.records import Peer
+from pipelined.swarm.spread import Spread
 from transports import Block, WireError
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
@@ -71,9 +72,11 @@ class Round:
         self._aborted: Refusal | None = None
         self._scope: asyncio.Timeout | None = None
 
-    async def run(self) -> np.ndarray:
+    async def run(self, spread: Spread) -> np.ndarray:
         """Take part, and return the total.
 
+        Args:
+            spread: says when this member's parts go.
         Raises:
             Refusal: the round was aborted, here or by another, or a member was lost (it is named).
         """
@@ -81,7 +84,7 @@ class Round:
         try:
             async with asyncio.timeout(None) as self._scope, Nursery() as tasks:
                 for owner in range(len(self._members)):
-                    tasks.create_task(self._gather(owner, total))
+                    tasks.create_task(self._gather(owner, total, spread))
         except TimeoutError:
             raise self._aborted from None
         except BaseException as error:
@@ -122,19 +125,27 @@ class Round:
                 piece.total.set_exception(self._aborted)
                 piece.total.exception()  # looked at here: nobody may be waiting
 
-    async def _gather(self, owner: int, total: np.ndarray) -> None:
-        """Bring one owner my part of its slice, piece by piece, and put its totals where they belong."""
-        starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
-        limit = asyncio.Semaphore(UNDER_WAY)
+    async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
+        """Bring one owner my part of its slice, piece by piece, and put its totals where they belong.
 
-        async def one(start: int) -> None:
+        Others' turns are between its own, and each member begins with the one behind it.
+        """
+        starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
+        limit, others = asyncio.Semaphore(UNDER_WAY), len(self._members) - 1
+        turn = (owner - self._me - 1) % len(self._members)
+
+        async def one(number: int, start: int) -> None:
             async with limit:
                 span = self._span(start)
-                total[span] = await (self._own(start, span) if owner == self._me else self._ask(owner, start, span))
+                if owner == self._me:
+                    total[span] = await self._own(start, span)
+                else:
+                    await spread.wait_for((number + turn / others) / len(starts))
+                    total[span] = await self._ask(owner, start, span)
 
         async with Nursery() as tasks:
-            for start in starts:
-                tasks.create_task(one(start))
+            for number, start in enumerate(starts):
+                tasks.create_task(one(number, start))
 
     async def _own(self, start: int, span: slice) -> np.ndarray:
         piece = self._piece(start)

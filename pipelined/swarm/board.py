@@ -33,12 +33,16 @@ class Board:
         pace: by which slots are late; None: none ever is.
         over: no step is to be taken any more.
 
+    Attributes:
+        took: seconds from its opening until every microbatch was counted at every stage; 0 before.
+
     Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way,
         once for all slots that wait until something changes.
     """
 
     def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None, over: bool = False):
         self._pace = pace or Pace(lambda: 0.0, math.inf)
+        self._opened, self.took = self._pace.now(), 0.0
         self._missing = [set(range(0 if over else stages)) for _ in range(batch)]
         self._incomplete = 0 if over else batch
         self._counted = [dict[int, str]() for _ in range(stages)]
@@ -155,6 +159,8 @@ class Board:
         if missing == {stage}:
             self._incomplete -= 1
             self._first_due = None
+            if self.complete:
+                self.took = self._pace.now() - self._opened
         missing.discard(stage)
         if peer:
             self._counted[stage][index] = peer

@@ -67,11 +67,12 @@ class Boards:
         self._changed.ring()
         return self._open[0].board
 
-    def open_next(self, head: Head, revision: int) -> None:
-        """Give out the step after this head's, too, if its parameters are there, and it is not given out yet."""
+    def open_next(self, head: Head, revision: int) -> bool:
+        """Give out the step after this head's, too, if its parameters are there; whether it is given out now."""
         if len(self._open) == 1 and (board := self._evaluating.next_board(head)) is not None:
             self._open.append(Opened(head.step + 1, head.lineage, revision, board))
             self._changed.ring()
+        return len(self._open) > 1
 
     def close(self) -> None:
         """Give out no more."""

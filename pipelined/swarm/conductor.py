@@ -171,9 +171,8 @@ class Leadership:
             known: what peers have counted is on the boards.
         """
 
-        def complete() -> None:
-            if known:
-                self._boards.open_next(head, revision)
+        def complete() -> bool:
+            return known and self._boards.open_next(head, revision)
 
         step = lambda: self._taking.take(head, board, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:

@@ -14,7 +14,8 @@ from pipelined.swarm.averaging import Round
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.held import Held
 from pipelined.swarm.load import Load
-from pipelined.swarm.notes import RoundName, digest_of, read_members, read_round, told, whole
+from pipelined.swarm.notes import RoundName, digest_of, number, read_members, read_round, told, whole
+from pipelined.swarm.spread import Spread
 from transports.endpoints import Answer, Endpoint, Question, Refusal
 
 
@@ -77,7 +78,7 @@ class Rounds:
         self.abort("another round began")
         self._round = Round(self._endpoint, name, members, me[0], sums, self._coding, self.piece_bytes)
         held.changed.ring()
-        total = await self._round.run()
+        total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
         if not math.isfinite(square):
             raise Refusal("not finite", why="all gradients together")

@@ -21,6 +21,7 @@ from pipelined.swarm.moving import Moving
 from pipelined.swarm.notes import RoundName, told
 from pipelined.swarm.records import Head
 from pipelined.swarm.rules import Rules
+from pipelined.swarm.spread import SHARE
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 
@@ -34,10 +35,10 @@ class Taking:
 
     def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock, moving: Moving, changed: Bell):
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
-        self._moving, self._changed = moving, changed
+        self._moving, self._changed, self._took = moving, changed, math.inf
 
     async def take(
-        self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName], complete: Callable[[], None]
+        self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
     ) -> Head:
         """Try until every stage holds the total of exactly one batch; the head that says so.
 
@@ -45,11 +46,13 @@ class Taking:
             head: the step that stands.
             begun: peers may have counted already, and count no more for who led before: ask them first.
             name: gives every try its own, greater than all before.
-            complete: called when every stage is known to hold the batch, before it is summed; maybe again.
+            complete: called when every stage is known to hold the batch, before it is summed; maybe again. Says whether
+                the next step is computed meanwhile, so that nobody waits for the sum.
         """
-        pause = FIRST_PAUSE_S
+        pause, within = FIRST_PAUSE_S, 0.0
         if not begun:
             await self._until(lambda: board.complete)
+            within = self._leeway(board)
         while True:
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
             attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
@@ -57,14 +60,18 @@ class Taking:
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
-                complete()
-                squares = await attempt.reduce(covers)
+                squares = await attempt.reduce(covers, within if complete() else 0.0)
             except Failed:
                 board.settle([covered.missing for covered in covers])
                 await self._resumed(attempt, covers, board, pause)
-                pause = min(2 * pause, MOST_PAUSE_S)
+                pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
             return self._head_after(head, attempt, covers, squares)
+
+    def _leeway(self, board: Board) -> float:
+        """Seconds for a sum beside the next step: as the quicker of the last two was, for one may have been held up."""
+        before, self._took = self._took, board.took
+        return SHARE * min(before, self._took)
 
     async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], board: Board, pause: float) -> None:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""

@@ -5,15 +5,20 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.averaging import TOPIC, Round
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.records import Peer, Phase
-from transports.endpoints import Refusal
+from pipelined.swarm.spread import Spread
+from transports.endpoints import Answer, Refusal
 from transports.endpoints.virtual import VirtualNetwork, address_of
 
 NAME = (1, 1)
 PIECE = 1 << 10
+
+
+def at_once():
+    return Spread(VirtualClock())
 
 
 class Members:
@@ -38,8 +43,9 @@ class Members:
     def _weigh(self, passing):
         self.nbytes += passing.nbytes if passing.kind in ("QUESTION", "ANSWER") else 0
 
-    async def run(self):
-        return await asyncio.gather(*(part.run() for part in self.rounds), return_exceptions=True)
+    async def run(self, seconds=0.0):
+        parts = [part.run(Spread(VirtualClock(), seconds)) for part in self.rounds]
+        return await asyncio.gather(*parts, return_exceptions=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -94,8 +100,8 @@ def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_no
                 stage.rounds[1].abort("enough")
 
         stage.network.overhear(hear)
-        mine = asyncio.ensure_future(stage.rounds[1].run())
-        others = [asyncio.ensure_future(stage.rounds[at].run()) for at in (0, 2)]
+        mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
+        others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
         with pytest.raises(Refusal, match="enough"):
             await mine
         for at in (0, 2):
@@ -111,7 +117,7 @@ def test_a_member_that_is_lost_is_named():
         stage = Members(2, 3000)
         stage.network.kill("p1")
         with pytest.raises(Refusal, match="lost") as refused:
-            await stage.rounds[0].run()
+            await stage.rounds[0].run(at_once())
         assert refused.value.facts == {"member": "p1"}
 
     run_virtual(add())
@@ -122,6 +128,39 @@ def test_a_round_aborted_before_it_began_is_none():
         stage = Members(2, 3000)
         stage.rounds[0].abort("too late")
         with pytest.raises(Refusal, match="too late"):
-            await stage.rounds[0].run()
+            await stage.rounds[0].run(at_once())
 
     run_virtual(add())
+
+
+PIECE_S = 0.01
+"""What a piece takes on a member's line."""
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(count):
+    """At once a line has four pieces for each other member before whoever comes; spread, one for each."""
+    pieces = 20
+
+    async def longest_wait(seconds):
+        """Also the sum's own seconds."""
+        stage = Members(count, count * pieces * PIECE // 4)
+        for at in range(count):
+            stage.network.line(f"p{at}", PIECE / PIECE_S)
+        trainer = stage.network.endpoint("trainer")
+        stage.ends[0].answer("forward", lambda question: asyncio.sleep(0, Answer()))
+        clock, waits = VirtualClock(), []
+        began, summing = clock.now(), asyncio.ensure_future(stage.run(seconds))
+        while not summing.done():
+            asked = clock.now()
+            await trainer.ask(address_of("p0"), "forward")
+            waits.append(clock.now() - asked)
+            await clock.sleep(PIECE_S)
+        assert all(isinstance(total, np.ndarray) for total in summing.result())
+        return max(waits), clock.now() - began
+
+    others = count - 1
+    wait, took = run_virtual(longest_wait(0.0))
+    assert wait > 4 * others * PIECE_S and took < 1.5 * 2 * others * pieces * PIECE_S
+    wait, took = run_virtual(longest_wait(6.0))
+    assert wait < 2 * count * PIECE_S and 5.0 < took < 6.5

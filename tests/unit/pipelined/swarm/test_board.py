@@ -44,6 +44,16 @@ def test_what_was_not_counted_somewhere_is_given_again_for_that_stage():
     assert board.take("slot") == Assignment(0, (0,))
 
 
+def test_it_says_how_long_its_step_was_computed():
+    now = [3.0]
+    board = Board(2, 1, pace=Pace(lambda: now[0], 1.0))
+    for index, moment, took in [(0, 5.0, 0.0), (1, 9.0, 6.0)]:
+        board.take("slot")
+        now[0] = moment
+        board.done("slot", index, {0: "p0"})
+        assert board.took == took
+
+
 def test_who_has_it_no_longer_is_not_believed():
     board = Board(1, 1)
     board.take("slow")

@@ -127,7 +127,9 @@ def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_taken():
         holding, head = held(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
         await holding.passes.backward(microbatch(0))
         await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-        await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, members=[["p0", "virtual://p0", 1]]))
+        await holding.rounds.reduce(
+            asked("reduce", round=[1, 1], keep=True, within=0.0, members=[["p0", "virtual://p0", 1]])
+        )
         once = ExactStage(0, 1)
         once.apply(0, holding.stage.sums.copy(), 1.0)
         assert await asyncio.gather(holding.follow(head), holding.follow(head)) == [True, True]
