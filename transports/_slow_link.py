@@ -35,7 +35,7 @@ class SlowLink:
         self._random = random.Random(f"{shape.seed}: {ends[0]} to {ends[1]}")
         self._left = self._arrived = float("-inf")
 
-    def passage(self, now: float, nbytes: int) -> Passage:
+    def passage(self, now: float, nbytes: float) -> Passage:
         """A message's way through the link, on which it takes its place behind what was sent before."""
         self._left = max(now, self._left) + nbytes / self._shape.rate
         self._arrived = max(self._arrived, self._left + self._under_way())

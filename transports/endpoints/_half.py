@@ -52,9 +52,11 @@ class Map(Protocol):
 
     Attributes:
         listeners: told of every frame before it is heard.
+        scale: how many bytes each byte of an array stands for.
     """
 
     listeners: list[Callable[[Passing], None]]
+    scale: float
 
     def listening(self, address: str) -> "VirtualEndpoint | None": ...
 
@@ -87,13 +89,13 @@ class Half:
         bodies = [bytearray(block.data) for block in blocks]
         nbytes = sum(map(len, bodies))
         self.endpoint.bytes_sent += nbytes
-        self.emit(len(head) + nbytes, partial(self._arrive, head, bodies))
+        self.emit(len(head) / self.endpoint.network.scale + nbytes, partial(self._arrive, head, bodies))
         out()
 
     def withdraw(self, kind: Kind, number: int) -> None:
         """The network has its own copy of everything."""
 
-    def emit(self, nbytes: int, deliver: Callable[[], None]) -> None:
+    def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
         self.endpoint.process.emit(partial(self._way.send, nbytes, deliver))
 
     def knock(self) -> None:

@@ -26,7 +26,7 @@ class Line:
     def __init__(self, rate: float):
         self.rate, self._free = rate, -math.inf
 
-    def carry(self, first: float, last: float, nbytes: int) -> float:
+    def carry(self, first: float, last: float, nbytes: float) -> float:
         """When the last of these bytes is through; the moments are those at which the first and the last come to it."""
         self._free = max(last, max(first, self._free) + nbytes / self.rate)
         return self._free
@@ -53,11 +53,11 @@ class Way:
         self._link, self._passes = link, passes
         self._up, self._down = lines
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[float, Callable[[], None], int | None]] = deque()
+        self._queue: deque[tuple[float, Callable[[], None], float | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._not_before, self._ringing = 0.0, False
 
-    def send(self, nbytes: int, deliver: Callable[[], None]) -> float:
+    def send(self, nbytes: float, deliver: Callable[[], None]) -> float:
         """Have `deliver` called when this many bytes have arrived; returns the moment when the last one has left."""
         now = self._loop.time()
         passage = self._link.passage(self._up.carry(now, now, nbytes) if self._up else now, nbytes)
@@ -81,7 +81,7 @@ class Way:
         if not self._ringing:
             self._arm()
 
-    def _through(self, arrives: float, nbytes: int) -> float:
+    def _through(self, arrives: float, nbytes: float) -> float:
         """When what has come over the link is down the receiver's line."""
         first = arrives - nbytes / self._up.rate if self._up else arrives
         return self._down.carry(first, arrives, nbytes)

@@ -42,6 +42,8 @@ class VirtualNetwork:
         delay, jitter: seconds that every frame takes from one party to another, evenly spread around the delay.
         rate: bytes a second that leave for one other party.
         most_under_way: bytes of arrays that one connection may have in an endpoint's memory.
+        scale: how many bytes of an array each of its bytes stands for; what is said beside arrays is as large as it is.
+            Rates are of bytes as they are sent, so a head takes that much less of a line.
     Raises:
         ValueError: the jitter is beyond the delay.
     """
@@ -53,8 +55,9 @@ class VirtualNetwork:
         jitter: float = 0.0,
         rate: float = math.inf,
         most_under_way: int = MOST_UNDER_WAY,
+        scale: float = 1.0,
     ):
-        self._shape, self.most_under_way = Shape(delay, jitter, rate, seed=seed), most_under_way
+        self._shape, self.most_under_way, self.scale = Shape(delay, jitter, rate, seed=seed), most_under_way, scale
         self.listeners: list[Callable[[Passing], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
