@@ -19,7 +19,7 @@ from apps._swarm_config import ChildFailed, Place
 from apps._swarm_families import cut_of
 from apps._swarm_flags import Local
 from apps._swarm_look import looks
-from apps._swarm_run import entered, until_asked
+from apps._swarm_run import endpoint_at, entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
 from pipelined.nursery import Nursery
@@ -35,10 +35,12 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
     """Train to the last step, or until asked to end.
 
     Raises:
-        UsageError: the model cannot be; nobody was started.
+        UsageError: the model or the links cannot be; nobody was started.
         ChildFailed: a trainer or the coordinator did; what it printed says why. Peers may fail.
     """
     cut_of(flags.subject, ANY_VOCABULARY)
+    async with await endpoint_at(_own_place(flags)):  # whether links can be so
+        pass
     await until_asked(_local(flags, say))
 
 
@@ -51,7 +53,7 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
         if not address:
             raise ChildFailed("the coordinator", await coordinator.wait())
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
-        at = ["--coordinator", address, "--listen", f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")]
+        at = ["--coordinator", address, "--listen", _own_place(flags)]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
@@ -70,6 +72,11 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
         finally:
             for child in everyone:  # all at once; then each is waited for
                 _ask_to_end(child)
+
+
+def _own_place(flags: Local) -> str:
+    """Where each of its processes is asked."""
+    return f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")
 
 
 def _saving(flags: Local) -> list[str]:

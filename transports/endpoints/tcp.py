@@ -17,7 +17,7 @@ from transports._errors import AuthenticationError, RendezvousError
 from transports._handshake import Hello, Verdict
 from transports._meeting_point import reachable
 from transports._place import parse_port, read_key
-from transports._shape import Shape
+from transports._shape import OPTIONS, Shape
 from transports._sockets import Address, is_loopback, listen, resolve, told
 from transports.endpoints._common import CommonEndpoint
 from transports.endpoints._connection import Connection
@@ -36,7 +36,10 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
     """
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     listening = options.pop("listen", None)
-    if not parts.hostname or parts.path or options:
+    if options:
+        known = ", ".join(("listen", *OPTIONS))
+        raise ValueError(f"no option of an address is called {min(options)!r}; known: {known}")
+    if not parts.hostname or parts.path:
         raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
     place = parts.hostname, parse_port(parts) or 0
     try:

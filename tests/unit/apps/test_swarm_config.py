@@ -71,6 +71,8 @@ def test_every_stage_needs_a_peer():
             "train --coordinator tcp://127.0.0.1:1 --stages 9",
             "(stages: 9, layers that can be parted: 6)",
         ),
+        ("local --links nonsense", "no option of an address is called 'nonsense'; known: listen, delay, jitter, rate"),
+        ("local --links delay=50", "?delay= takes a number and one of the units"),
         ("local --peers 1", "every stage needs a peer"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
         ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
