@@ -88,6 +88,17 @@ def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
     run(lined)
 
 
+@pytest.mark.parametrize("scale, at_least", [(1.0, 2 * 1000.0), (1e6, 0.0)])
+def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_stand_for(scale, at_least):
+    async def scenario(world):
+        world.network.line("b", 1.0)
+        await world.asking(note="x" * 1000)
+        took = world.clock.now() - ROUND_TRIP
+        assert at_least < took < at_least + 200
+
+    run(scenario, scale=scale)
+
+
 def test_a_party_hears_itself_at_once():
     async def scenario(world):
         assert (await world.b.ask(world.b.address, "echo", note=1)).note == 1
