@@ -91,7 +91,7 @@ def test_the_key_comes_from_the_environment(monkeypatch):
         ("udp://127.0.0.1:0", "unknown endpoint.*known: tcp://, virtual://"),
         ("tcp://", "write tcp://HOST:PORT"),
         ("tcp://127.0.0.1:0/path", "write tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:0?speed=1", "write tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:0?speed=1", "no option of an address is called 'speed'; known: listen, delay"),
         ("tcp://127.0.0.1:0?delay=fast", "takes a number"),
         ("tcp://127.0.0.1:0?listen=nowhere", r"\?listen= takes HOST:PORT \(got: 'nowhere'\)"),
         ("virtual://name", "VirtualNetwork"),
