@@ -4,6 +4,7 @@ Under mpirun every rank runs the same tests; one that fails on any rank fails on
 that has gone on.
 """
 
+import gc
 import os
 import signal
 
@@ -32,6 +33,11 @@ def pytest_collection_modifyitems(config, items):
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
+
+
+def pytest_collection_finish():
+    """Spare the collector of garbage what was imported: it would look through all of it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
