@@ -1,0 +1,85 @@
+"""What a swarm looks like from outside: what is left to do, how fast it goes, and how old the look is."""
+
+import asyncio
+
+import pytest
+
+from apps._swarm_config import SUBJECT, Subject, Told
+from apps._swarm_look import MOMENT_S, look, looks
+from pipelined.clock import run_virtual
+from pipelined.swarm.directory import CutOff, Entry, View
+from pipelined.swarm.records import CONDUCTOR, EVALUATED, HEAD, TRAINERS, Conductor, Evaluated, Head, Trainer
+from transports.endpoints import Answer, Unreachable
+
+TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
+
+
+class Keys:
+    """A directory with these keys; what is None is never answered, an error is raised."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def read(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        return View(1, {key: Entry(record.pack(), 1) for key, record in answer.items()})
+
+
+class Members:
+    """Everybody in a swarm, by address."""
+
+    def __init__(self, **said):
+        self.said = said
+
+    async def ask(self, address, topic):
+        if address not in self.said:
+            raise Unreachable(address, "nobody is there")
+        return Answer(note=self.said[address])
+
+
+def at(step, evaluated=None):
+    records = {SUBJECT: TOLD, HEAD: Head(2, "m", step, lineage="r"), CONDUCTOR: Conductor("t", "there")}
+    records[TRAINERS + "t"] = Trainer("t", "there", 1, "m")
+    records[TRAINERS + "u"] = Trainer("u", "nowhere", 2, "m")
+    return records if evaluated is None else records | {EVALUATED: Evaluated(evaluated, "r", 1.5)}
+
+
+def seen(keys):
+    return asyncio.run(look(Members(there={"rate": 2.5, "done": 9}), Keys(keys)))
+
+
+def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
+    told = seen(at(3))
+    assert (told["tokens_per_s"], told["step"], told["steps"]) == (2.5 * 4 * 16, 3, 5)
+    assert [trainer["silent"] for trainer in told["trainers"]] == [False, True]
+    assert seen({})["tokens_per_s"] is None
+
+
+def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
+    assert seen(at(3))["waits_for"] == "a peer of stage 0, 1"
+    assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "nobody is there to evaluate it"
+    assert seen(at(5, evaluated=5))["waits_for"] == ""
+
+
+def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
+    async def ages():
+        keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
+        found = looks(Members(), keys, 1.0)
+        return [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]]
+
+    assert run_virtual(ages()) == [
+        (3, 0.0),
+        (4, 0.0),
+        (4, 1.0 + MOMENT_S),
+        (4, 2.0 + MOMENT_S),
+        (5, 0.0),
+    ]
+
+
+def test_a_directory_that_never_answered_is_no_look():
+    with pytest.raises(CutOff):
+        asyncio.run(anext(looks(Members(), Keys(CutOff("away")), 1.0)))
