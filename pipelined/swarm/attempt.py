@@ -111,7 +111,7 @@ class Attempt:
         members = tell_members([each[name].peer for name in sorted(each)])
         try:
             answer = await self._ask(peer, "reduce", members=members, keep=peer.name in covered.keep, within=within)
-            return number(answer.note, "square"), field(answer.note, "digest")
+            return number(answer.note, "square"), _read_digest(answer)
         except (Ended, Refusal) as error:
             if isinstance(error, Refusal) and error.reason == "not finite":
                 fact = f"the gradients of step {self._step} add up to no finite number ({peer.name}: {error})"
@@ -124,6 +124,14 @@ class Attempt:
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
         return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+
+
+def _read_digest(answer: Answer) -> bytes:
+    """Of a total. Raises Refusal: it is none."""
+    digest = field(answer.note, "digest")
+    if type(digest) is not bytes:
+        raise Refusal("malformed", why=f"no digest of a total (got: {digest!r:.40})")
+    return digest
 
 
 def _read_told(peer: Peer, answer: Answer) -> Told:

@@ -18,6 +18,7 @@ import numpy as np
 from pipelined.nursery import Nursery
 from pipelined.swarm.coding import Coded, Coding
 from pipelined.swarm.notes import RoundName
+from pipelined.swarm.notes import field as field_of
 from pipelined.swarm.records import Peer
 from pipelined.swarm.spread import Spread
 from transports import Block, WireError
@@ -164,7 +165,7 @@ class Round:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
         except Unreachable as error:
             raise Refusal("lost", member=member.name) from error
-        return await self._decoded(answer.blocks, answer.note["codec"], span)
+        return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
 
     def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
         piece.brought[position] = part

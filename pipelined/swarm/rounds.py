@@ -46,6 +46,7 @@ class Rounds:
         name, held = self._led(question), self._held
         await held.reached(whole(question.note, "step"))
         await held.until(lambda: not held.handing_over)
+        self._led(question)  # a later one may have begun meanwhile
         self.abort("another round began")
         held.ledger.frozen = name
         await held.device.run("prepare", lambda: None)  # what is being counted now is in

@@ -112,6 +112,20 @@ def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_no
     run_virtual(add())
 
 
+@pytest.mark.parametrize("note", [None, {}, {"codec": 7}, ["codec"], {"codec": None}])
+def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
+    async def answer(question):
+        return Answer((np.zeros(1),), note)
+
+    async def add():
+        stage = Members(2, 3000)
+        stage.ends[1].answer(TOPIC, answer, PIECE)
+        with pytest.raises(Refusal):
+            await stage.rounds[0].run(at_once())
+
+    run_virtual(add())
+
+
 def test_a_member_that_is_lost_is_named():
     async def add():
         stage = Members(2, 3000)

@@ -21,6 +21,13 @@ SECONDS = {"forward": 1.0, "backward": 1.0, "step": 1.0}
 ASKER = Party("virtual://somebody", 1)
 
 
+class Slow:
+    """Has an answer after a second."""
+
+    async def ask(self, *question, **note):
+        await VirtualClock().sleep(1.0)
+
+
 def held():
     endpoint = VirtualNetwork().endpoint("p0")
     device = TimedDevice(SECONDS, VirtualClock())
@@ -109,6 +116,23 @@ def test_a_peer_counts_again_after_any_round_that_came_before():
         with pytest.raises(Refusal, match="stale"):
             await holding.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
         assert holding.counted == {0} and is_what_it_says(holding)
+
+    run_virtual(live())
+
+
+def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
+    async def live():
+        holding = held()
+        handing = asyncio.ensure_future(holding.succession.hand_over(None, Slow()))
+        await asyncio.sleep(0)
+        rounds = [
+            asyncio.ensure_future(holding.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)
+        ]
+        await handing
+        with pytest.raises(Refusal, match="stale"):
+            await rounds[0]
+        await rounds[1]
+        await holding.rounds.reduce(asked("reduce", round=[2, 1], keep=True, within=0.0, members=[["p0", "", 1]]))
 
     run_virtual(live())
 
