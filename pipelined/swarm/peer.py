@@ -94,7 +94,7 @@ class StagePeer:
         """
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
-            while not self._leaving.asked:
+            while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
                 try:
                     key, seconds = PEERS + self.name, self._rules.lease_s
                     async with standing(self._roster.directory, key, seconds, self._clock) as place:
@@ -141,7 +141,7 @@ class StagePeer:
         """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
         roster = self._roster
         try:
-            async with roster.as_long_as(lambda: not self._leaving.asked):
+            async with roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
                 await roster.wait_for(lambda: roster.head is not None)
                 if roster.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, roster.head.model)
@@ -181,6 +181,7 @@ class StagePeer:
             index = await self._choosing.choose(self._stage_to_hold, claim)
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
+        self._roster.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
         self._joining = Joining(stage, index, point, self._roster, self._asking, self._device, find)
         point = await self._joining.arrive()

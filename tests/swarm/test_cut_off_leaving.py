@@ -1,0 +1,48 @@
+"""Who is the last of its stage, is asked to leave, and is cut off from everybody meanwhile, still has the state."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.leaving import GRACE_S
+from tests.swarm.virtual_swarm import VirtualSwarm
+
+
+async def cut_off(seconds):
+    """A swarm whose only peer parts, and was cut off for so long; the moment at which it was asked to leave."""
+    swarm = VirtualSwarm(stages=1, batch=4)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=1000)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
+    asked = asyncio.get_running_loop().time()
+    swarm.peers["p0"].peer.leave()
+    swarm.network.cut_off("p0")
+    await asyncio.sleep(seconds)
+    swarm.network.heal("p0")
+    return swarm, asked
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_it_serves_on_when_it_is_back_until_another_has_its_state(seconds):
+    async def train():
+        swarm, _ = await cut_off(seconds)
+        swarm.peer("late")
+        await swarm.until(lambda: swarm.tasks["p0"].done(), within=GRACE_S / 2)
+        del swarm.peers["p0"], swarm.tasks["p0"]
+        step = swarm.heads[-1].step
+        await swarm.until(lambda: swarm.heads[-1].step > step + 2)
+        assert [head.step for head in swarm.heads] == list(range(len(swarm.heads))), "a step was lost"
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_it_goes_when_its_time_is_up_though_nobody_came():
+    async def train():
+        swarm, asked = await cut_off(3.0)
+        await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
+        assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
+        await swarm.close()
+
+    run_virtual(train())
