@@ -4,14 +4,15 @@ A life under one lease is a *standing*; when that is lost the peer begins anothe
 one rule: what it does to its parameters follows from the directory's head alone.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.nursery import Nursery
+from pipelined.swarm.announcing import Announcing
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.choosing import Choosing, stage_for
 from pipelined.swarm.coding import Coding
@@ -22,7 +23,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.records import PEERS, PLACING, Head, Peer, Phase, Point
+from pipelined.swarm.records import PEERS, PLACING, Head, Phase, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
 from pipelined.swarm.shelf import Shelf
@@ -33,8 +34,6 @@ from pipelined.swarm.transfer import Layout
 from transports import Block
 from transports.endpoints import Endpoint, Refusal
 
-NEWS_S = 1.0
-"""A peer announces itself again at most this often, however many ask for it."""
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
 
@@ -70,10 +69,10 @@ class StagePeer:
         self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
         self._clock, self._device, self._coding, self._wanted = clock, device, coding, stage
         self._asking = Asking(endpoint, roster)
-        self._topics = Topics(endpoint, roster, self._announce_again, self._told)
+        self._announcing = Announcing(name, endpoint.address, rules.digest, clock, roster.look_again)
+        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
         self._choosing, self._leaving = Choosing(name, roster, clock), Leaving(name, roster, clock, grace_s)
-        self._asked_to_announce, self._announced, self._said = False, clock.now(), Phase.JOINING
         self._joining: Joining | None = None
 
     @property
@@ -130,8 +129,8 @@ class StagePeer:
                 return
             if not any(peer.phase == Phase.JOINING for peer in self._roster.peers.values()):
                 self.holding.donor.nobody_joins()
-            due = self._announced + NEWS_S - self._clock.now() if self._asked_to_announce else math.inf
-            if due <= 0 or self._said != self._leaving.phase:
+            due = self._announcing.due_s
+            if due <= 0 or self._announcing.said != self._leaving.phase:
                 await self._say(place, self._leaving.phase)
             else:
                 await self._roster.next_change(min(due, self._leaving.left_s))
@@ -177,8 +176,7 @@ class StagePeer:
             await holding.follow(self._roster.head)  # it may have been decided while this peer was none
             await holding.start_afresh()
         else:
-            claim = lambda index, seen: place.put(self._record(place, Phase.JOINING, index), PLACING, seen)  # noqa: E731
-            index = await self._choosing.choose(self._stage_to_hold, claim)
+            index = await self._choosing.choose(self._stage_to_hold, partial(self._claim, place))
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         self._roster.look_again()  # what is missing now, who is to leave does not wait for
@@ -212,13 +210,12 @@ class StagePeer:
         saved = self._saving.own(self._roster.head.point, self._rules.stages)
         return stage_for(self.name, self._roster, self._rules.stages, saved)
 
-    async def _say(self, place: Standing, phase: Phase, index: int | None = None, heir: str = "") -> None:
-        index = self.holding.index if index is None else index
-        self._asked_to_announce, self._announced, self._said = False, self._clock.now(), phase
-        await place.put(self._record(place, phase, index, heir))
+    async def _claim(self, place: Standing, index: int, seen: int) -> bool:
+        """See `Claim`."""
+        return await place.put(self._announcing.record(place, Phase.JOINING, index), PLACING, seen)
 
-    def _record(self, place: Standing, phase: Phase, index: int, heir: str = "") -> Peer:
-        return Peer(self.name, self._endpoint.address, place.incarnation, index, phase, self._rules.digest, heir)
+    async def _say(self, place: Standing, phase: Phase, heir: str = "") -> None:
+        await self._announcing.say(place, phase, self.holding.index, heir)
 
     async def _hand_over(self, place: Standing) -> None:
         """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
@@ -250,8 +247,3 @@ class StagePeer:
 
     def _told(self) -> Mapping[str, Any]:
         return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed}
-
-    def _announce_again(self) -> None:
-        """A trainer banned us and would have us back: say again what we are, but not at everybody's whim."""
-        self._asked_to_announce = True
-        self._roster.look_again()
