@@ -24,6 +24,7 @@ class Row:
 
     Args:
         late_s: how late the other task was at the worst, in all rounds, on any rank.
+        held_s: how much of it was the rank's own work at the worst.
         floor_s: how late it was while no rank summed, but each moved memory for as long by itself.
         extra: bytes by which a first sum made the process larger, with every window that it maps.
         per_byte: our seconds over those of as many bytes of float32; 1 for float32.
@@ -34,6 +35,7 @@ class Row:
     ranks: int
     pairs: Pairs
     late_s: float
+    held_s: float = 0.0
     floor_s: float = 0.0
     extra: int = 0
     per_byte: float = 1.0
@@ -91,15 +93,14 @@ class Row:
 
     def line(self) -> str:
         """As a row of the table."""
-        mpi, limit, floor = f"{'':28}", f"{'':5}", f"{'':5}"
+        mpi, limit = f"{'':28}", f"{'':5}"
         if "mpi" in self.pairs:
             mpi, limit = f"{self._spread('mpi')} {self.more_s * 1e6:+9.1f}", f"{self.ratio('pass'):5.2f}"
-            floor = f"{self.floor_s * 1e3:5.1f}"
         verdict = f"  short: {', '.join(self.short_of)}" if self.short_of else ""
         return (
             f"{self.dtype:8} {self.nbytes:9} {self.seconds * 1e6:9.1f} {self.algbw / 1e9:6.2f} {self.busbw / 1e9:6.2f} "
             f"{mpi} {self._spread('gloo')} {limit} {self.late_s * 1e3:4.1f} "
-            f"{floor} {self.extra / MIB:5.1f} {self.per_byte:4.2f}{verdict}"
+            f"{self.held_s * 1e3:4.1f} {self.floor_s * 1e3:5.1f} {self.extra / MIB:5.1f} {self.per_byte:4.2f}{verdict}"
         )
 
     def _spread(self, peer: str) -> str:
@@ -109,7 +110,7 @@ class Row:
 
 HEAD = (
     f"{'dtype':8} {'bytes':>9} {'us':>9} {'algbw':>6} {'busbw':>6} {'x MPI':18} {'more us':>9} {'x gloo':18} "
-    f"{'limit':>5} {'late':>4} {'alone':>5} {'extra':>5} {'byte':>4}"
+    f"{'limit':>5} {'late':>4} {'held':>4} {'alone':>5} {'extra':>5} {'byte':>4}"
 )
 
 

@@ -6,7 +6,7 @@ The one rule: each starts from the same contents and sums in place, so often at 
 import asyncio
 import zlib
 from itertools import count, cycle
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,8 +170,9 @@ class Alone:
         self.seconds = 0.0
 
     async def __call__(self, array: Any) -> None:
-        pieces = cycle([array[low:high] for low, high in cut(0, len(array), PIECE_BYTES // array.itemsize)])
-        into, end = np.empty(PIECE_BYTES // array.itemsize, array.dtype), perf_counter() + self.seconds
+        memory = np.frombuffer(Vector.of(array).data, np.uint8)
+        pieces = cycle([memory[low:high] for low, high in cut(0, len(memory), PIECE_BYTES)])
+        into, end = np.empty(PIECE_BYTES, np.uint8), perf_counter() + self.seconds
         while (now := perf_counter()) < end:
             while perf_counter() - now < TICK_S:
                 piece = next(pieces)
@@ -184,13 +185,14 @@ class Ticker:
 
     Attributes:
         late_s: how late it ran at the worst.
+        held_s: how much of it was this thread's own work: processor time beyond a millisecond between two runs.
     """
 
     def __init__(self) -> None:
-        self.late_s = 0.0
+        self.late_s = self.held_s = 0.0
 
     async def __aenter__(self) -> "Ticker":
-        self._due = perf_counter() + TICK_S
+        self._begin()
         self._task = asyncio.create_task(self._tick())
         return self
 
@@ -199,11 +201,15 @@ class Ticker:
         self._task.cancel()
         await asyncio.wait([self._task])
 
+    def _begin(self) -> None:
+        self._due, self._worked_s = perf_counter() + TICK_S, thread_time()
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(max(0.0, self._due - perf_counter()))
             self._note()
-            self._due = perf_counter() + TICK_S
+            self._begin()
 
     def _note(self) -> None:
         self.late_s = max(self.late_s, perf_counter() - self._due)
+        self.held_s = max(self.held_s, thread_time() - self._worked_s - TICK_S)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import log
+from random import Random
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Literal
 
@@ -33,8 +34,8 @@ HALVES = (MIB, 16 * MIB, 64 * MIB)
 NAP_S = 50e-6
 """Who has to wait for the others between two rounds leaves the core to them for so long at a time."""
 
-FIRST, SECOND = ("ours", "mpi", "pass", "alone"), ("ours", "gloo")
-"""Who takes part before and after torch.distributed is loaded."""
+FIRST, SECOND, ALONE = ("ours", "mpi", "pass", "alone"), ("ours", "gloo"), ("alone",)
+"""Who takes part before and after torch.distributed is loaded, and after it with the halves besides."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,13 @@ class Bench:
 
     def __init__(self, comm: "MPI.Comm", options: Options, sums: "dict[str, Sum]"):
         self._comm, self._options, self.sums = comm, options, sums
-        self.late_s, self.extra = defaultdict[tuple, float](float), dict[tuple, int]()
+        self.late_s, self.held_s = defaultdict[tuple, float](float), defaultdict[tuple, float](float)
+        self.extra = dict[tuple, int]()
 
     async def rounds(self, dtype: str, nbytes: int, names: Sequence[str]) -> Taken:
-        """Rounds of some contenders at one size, the first forgotten."""
+        """Rounds of some contenders at one size, the first forgotten; each in an order of its own, as who computes for
+        long leaves ranks that share cores unevenly spread over them.
+        """
         from benchmarks._sums import Contents
 
         contents = Contents(dtype, nbytes, self._comm.rank)
@@ -91,20 +95,20 @@ class Bench:
         ours = contents if memory is None else Contents(dtype, nbytes, self._comm.rank, memory)
         calls = self._options.calls(dtype, nbytes, self._comm.size)
         self.extra[dtype, nbytes] = max(self._comm.allgather(await self.sums["ours"].extra(contents.array)))
-        taken = defaultdict[str, list[float]](list)
+        taken, which, order = defaultdict[str, list[float]](list), (dtype, nbytes), Random(nbytes)
         for round_ in range(self._options.rounds + 1):
-            turn = round_ % len(names)
-            for name in (*names[turn:], *names[:turn]):
-                seconds, late = await self._timed(name, ours if name == "ours" else contents, calls)
+            for name in order.sample(names, len(names)):
+                seconds, late, held = await self._timed(name, ours if name == "ours" else contents, calls)
                 taken[name].append(seconds)
                 if name == "ours" and "alone" in names:
                     self.sums["alone"].seconds = seconds
                 if round_:
-                    self.late_s[name, dtype, nbytes] = max(self.late_s[name, dtype, nbytes], late)
+                    self.late_s[name, *which] = max(self.late_s[name, *which], late)
+                    self.held_s[name, *which] = max(self.held_s[name, *which], held)
         return {name: several[1:] for name, several in taken.items()}
 
-    async def _timed(self, name: str, contents: "Contents", calls: int) -> tuple[float, float]:
-        """Seconds of one sum and the other task's lateness, of the worst rank.
+    async def _timed(self, name: str, contents: "Contents", calls: int) -> tuple[float, float, float]:
+        """Seconds of one sum and the other task's lateness, in all and by the rank's own work, of the worst rank.
 
         Raises:
             RuntimeError: ranks ended with different bits, or with another sum.
@@ -121,7 +125,7 @@ class Bench:
             seconds = (perf_counter() - start) / calls
         self._meet()
         self._check(name, contents, calls)
-        return tuple(map(max, zip(*self._comm.allgather((seconds, ticker.late_s)), strict=True)))
+        return tuple(map(max, zip(*self._comm.allgather((seconds, ticker.late_s, ticker.held_s)), strict=True)))
 
     def _meet(self) -> None:
         """Wait for all ranks, and leave the core to those who need it; MPI's own barrier would keep it."""
@@ -149,14 +153,17 @@ async def table(bench: Bench, options: Options, ranks: int, gloo: "Callable[[], 
     bench.sums["gloo"] = gloo()
     wanted = [("float32", nbytes) for nbytes in options.sizes]
     wanted += [(dtype, nbytes) for dtype in ("bfloat16", "float16") for nbytes in options.halves]
-    second = {which: await bench.rounds(*which, SECOND) for which in wanted}
+    second = {
+        (dtype, nbytes): await bench.rounds(dtype, nbytes, SECOND if dtype == "float32" else SECOND + ALONE)
+        for dtype, nbytes in wanted
+    }
     rows = []
     for (dtype, nbytes), taken in second.items():
         beside_mpi = pairs(first[nbytes]) if dtype == "float32" else {}
         per_byte = statistics.median(taken["ours"]) / statistics.median(second["float32", nbytes]["ours"])
         late, floor = (bench.late_s[name, dtype, nbytes] for name in ("ours", "alone"))
-        extra = bench.extra[dtype, nbytes]
-        rows.append(Row(dtype, nbytes, ranks, {**beside_mpi, **pairs(taken)}, late, floor, extra, per_byte))
+        held, extra = bench.held_s["ours", dtype, nbytes], bench.extra[dtype, nbytes]
+        rows.append(Row(dtype, nbytes, ranks, {**beside_mpi, **pairs(taken)}, late, held, floor, extra, per_byte))
     return rows
 
 

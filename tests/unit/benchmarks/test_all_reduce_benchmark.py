@@ -50,6 +50,11 @@ def test_what_falls_short_is_named(done, short):
     assert ("short" in done.line()) == bool(short)
 
 
+def test_beside_how_late_the_loop_was_stand_its_own_work_and_what_the_system_imposes():
+    done = row(MIB, 1e-3, 2e-3, 5e-3, late=4e-3, held_s=0.5e-3, floor_s=7e-3)
+    assert " 4.0  0.5   7.0 " in done.line() and done.plain()["held_s"] == 0.5e-3
+
+
 def test_sums_never_overflow():
     for ranks in (2, 4, 8, 64, 1024):
         assert 1e-20 * 10 * ranks ** Options().calls("float32", 1024, ranks) < 1e38
