@@ -26,7 +26,7 @@ class PeerLog:
 
     async def follow(self) -> None:
         """Tell of every change, until cancelled."""
-        await self.roster.wait_for(lambda: self.roster.revision > 0)
+        await self.roster.wait_for(lambda: self.roster.revision > 0 or self.roster.cut_off)
         said, leaves = "", False
         while True:
             mine = self.roster.peers.get(self.name)

@@ -14,10 +14,10 @@ def peer(phase, name="p", stage=1):
     return Peer(name, f"at {name}", 7, stage, phase, "m")
 
 
-async def told(*news):
+async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
     roster, said, trouble = Roster(None, None), [], [""]
-    roster.revision = 1
+    roster.revision = revision
     following = asyncio.ensure_future(PeerLog("p", roster, lambda: trouble[-1], said.append).follow())
     await asyncio.sleep(0)
     for each in news:
@@ -40,8 +40,8 @@ async def told(*news):
     return said
 
 
-def run(*news):
-    return asyncio.run(told(*news))
+def run(*news, revision=1):
+    return asyncio.run(told(*news, revision=revision))
 
 
 def test_a_life_from_coming_to_leaving():
@@ -67,6 +67,11 @@ def test_a_stage_that_is_lost_and_a_state_that_does_not_come():
         "p: stage 1: fetches its state",
         "p: stage 1: fetches its state (the last try failed: q: gone)",
     )
+
+
+def test_a_directory_that_was_gone_before_it_was_read():
+    (said,) = run(True, revision=0)
+    assert "the directory does not answer" in said
 
 
 def test_a_directory_that_does_not_answer():
