@@ -229,7 +229,8 @@ class StagePeer:
             and not roster.cut_off
             and await holding.follow(self._roster.head)
         ):
-            heir = await holding.succession.find_heir(roster.serving(holding.index), self._asking)
+            limit = max(RETRY_S, self._leaving.left_s)
+            heir = await holding.succession.find_heir(roster.serving(holding.index), self._asking, limit)
             if heir is not None:
                 await self._say(place, Phase.LEAVING, heir=heir)
                 break

@@ -23,19 +23,23 @@ class Succession:
     def __init__(self, held: Held):
         self._held = held
 
-    async def find_heir(self, others: Iterable[Peer], asking: Asking) -> str | None:
-        """Let one of these have what was counted here; who has it now, None where nobody would."""
+    async def find_heir(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
+        """Let one of these have what was counted here; who has it now, None where nobody would.
+
+        Args:
+            limit: seconds after which any of them is late.
+        """
         for other in others:
             with suppress(Ended, Refusal):
-                await self.hand_over(other, asking)
+                await self.hand_over(other, asking, limit)
                 return other.name
         return None
 
-    async def hand_over(self, heir: Peer, asking: Asking) -> None:
+    async def hand_over(self, heir: Peer, asking: Asking, limit: float) -> None:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
 
         Raises:
-            Ended: it is gone. Refusal: "busy", a round is under way here, or as it says. All stays here then.
+            Ended: it is gone, or late. Refusal: "busy", a round is under way here, or as it says. All stays here then.
         """
         held = self._held
         if held.ledger.frozen is not None:
@@ -44,7 +48,7 @@ class Succession:
         try:
             sums, losses = await held.counted()
             arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.ask(heir, "inherit", *arrays, **held.point._asdict())
+            await asking.ask(heir, "inherit", *arrays, limit=limit, **held.point._asdict())
             await held.drop()
         finally:
             held.handing_over, held.ledger.frozen = False, None

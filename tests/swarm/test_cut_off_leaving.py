@@ -1,4 +1,4 @@
-"""Who is the last of its stage, is asked to leave, and is cut off from everybody meanwhile, still has the state."""
+"""Who is asked to leave and is cut off meanwhile takes nothing along that nobody else has, and is gone in its time."""
 
 import asyncio
 
@@ -42,6 +42,26 @@ def test_it_goes_when_its_time_is_up_though_nobody_came():
     async def train():
         swarm, asked = await cut_off(3.0)
         await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
+        assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_who_cannot_reach_its_only_heir_goes_when_its_time_is_up():
+    """Both reach everybody else, so nothing tells either that the other hears nothing."""
+
+    async def train():
+        swarm = VirtualSwarm(stages=2, batch=4)
+        for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
+            swarm.peer(name, stage)
+        swarm.trainer("t0", steps=1000)
+        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+        swarm.kill("last")
+        swarm.network.cut("p0", "p1")
+        asked = asyncio.get_running_loop().time()
+        swarm.peers["p1"].peer.leave()
+        await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
         assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
         await swarm.close()
 

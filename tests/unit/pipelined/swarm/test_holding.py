@@ -123,7 +123,7 @@ def test_a_peer_counts_again_after_any_round_that_came_before():
 def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
     async def live():
         holding = held()
-        handing = asyncio.ensure_future(holding.succession.hand_over(None, Slow()))
+        handing = asyncio.ensure_future(holding.succession.hand_over(None, Slow(), 60.0))
         await asyncio.sleep(0)
         rounds = [
             asyncio.ensure_future(holding.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)

@@ -64,7 +64,7 @@ def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
         holding = held()
         await holding.passes.backward(microbatch(0, 0))
         await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-        await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, members=[ME]))
+        await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
         following = await soon(holding.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
         legacy = X, np.array([5]), np.array([1.0])
         inheriting = await soon(holding.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
@@ -81,7 +81,7 @@ def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_computed_me
         holding, heir = held(delayed=True), Heir(seconds=5.0)
         await holding.passes.backward(microbatch(0, 0))
         counted = holding.stage.sums.copy()
-        handing = await soon(holding.succession.hand_over(HEIR, heir))
+        handing = await soon(holding.succession.hand_over(HEIR, heir, 60.0))
         await holding.passes.backward(microbatch(1, 3))
         await handing
         assert counted.any() and np.array_equal(heir.sums, counted)
