@@ -11,19 +11,23 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
+from rich.console import Console
 from rich.live import Live
 
 from apps._swarm_config import ChildFailed, Place
 from apps._swarm_families import cut_of
 from apps._swarm_flags import Local
 from apps._swarm_look import looks
+from apps._swarm_metrics import STEP
 from apps._swarm_run import endpoint_at, entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
 from pipelined.nursery import Nursery
 
+Child = asyncio.subprocess.Process
 PR_SET_PDEATHSIG = 1
 ANY_VOCABULARY = 256
 """Whether a model can be cut so does not depend on its vocabulary, which the trainers find out."""
@@ -61,7 +65,10 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
         everyone = [await stack.enter_async_context(_child(words)) for words in [*peers, *trainers]]
         try:
             async with Nursery() as tasks:
-                beside = [tasks.create_task(_watch(address, everyone, say)), tasks.create_task(_needed(coordinator))]
+                beside = [
+                    tasks.create_task(_watch(address, everyone, everyone[len(peers) + 1 :], say)),
+                    tasks.create_task(_needed(coordinator)),
+                ]
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
                     task.cancel()
@@ -107,7 +114,7 @@ def _of_the_first(flags: Local) -> list[str]:
 
 
 @asynccontextmanager
-async def _child(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
     """A process of the swarm, which is over when the block is."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
@@ -118,7 +125,7 @@ async def _child(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Proce
         await _end(child)
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
+async def _end(child: Child) -> None:
     """Wait until it has ended; one that takes too long, or that somebody has no patience with, is made to."""
     _ask_to_end(child)
     try:
@@ -130,13 +137,13 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-def _ask_to_end(child: asyncio.subprocess.Process) -> None:
+def _ask_to_end(child: Child) -> None:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.terminate()
 
 
-def _make_end(child: asyncio.subprocess.Process) -> None:
+def _make_end(child: Child) -> None:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.kill()
@@ -149,23 +156,28 @@ def _belong_to_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-async def _needed(coordinator: asyncio.subprocess.Process) -> None:
+async def _needed(coordinator: Child) -> None:
     raise ChildFailed("the coordinator", await coordinator.wait())
 
 
-async def _all_done(trainers: Sequence[asyncio.subprocess.Process]) -> None:
+async def _all_done(trainers: Sequence[Child]) -> None:
     for trainer in trainers:
         code = await trainer.wait()
         if code:
             raise ChildFailed("a trainer", code)
 
 
-async def _watch(address: str, everyone: Sequence[asyncio.subprocess.Process], say: Callable[[str], None]) -> None:
-    """Pass on what the children say, and show the swarm where somebody looks."""
+async def _watch(address: str, everyone: Sequence[Child], alike: Sequence[Child], say: Callable[[str], None]) -> None:
+    """Pass on what the children say, and show the swarm where somebody looks.
+
+    Args:
+        alike: trainers that tell of every step what another does.
+    """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
+        say = above(live.console) if live else say
         for child in everyone:
-            tasks.create_task(_pass_on(child, live.console.print if live else say))
+            tasks.create_task(_pass_on(child, say, STEP if child in alike else ""))
         if live is not None:
             with live:
                 async with entered(Place(coordinator=address)) as (endpoint, directory):
@@ -173,6 +185,17 @@ async def _watch(address: str, everyone: Sequence[asyncio.subprocess.Process], s
                         live.update(table(seen))
 
 
-async def _pass_on(child: asyncio.subprocess.Process, say: Callable[[str], None]) -> None:
-    while line := await child.stdout.readline():
-        say(line.decode(errors="replace").rstrip())
+def above(console: Console) -> Callable[[str], None]:
+    """Say something above a live view: as it is, whatever it would mean as markup."""
+    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+
+
+async def _pass_on(child: Child, say: Callable[[str], None], but: str) -> None:
+    """Say what a child says.
+
+    Args:
+        but: lines that begin so are left out; "": none.
+    """
+    while line := (await child.stdout.readline()).decode(errors="replace"):
+        if not but or not line.startswith(but):
+            say(line.rstrip())

@@ -10,6 +10,9 @@ from typing import Any
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import Head
 
+STEP = "step "
+"""What a line that tells of a step begins with."""
+
 
 @dataclass(frozen=True)
 class StepLog:
@@ -44,7 +47,7 @@ class StepLog:
             taken, step = head.step - step, head.step
             row, began = self._row(head, (now - began) / taken), now
             self.say(
-                f"step {row['step']}: loss {row['loss']:.4f}, norm {row['grad_norm']:.3f}, "
+                f"{STEP}{row['step']}: loss {row['loss']:.4f}, norm {row['grad_norm']:.3f}, "
                 f"{row['tokens_per_s']:.0f} tokens/s, peers {'+'.join(map(str, row['peers']))}"
             )
             self._write({**row, **await self._evaluated(head, row["step"])})

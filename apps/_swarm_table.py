@@ -18,7 +18,7 @@ def table(look: Look) -> Group:
     rows = [_row(peer) for peer in seen]
     peers = Table(*[_column(*each) for each in zip(COLUMNS, *rows, strict=True)], box=None, pad_edge=False)
     for peer, row in zip(seen, rows, strict=True):
-        peers.add_row(*row, style="dim" if peer["silent"] else "")
+        peers.add_row(*map(Text, row), style="dim" if peer["silent"] else "")
     return Group(Text(_where(look), style="bold"), peers, *[Text(_trainer(each)) for each in look["trainers"]])
 
 
@@ -43,6 +43,8 @@ def _stood(look: Look) -> str:
     loss = f", loss {look['loss']:.4f}, norm {look['norm']:.3f}" if look["step"] else ""
     if look["eval_loss"] is not None:
         loss += f", eval {look['eval_loss']:.4f} at step {look['eval_step']}"
+    if look["steps"] == look["step"] and not waits:
+        return f"step {look['step']}, the last{loss}"
     if look["tokens_per_s"] is not None:
         loss += f", {look['tokens_per_s']:.0f} tokens/s"
     step = f"{look['step']} of {look['steps']}" if look["steps"] else look["step"]

@@ -73,6 +73,20 @@ def test_a_look_that_is_past_says_so():
     assert "swarm_past_s 12.0" in metrics({**LOOK, "past_s": 12.0})
 
 
+def test_a_swarm_that_is_done_says_so():
+    done = page({**LOOK, "steps": 3, "waits_for": ""})
+    assert "step 3, the last, loss 1.5" in done and "led by" not in done
+    assert "led by" in page({**LOOK, "steps": 3, "waits_for": "the evaluation"})
+
+
+def test_names_are_shown_as_they_are_whatever_they_mean_elsewhere():
+    name = "[/red][bold]<b>"
+    shown = page(
+        {**LOOK, "conductor": name, "peers": [{**PEER, "name": name}], "trainers": [{**TRAINER, "name": name}]}
+    )
+    assert shown.count("[/red][bold]&lt;b&gt;") == 3
+
+
 def test_json_has_no_numbers_that_are_none():
     told = json.loads(as_json(LOOK))
     assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": None}
