@@ -96,6 +96,12 @@ class Subject:
         """Of a microbatch."""
         return self.microbatch * self.seq
 
+    def check_stage(self, stage: int | None) -> None:
+        """Raises UsageError: there is no such stage; None is any."""
+        if stage is not None and not 0 <= stage < self.stages:
+            fact = f"there is no such stage (--stage {stage}, stages: {self.stages})"
+            raise UsageError(f"{fact}; take one from 0 to {self.stages - 1}, or leave --stage out")
+
     def check(self) -> None:
         """Raises UsageError: it cannot be trained, whatever the model; whoever has it asks, to be named beside it."""
         for name in ("stages", "microbatch", "batch", "seq", "steps"):

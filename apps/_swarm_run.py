@@ -48,7 +48,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
         await asyncio.to_thread(check_device, flags.device)
         told = await what_is_trained(directory, flags.place, say)
-
+        told.subject.check_stage(flags.stage)
         training = await asyncio.to_thread(training_of, told)
         rules, clock = rules_of(told, training), RealClock()
         directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))

@@ -44,6 +44,14 @@ def test_a_process_is_told_one_place():
         Place(coordinator="tcp://127.0.0.1:1", directory="etcd://127.0.0.1:2").check()
 
 
+def test_a_peer_serves_a_stage_that_there_is():
+    for stage in (None, 0, 2):
+        Subject(stages=3).check_stage(stage)
+    for stage in (-1, 3):
+        with pytest.raises(UsageError, match=rf"--stage {stage}, stages: 3\); take one from 0 to 2"):
+            Subject(stages=3).check_stage(stage)
+
+
 def test_every_stage_needs_a_peer():
     with pytest.raises(UsageError, match="peers: 2, stages: 3"):
         Local(Subject(stages=3), peers=2)
