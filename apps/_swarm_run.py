@@ -26,6 +26,7 @@ from pipelined.device import TorchDevice
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.directory import Conflict, Directory, open_directory, serve_directory
+from pipelined.swarm.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.shelf import DiskShelf
 from transports import TransportError
@@ -62,7 +63,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
             name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace
         )
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
-        _on_request(process.peer.leave)
+        _on_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
         async with Nursery() as tasks:
             log = tasks.create_task(PeerLog(name, process.roster, lambda: process.peer.trouble, say).follow())
             await process.run()
@@ -173,6 +174,11 @@ async def until_asked(work: Coroutine[Any, Any, Any]) -> None:
     except asyncio.CancelledError:
         if asyncio.current_task().cancelling():
             raise
+
+
+def _let_go(peer: StagePeer, why: str, say: Callable[[str], None]) -> None:
+    say(why)
+    peer.leave()
 
 
 def _on_request(act: Callable[[], Any]) -> None:
