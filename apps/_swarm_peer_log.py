@@ -15,11 +15,12 @@ class PeerLog:
     """One peer's account of itself.
 
     Args:
-        name: of the peer.
+        name, address: of the peer.
         trouble: why what it fetches last failed to come; "": it did not.
     """
 
     name: str
+    address: str
     roster: Roster
     trouble: Callable[[], str]
     say: Callable[[str], None]
@@ -42,6 +43,8 @@ class PeerLog:
             return "the directory does not answer; computes what it is asked for, and takes no step until it does"
         if self.roster.head is None:
             return "waits for a trainer that begins"
+        if mine and mine.address != self.address:
+            return f"its name is taken, by its former self or by another (at {mine.address}); give each its own --name"
         return self._of_stage(mine) if mine else "is no member; asks to be one"
 
     def _of_stage(self, mine: Peer) -> str:

@@ -65,7 +65,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
         async with Nursery() as tasks:
-            log = tasks.create_task(PeerLog(name, process.roster, lambda: process.peer.trouble, say).follow())
+            log = tasks.create_task(
+                PeerLog(name, endpoint.address, process.roster, lambda: process.peer.trouble, say).follow()
+            )
             await process.run()
             log.cancel()
         say(f"{name}: left")

@@ -1,6 +1,7 @@
 """A line whenever what a peer does changes, and never the same line twice running."""
 
 import asyncio
+from dataclasses import replace
 
 from apps._swarm_peer_log import PeerLog
 from pipelined.swarm.directory import Change, Entry
@@ -18,7 +19,7 @@ async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
     roster, said, trouble = Roster(None, None), [], [""]
     roster.revision = revision
-    following = asyncio.ensure_future(PeerLog("p", roster, lambda: trouble[-1], said.append).follow())
+    following = asyncio.ensure_future(PeerLog("p", "at p", roster, lambda: trouble[-1], said.append).follow())
     await asyncio.sleep(0)
     for each in news:
         match each:
@@ -54,6 +55,11 @@ def test_a_life_from_coming_to_leaving():
         "p: stage 1: serves until another has its state, or its notice is up",
         "p: stage 1: hands over, and leaves",
     ]
+
+
+def test_a_name_that_another_process_has():
+    taken, mine = run(HEAD, replace(peer(Phase.SERVING), address="elsewhere"), peer(Phase.SERVING))[-2:]
+    assert "its name is taken" in taken and "(at elsewhere)" in taken and mine == "p: stage 1: serves"
 
 
 def test_what_changes_elsewhere_is_not_told():
