@@ -6,6 +6,7 @@ nothing but numpy: once torch.distributed is loaded, memory comes at another pri
 """
 
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -22,6 +23,7 @@ from benchmarks._flags import flags
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
 from pipelined.launch import detect
+from pipelined.memory import frozen_objects
 from transports import Transport, new_event_loop, open_transport
 
 if TYPE_CHECKING:  # MPI is loaded with the transport
@@ -151,6 +153,7 @@ async def table(bench: Bench, options: Options, ranks: int, gloo: "Callable[[], 
     """
     first = {nbytes: await bench.rounds("float32", nbytes, FIRST) for nbytes in options.sizes}
     bench.sums["gloo"] = gloo()
+    gc.freeze()  # torch, too, which a training process loads before all else
     wanted = [("float32", nbytes) for nbytes in options.sizes]
     wanted += [(dtype, nbytes) for dtype in ("bfloat16", "float16") for nbytes in options.halves]
     second = {
@@ -217,7 +220,7 @@ def main() -> int:
     if options.threads == "multiple":
         import mpi4py.MPI  # noqa: F401 (before the transport loads it: with what mpi4py asks for by itself)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with frozen_objects(), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(bench(options))
     return 0
 

@@ -28,7 +28,7 @@ from pipelined.ending import (
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.launch import Launch
-from pipelined.memory import keep_freed
+from pipelined.memory import frozen_objects, keep_freed
 from pipelined.messages import describe
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
@@ -55,7 +55,7 @@ def run(
     """
     keep_freed()
     try:
-        with Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with frozen_objects(), Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
             return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline, command).run()), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
