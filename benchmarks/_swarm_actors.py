@@ -10,18 +10,21 @@ from benchmarks._swarm_setting import Actors, Step
 from pipelined.clock import run_virtual
 
 WARM_UP, MEASURED = 1, 1
-"""Steps before the measurement, and in it."""
+"""Steps before the measurement, in which trainers learn who is fast, and in it."""
+LATE_WARM_UP, LATE_MEASURED = 3, 2
+"""The same where updates come late: who leads begins to overlap steps with its third, and one gives to the next."""
 
 
 def step(actors: Actors) -> Step:
-    """Let the swarm take its steps, and say what the last one took."""
+    """Let the swarm take its steps, and say what one of those measured took on average, from commit to commit."""
+    warm_up, measured = (LATE_WARM_UP, LATE_MEASURED) if actors.delayed else (WARM_UP, MEASURED)
 
     async def play() -> Step:
         async with training(actors) as swarm:
-            await swarm.stands(WARM_UP)
+            await swarm.stands(warm_up)
             before = swarm.look()
-            await swarm.stands(WARM_UP + MEASURED)
-            return swarm.since(before)
+            await swarm.stands(warm_up + measured)
+            return swarm.since(before, measured)
 
     return run_virtual(play())
 

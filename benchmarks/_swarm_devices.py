@@ -150,6 +150,9 @@ class Relay:
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
         self._weights += total[:1] * np.float32(scale)
 
+    def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
+        return {"weights": flat}
+
     def state(self) -> Mapping[str, Any]:
         return {"weights": self._weights}
 

@@ -27,8 +27,9 @@ class Actors:
         codec: for these tensors.
         most_numbers: of a tensor as it is played; so many that what is said beside them is little.
         coding: what that takes beside the device.
-        sums, sums_codec: bytes of a stage's gradients, and how they are coded.
+        sums, sums_codec, piece: bytes of a stage's gradients, how they are coded, and what goes of them at once.
         trainers: how many there are.
+        delayed: whether updates come one step late, so that the next step is computed while one is summed.
     """
 
     stages: Sequence[Sequence[float]]
@@ -44,7 +45,9 @@ class Actors:
     coding: CodingTime = field(default_factory=CodingTime)
     sums: float = 0.0
     sums_codec: str = ""
+    piece: float = 4 << 20
     trainers: int = 1
+    delayed: bool = False
 
     @property
     def scale(self) -> float:
@@ -71,7 +74,7 @@ class Step:
         passes: until the last forward or backward of any device.
         busy: seconds that devices computed forward and backward, all together.
         devices: how many there are.
-        answers: of peers to trainers, by name.
+        answers: of peers to trainers, by name, of all steps that were measured.
     """
 
     seconds: float

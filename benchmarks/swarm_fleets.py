@@ -7,7 +7,7 @@ by the swarm's own actors on the virtual clock: every figure is the same on any 
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 import tyro
@@ -28,6 +28,8 @@ VALUES = 2048 * 4096
 """Of a tensor: tokens by features."""
 PARAMETERS = {"Table 3": 201e6, "Table 4": 16 * 201e6}
 """Of a stage whose sixteen layers share theirs, and of one whose do not (Table 6)."""
+PIECE = 16 << 20
+"""Bytes of a sum that go at once: four of the system's pieces are played as one, or Table 4 would take half an hour."""
 CODING = CodingTime(out=1 / 0.4e9, back=1 / 0.725e9)
 """A core codes 1.6 GB a second of float32 out, and 2.9 back."""
 TOGETHER, POINTS = 0.85, 2.0
@@ -43,6 +45,8 @@ class Options:
     """Which of them."""
     slots: int = 6
     """Microbatches under way for each peer of a fleet."""
+    delayed_updates: bool = False
+    """Apply fleets' updates one step late, so that the next step is computed while one is summed."""
     trainers: tuple[int, ...] = (1, 3)
     """Of the swarms whose shares are counted."""
     json: bool = False
@@ -81,25 +85,25 @@ class Together:
 
     @property
     def kept(self) -> bool:
-        return self.passes >= TOGETHER
+        return self.steps >= TOGETHER
 
     def line(self) -> str:
         return f"{self.table:8} together {self.passes:.1%}, with sums and commits {self.steps:.1%}  {told(self.kept)}"
 
 
-def fleets(table: str, slots: int) -> Iterator[Fleet | Together]:
+def fleets(table: str, slots: int, delayed: bool = False) -> Iterator[Fleet | Together]:
     """Slow devices, fast ones, and all of them; and the last beside the others."""
     slow, fast = [1.0] * T4S, [A100 / T4] * A100S
     done = []
     for name, stage in (("T4", slow), ("A100", fast), ("T4 & A100", slow + fast)):
-        done.append(_fleet(table, name, stage, slots))
+        done.append(_fleet(table, name, stage, slots, delayed))
         yield done[-1]
     yield together(done)
 
 
-def _fleet(table: str, name: str, stage: Sequence[float], slots: int) -> Fleet:
-    play = first if len(set(stage)) == 1 else step  # who is fast has to be learned
-    taken = play(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]))
+def _fleet(table: str, name: str, stage: Sequence[float], slots: int, delayed: bool) -> Fleet:
+    play = first if len(set(stage)) == 1 and not delayed else step  # who is fast has to be learned
+    taken = play(replace(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]), delayed=delayed))
     rates = (BATCH / taken.passes, BATCH / taken.seconds)
     return Fleet(table, name, STAGES * len(stage), *rates, sum(stage) * STAGES * T4)
 
@@ -121,6 +125,7 @@ def fleet_actors(stages: Sequence[Sequence[float]], slots: int, parameters: floa
         coding=CODING,
         sums=4 * parameters,
         sums_codec="blockwise8",
+        piece=PIECE,
     )
 
 
@@ -161,9 +166,13 @@ class Shares:
 
 
 def shares(speeds: Sequence[float], trainers: int, rounds: int = 40) -> Shares:
-    """Two stages of such peers, 10 ms there and back, in the middle of a step: counts of whole rounds of all slots."""
+    """Two stages of such peers, 10 ms there and back, in the middle of a step: counts of whole rounds of all slots.
+
+    Each way takes half as long more or less: where nothing varies, forwards and backwards can fall into a pattern in
+    which one peer gets only one of them, and counts say little of work.
+    """
     slots = 4 * len(speeds)
-    actors = Actors([speeds] * 2, Work(0.05, 0.1), 2 * slots // trainers, 1, 0.01, trainers=trainers)
+    actors = Actors([speeds] * 2, Work(0.05, 0.1), 2 * slots // trainers, 1, 0.01, jitter=0.0025, trainers=trainers)
     taken = flow(actors, rounds * slots, rounds * slots)
     return Shares(tuple(speeds), trainers, _percent(taken, len(speeds)), 100 * taken.utilisation)
 
@@ -175,7 +184,7 @@ def _percent(taken: Step, width: int) -> tuple[tuple[float, ...], ...]:
 
 def tables(options: Options) -> dict[str, Iterator[Fleet | Together | Shares]]:
     """What was asked for, played as it is read."""
-    every = {table: fleets(table, options.slots) for table in PARAMETERS}
+    every = {table: fleets(table, options.slots, options.delayed_updates) for table in PARAMETERS}
     every["shares"] = (shares(speeds, trainers) for speeds in SPEEDS for trainers in options.trainers)
     return {table: every[table] for table in options.tables}
 

@@ -61,7 +61,7 @@ class VirtualParties:
     ) -> PeerProcess:
         """Start a peer whose device takes so many seconds for each op; see `PeerProcess`."""
         endpoint, directory, clock = self.client(name)
-        device = self.devices[name] = TimedDevice(seconds, clock)
+        device = self.devices[name] = self.device(seconds, clock)
         process = self.peers[name] = PeerProcess(
             name,
             build,
@@ -83,7 +83,7 @@ class VirtualParties:
         name: str,
         data: Data,
         slots: int,
-        steps: int,
+        steps: int | None = None,
         balance: Moves | None = None,
         resume: bool = False,
     ) -> TrainerProcess:
@@ -104,6 +104,10 @@ class VirtualParties:
         endpoint, clock = self.network.endpoint(name), self.clock(name)
         self.endpoints[name] = endpoint
         return endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, self._patience), clock
+
+    def device(self, seconds: Mapping[str, float], clock: Clock) -> TimedDevice:
+        """What a peer computes with."""
+        return TimedDevice(seconds, clock)
 
     def clock(self, name: str) -> Clock:
         """A party's clock."""

@@ -1,8 +1,10 @@
 """Unequal peers of a whole swarm get work by their speeds, and a mixed fleet does nearly what its parts do."""
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks._swarm_actors import flow
+from benchmarks._swarm_actors import flow, step
 from benchmarks.swarm_fleets import A100, SPEEDS, T4, Fleet, Shares, fleet_actors, shares, together
 
 
@@ -21,6 +23,13 @@ def test_a_mixed_fleet_does_nearly_what_its_parts_do():
         return 6 * 3 * len(stage) / flow(actors, 3 * actors.slots, 6 * 3 * len(stage)).seconds
 
     assert rate(slow + fast) >= 0.9 * (rate(slow) + rate(fast))
+
+
+def test_a_sum_beside_the_next_step_costs_no_time():
+    at_once = fleet_actors([[1.0] * 2] * 3, 6, 8e8, batch=24)
+    late = replace(at_once, delayed=True)
+    nothing = step(replace(late, sums=0.0)).seconds
+    assert step(late).seconds < 1.02 * nothing and step(at_once).seconds > 1.1 * nothing
 
 
 @pytest.mark.parametrize("mixed, kept", [(8.5, True), (8.4, False)])
