@@ -25,6 +25,8 @@ from transports import Block, WireError
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
 UNDER_WAY = 4  # pieces asked for at once from one owner
+GATHERED = 256 << 20
+"""Bytes of others' parts that an owner holds at most: the more members, the smaller the pieces."""
 TOPIC = "piece"
 
 
@@ -52,7 +54,7 @@ class Round:
         me: which of them this is.
         sums: this member's, flat; not written to.
         coding: of what travels.
-        piece_bytes: of the sums that go at once, the same for all members.
+        piece_bytes: of the sums that go at most at once, the same for all members.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Round:
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums = endpoint, sums
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, piece_bytes // sums.itemsize)
+        self._step = max(1, min(piece_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
         self._pieces: dict[int, _Piece] = {}
         self._aborted: Refusal | None = None
         self._scope: asyncio.Timeout | None = None

@@ -22,7 +22,7 @@ class Rules:
         rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
         codec: for what travels between stages, of `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
-        piece_bytes: of these sums, before they are coded, that go at once.
+        piece_bytes: of these sums, before they are coded, that go at most at once.
         delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
         eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm import averaging
 from pipelined.swarm.averaging import TOPIC, Round
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.records import Peer, Phase
@@ -70,6 +71,28 @@ def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_others(co
         await stage.run()
         each = 2 * (count - 1) / count * stage.sums[0].nbytes
         assert stage.nbytes == count * each
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
+    """Four pieces of 4 MiB from each come to 2 GiB where 133 members sum."""
+    window = 16 << 10
+    monkeypatch.setattr(averaging, "GATHERED", window)
+
+    async def add():
+        stage, held = Members(count, 8192), []
+        *first, last = stage.rounds
+        stage.network.overhear(lambda _: held.append(gathered(stage.rounds[0])))
+        summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
+        await asyncio.sleep(0.1)
+        totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
+        assert len({total.tobytes() for total in totals}) == 1
+        assert max(held) == window * (count - 1) // count
+
+    def gathered(part):
+        return sum(brought.nbytes for piece in part._pieces.values() for brought in piece.brought.values())
 
     run_virtual(add())
 
