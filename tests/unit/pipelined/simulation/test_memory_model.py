@@ -104,17 +104,16 @@ def test_a_rank_holds_what_was_predicted(case):
         assert memory.activations / 1.15 <= activations <= 1.02 * memory.activations
 
 
-@pytest.mark.parametrize(
-    "answer", [lambda: True, lambda: False, lambda: random.random() < 0.5], ids=["in time", "late", "any"]
-)
+@pytest.mark.parametrize("in_time", [1.0, 0.0, 0.5])
 @pytest.mark.parametrize("case", [Case("chimera_w", 4, 1, 8), Case("chimera_w", 4, 1, 6, pipes=4)], ids=name)
-def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing(answering, answer, case):
+def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing(answering, in_time, case):
     """Never 2 % more, and what was predicted where every message is in time, when weight halves wait longest."""
-    answering(answer)
+    chance = random.Random(0)
+    answering(lambda: chance.random() < in_time)
     simulated = simulate(case.plan, workload(case.model.config, case.plan, SEQUENCE))
     for memory, (_, activations) in zip(simulated.memory, held(case), strict=True):
         assert activations <= 1.02 * memory.activations
-        assert not answer() or activations >= memory.activations / 1.15
+        assert in_time < 1 or activations >= memory.activations / 1.15
 
 
 @given(st.sampled_from([4, 6, 8]), st.integers(1, 20), st.integers(0, 300), st.booleans(), st.randoms())
