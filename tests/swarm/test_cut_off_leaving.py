@@ -7,6 +7,7 @@ import pytest
 from pipelined.clock import run_virtual
 from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
+from transports.endpoints import Refusal
 
 
 async def cut_off(seconds):
@@ -21,6 +22,10 @@ async def cut_off(seconds):
     await asyncio.sleep(seconds)
     swarm.network.heal("p0")
     return swarm, asked
+
+
+def assert_in_its_time(asked):
+    assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
@@ -42,27 +47,40 @@ def test_it_goes_when_its_time_is_up_though_nobody_came():
     async def train():
         swarm, asked = await cut_off(3.0)
         await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
-        assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
+        assert_in_its_time(asked)
         await swarm.close()
 
     run_virtual(train())
 
 
-def test_who_cannot_reach_its_only_heir_goes_when_its_time_is_up():
-    """Both reach everybody else, so nothing tells either that the other hears nothing."""
+def refusing(swarm):
+    """The heir can be reached, and takes nothing."""
 
-    async def train():
+    async def refuse(question):
+        raise Refusal("overlap")
+
+    swarm.endpoints["p0"].answer("inherit", refuse, 1 << 20)
+
+
+def unreachable(swarm):
+    """Both reach everybody else, so nothing tells either that the other hears nothing."""
+    swarm.network.cut("p0", "p1")
+
+
+@pytest.mark.parametrize("heir", [refusing, unreachable])
+def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up(heir):
+    async def leave():
         swarm = VirtualSwarm(stages=2, batch=4)
         for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000)
         await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
         swarm.kill("last")
-        swarm.network.cut("p0", "p1")
+        heir(swarm)
         asked = asyncio.get_running_loop().time()
         swarm.peers["p1"].peer.leave()
         await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
-        assert GRACE_S <= asyncio.get_running_loop().time() - asked < 1.25 * GRACE_S
+        assert_in_its_time(asked)
         await swarm.close()
 
-    run_virtual(train())
+    run_virtual(leave())

@@ -5,10 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.clock import run_virtual
-from pipelined.swarm.leaving import GRACE_S
 from pipelined.swarm.records import Phase
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.endpoints import Refusal
 
 
 async def trained(steps=2):
@@ -19,6 +17,14 @@ async def trained(steps=2):
     await swarm.finish(within=20)
     swarm.kill("t0")
     return swarm
+
+
+async def leaves(swarm, after):
+    """Ask its first peer to leave when nothing has happened for so many seconds: it does."""
+    await asyncio.sleep(after)
+    swarm.peers["p0"].peer.leave()
+    await swarm.until(lambda: swarm.tasks["p0"].done())
+    await swarm.close()
 
 
 @pytest.mark.parametrize("topic", ["manifest", "chunk"])
@@ -46,10 +52,7 @@ def test_who_is_asked_to_leave_before_anything_is_trained_leaves():
     async def leave():
         swarm = VirtualSwarm(stages=1)
         swarm.peer("p0")
-        await asyncio.sleep(2)
-        swarm.peers["p0"].peer.leave()
-        await swarm.until(lambda: swarm.tasks["p0"].done())
-        await swarm.close()
+        await leaves(swarm, after=2)
 
     run_virtual(leave())
 
@@ -72,30 +75,6 @@ def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
         swarm.network.overhear(hear)
         await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
         swarm.kill("p1")
-        await asyncio.sleep(5)
-        swarm.peers["p0"].peer.leave()
-        await swarm.until(lambda: swarm.tasks["p0"].done())
-        await swarm.close()
-
-    run_virtual(leave())
-
-
-def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up():
-    async def refuse(question):
-        raise Refusal("overlap")
-
-    async def leave():
-        swarm = VirtualSwarm(stages=2, batch=4)
-        for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
-            swarm.peer(name, stage)
-        swarm.trainer("t0", steps=1000)
-        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
-        swarm.kill("last")
-        swarm.endpoints["p0"].answer("inherit", refuse, 1 << 20)
-        swarm.peers["p1"].peer.leave()
-        began, task = asyncio.get_running_loop().time(), swarm.tasks["p1"]
-        await swarm.until(task.done, within=2 * GRACE_S)
-        assert GRACE_S <= asyncio.get_running_loop().time() - began < 1.25 * GRACE_S
-        await swarm.close()
+        await leaves(swarm, after=5)
 
     run_virtual(leave())
