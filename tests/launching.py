@@ -71,18 +71,8 @@ def mpirun(wheel, ranks, *arguments):
 
 
 def launched_by_slurm(python, *arguments, timeout, nodes=4):
-    """Run a Python program on every node of a cluster that lives as long; again where Slurm cut MPICH's first words.
-
-    MPICH tells the others its UCX address in lines of up to 1,081 characters, as long as what lies behind it in memory
-    has few zeros; Slurm's pmi2 takes 1,023 of them and garbles the rest, about once in 250 starts. MPI_Init then
-    aborts before the program has begun (docs/launching.md has the remedy for those to whom it happens often).
-    """
-    command = [CLUSTER, nodes, 4, "srun", f"-N{nodes}", "--ntasks-per-node=1", python, *arguments]
-    for _ in range(3):
-        done = launched(command, timeout)
-        if "mpi/pmi2: value not properly terminated" not in done.stderr:
-            break
-    return done
+    """Run a Python program on every node of a cluster that lives as long."""
+    return launched([CLUSTER, nodes, 4, "srun", f"-N{nodes}", "--ntasks-per-node=1", python, *arguments], timeout)
 
 
 def _killed(process):

@@ -4,6 +4,7 @@ A launcher of one MPI and a library of another start every rank as a world of it
 train alone and overwrite the others' files. Reads the environment it is given and nothing else.
 """
 
+import re
 from collections.abc import Mapping
 
 from transports._errors import RendezvousError
@@ -39,6 +40,21 @@ def check_library(version: str, environ: Mapping[str, str]) -> None:
         raise RendezvousError(f"Open MPI's mpirun started {count} ranks, but the library is MPICH's: {_REMEDY}")
     if version.startswith("Open MPI") and "PMI_SIZE" in environ and not spoken:
         raise RendezvousError(f"a launcher that speaks PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
+
+
+def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the library must find in its environment to start at all; what the user has set there stays.
+
+    Slurm's PMI-2 takes values of 1,023 characters. MPICH's UCX module tells the other nodes its address in lines of up
+    to 1,081, as long as the memory behind the address has few zeros; a start then aborts or hangs in MPI_Init. Over
+    libfabric (`ofi`), which has InfiniBand too, the address is 16 bytes.
+
+    Args:
+        version: what the library says of itself.
+    """
+    both = re.search(r"^MPICH Device:.*\bch4:(ucx[ ,]ofi|ofi[ ,]ucx)", version, re.MULTILINE)
+    name = "MPIR_CVAR_CH4_NETMOD"
+    return {name: "ofi"} if both and environ.get("SLURM_MPI_TYPE") == "pmi2" and name not in environ else {}
 
 
 def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult
 
 from transports._contract import Transport
 from transports._errors import RendezvousError
-from transports._launcher import check_launcher, check_library
+from transports._launcher import check_launcher, check_library, settings
 from transports._segments import MAPS, give_up_names
 from transports._shape import check_nothing_else
 
@@ -31,7 +31,9 @@ def load_library() -> ModuleType:
         reason = " ".join(str(error).split())
         raise RendezvousError(f"no MPI library could be loaded ({reason}); `pip install mpi4py mpich`") from error
     if not MPI.Is_initialized():
-        check_library(MPI.Get_library_version(), os.environ)
+        version = MPI.Get_library_version()
+        check_library(version, os.environ)
+        os.environ.update(settings(version, os.environ))
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED and not MPI.Is_thread_main():
         raise RendezvousError("MPI may only be called from the thread that loaded it; open the transport there")

@@ -3,7 +3,7 @@
 import pytest
 
 from transports import RendezvousError
-from transports._launcher import check_launcher, check_library
+from transports._launcher import check_launcher, check_library, settings
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -28,7 +28,8 @@ def test_the_nearest_launcher_counts(world_size, environ):
     check_launcher(world_size, environ)
 
 
-MPICH, OPEN_MPI = "MPICH Version:      5.0.2\nMPICH Release date: …", "Open MPI v5.0.11, package: …"
+MPICH = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure: …"
+OPEN_MPI = "Open MPI v5.0.11, package: …"
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,23 @@ def test_a_library_that_cannot_speak_with_the_launcher_is_refused_before_it_is_i
 )
 def test_any_library_will_do_for_any_other_launcher(version, environ):
     check_library(version, environ)
+
+
+SLURM = {"SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("version", "environ", "module"),
+    [
+        (MPICH, SLURM, "ofi"),
+        (MPICH.replace("ucx ofi", "ofi,ucx"), SLURM, "ofi"),
+        (MPICH.replace("ucx ofi", "ucx"), SLURM, None),
+        (MPICH, SLURM | {"MPIR_CVAR_CH4_NETMOD": "ucx"}, None),
+        (MPICH, {"SLURM_MPI_TYPE": "pmix"}, None),
+        (MPICH, {"PMI_SIZE": "4"}, None),
+        (OPEN_MPI, SLURM, None),
+    ],
+)
+def test_slurm_is_told_no_address_it_would_cut_unless_the_user_says_so(version, environ, module):
+    """Slurm's PMI-2 cut MPICH's UCX address where the memory behind it had few zeros: jobs aborted or hung at once."""
+    assert settings(version, environ).get("MPIR_CVAR_CH4_NETMOD") == module
