@@ -93,7 +93,7 @@ class Asking:
 
 def _again(error: Unreachable, sent: bool) -> Unreachable:
     """The same for one more who waits; an exception that is raised twice gathers both tracebacks."""
-    return Unreachable(error.address, error.reason, sent)
+    return Unreachable(error.address, error.reason, sent, error.wrong_key)
 
 
 def _read_refusal(header: Header) -> Refusal:

@@ -99,9 +99,13 @@ class Connection:
 
     def end(self, reason: str, sent: bool = True) -> None:
         """Nothing passes any more; every wait ends."""
+        self.end_for(Unreachable(self.address, reason, sent))
+
+    def end_for(self, error: Unreachable) -> None:
+        """The same, for what is known already."""
         if self.ended:
             return
-        self.ended, error = True, Unreachable(self.address, reason, sent)
+        self.ended = True
         self._turns.end()
         if self._slow is not None:
             self._slow.close()

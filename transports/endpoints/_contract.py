@@ -76,16 +76,14 @@ class Unreachable(TransportError):
     """No answer will come: nobody listens there, the connection broke, or this end closed.
 
     Whether the question was carried out is unknown, unless `sent` is False.
+
+    Args:
+        wrong_key: whether the two ends hold no one key; asking again makes none fit.
     """
 
-    def __init__(self, address: str, reason: str, sent: bool = True):
+    def __init__(self, address: str, reason: str, sent: bool = True, wrong_key: bool = False):
         super().__init__(f"{address} cannot be reached: {reason}")
-        self.address, self.reason, self.sent = address, reason, sent
-
-    @property
-    def wrong_key(self) -> bool:
-        """Whether the two ends hold no one key; asking again makes none fit."""
-        return self.reason.endswith(SAME_KEY)
+        self.address, self.reason, self.sent, self.wrong_key = address, reason, sent, wrong_key
 
 
 Handler = Callable[[Question], Awaitable[Answer]]

@@ -22,6 +22,10 @@ SCHEME = "tcp://"
 RUN = digest("endpoints")
 
 
+class NoOneKey(PermissionError):
+    """The two ends hold no one key."""
+
+
 def written(address: Address) -> str:
     """A numeric address as others ask it."""
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -66,7 +70,7 @@ async def call(address: str, me: Identity) -> tuple[socket.socket, Party]:
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error
     except OSError as error:
-        raise Unreachable(address, told(error), sent=False) from error
+        raise Unreachable(address, told(error), sent=False, wrong_key=isinstance(error, NoOneKey)) from error
 
 
 async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Party]:
@@ -82,7 +86,7 @@ async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Par
 async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
     """Raises OSError with the reason where this end is not let in."""
     if not me.key and not is_loopback(address[0]):
-        raise PermissionError(f"it is on another machine, and no key is shared; {SAME_KEY}")
+        raise NoOneKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
     sock = await dial(address)
     try:
         tune(sock)
@@ -90,7 +94,7 @@ async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):
-            raise PermissionError(f"one of the two holds another key, or none; {SAME_KEY}") from error
+            raise NoOneKey(f"one of the two holds another key, or none; {SAME_KEY}") from error
         if isinstance(error, (WireError, RendezvousError)):
             raise ConnectionRefusedError(f"what listens there is not the endpoint asked: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):

@@ -132,7 +132,7 @@ class TcpEndpoint(CommonEndpoint):
         try:
             sock, there = await call(connection.address, self._me)
         except Unreachable as error:
-            return connection.end(error.reason, sent=False)
+            return connection.end_for(error)
         except Exception as error:  # a fault of our own; nobody may wait for ever because of it
             self.desk.fail(error)
             return connection.end(f"calling it failed ({type(error).__name__})", sent=False)

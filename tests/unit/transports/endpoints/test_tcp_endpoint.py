@@ -29,7 +29,8 @@ def test_another_key_or_none_is_not_let_in(key):
                 Unreachable, match="another key, or none; give every party the same PIPELINED_KEY"
             ) as seen:
                 await other.ask(here.address, "echo")
-            assert not seen.value.sent and here.rejected == {"wrong key": 1} and not lost
+            assert not seen.value.sent and seen.value.wrong_key
+            assert here.rejected == {"wrong key": 1} and not lost
 
     run(scenario())
 
@@ -57,7 +58,7 @@ def test_what_listens_and_is_no_endpoint_is_unreachable():
         async with opened() as here, server:
             with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
                 await here.ask(f"tcp://127.0.0.1:{port}", "echo")
-            assert not seen.value.sent
+            assert not seen.value.sent and not seen.value.wrong_key
 
     run(scenario())
 
@@ -68,8 +69,9 @@ def test_without_a_key_nothing_leaves_this_machine(monkeypatch):
             await open_endpoint("tcp://192.0.2.1:0")
         async with await open_endpoint("tcp://localhost:0") as here:
             assert here.address.startswith("tcp://127.0.0.1:")
-            with pytest.raises(Unreachable, match="no key is shared"):
+            with pytest.raises(Unreachable, match="no key is shared") as seen:
                 await here.ask("tcp://192.0.2.1:29500", "echo")
+            assert seen.value.wrong_key
 
     monkeypatch.delenv("PIPELINED_KEY", raising=False)
     run(scenario())
