@@ -150,8 +150,9 @@ def _make_end(child: Child) -> None:
 
 
 def _belong_to_parent() -> None:
-    """In the child: Ctrl-C is the parent's to answer, and the child dies with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In the child: Ctrl-C and a terminal that closes are the parent's to answer, and the child dies with it."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

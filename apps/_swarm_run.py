@@ -1,7 +1,8 @@
 """The processes of a swarm, each from its flags to its end: coordinator, peer, trainer.
 
 Whoever comes waits for the directory, finds there what is trained (the first trainer says it), and refuses to take part
-in anything else. SIGTERM asks a peer to hand over and leave, and a trainer or coordinator to end; who waits ends, too.
+in anything else. SIGTERM, or a terminal that closes, asks a peer to hand over and leave, and a trainer or coordinator
+to end; who waits ends, too.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
+from pipelined.preemption import asking, hang_up
 from pipelined.swarm.directory import Conflict, Directory, open_directory, serve_directory
 from pipelined.swarm.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
@@ -185,8 +187,14 @@ def _let_go(peer: StagePeer, why: str, say: Callable[[str], None]) -> None:
 
 def _on_request(act: Callable[[], Any]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        loop.add_signal_handler(number, act)
+    for number in asking():
+        loop.add_signal_handler(number, partial(_asked, number, act))
+
+
+def _asked(number: signal.Signals, act: Callable[[], Any]) -> None:
+    if number == signal.SIGHUP:
+        hang_up()
+    act()
 
 
 def _own_name() -> str:

@@ -22,8 +22,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     repeatable = "CI" in os.environ or config.getoption("--with-mpi")
     settings.load_profile("repeatable" if repeatable else "exploring")
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in its background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:  # as a shell starts what runs in its background, or nohup
+            signal.signal(number, answer)
 
 
 def pytest_collection_modifyitems(config, items):

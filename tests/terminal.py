@@ -1,0 +1,24 @@
+"""A terminal that a program runs in, as a user's does. The one rule: the program ends with it, or is ended."""
+
+import os
+import pty
+import subprocess
+
+from tests.launching import ROOT
+
+IN_FRONT = 'exec "$@" < "$0"'
+"""The first of a session to open a terminal is who hears of its end."""
+
+
+def closed_over(*command, seconds=30):
+    """The exit code of a command whose terminal is closed once it has said something."""
+    ours, theirs = pty.openpty()
+    words = ["sh", "-c", IN_FRONT, os.ttyname(theirs), *map(str, command)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        os.read(ours, 1 << 10)
+        os.close(ours)
+        try:
+            return process.wait(seconds)
+        finally:
+            process.kill()
