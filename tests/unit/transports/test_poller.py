@@ -242,7 +242,7 @@ def test_one_who_must_wait_may_poll_a_little_first():
         future = poller.wait("a")
         assert poller.linger(lambda: future.done() and future.result()) == 1
 
-    poll(work)
+    poll(work, Patience(linger=20))
 
 
 @pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
