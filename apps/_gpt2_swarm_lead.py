@@ -76,7 +76,8 @@ class Lead:
 
     def _waits(self, report: Report) -> WaitLog:
         trainer = self.trainer
-        return WaitLog(trainer.name, trainer.roster, trainer.is_to_evaluate, self.rank.feed.held_out, report.say)
+        scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leadership.unscored
+        return WaitLog(trainer.name, trainer.roster, *scoring, report.say)
 
     async def _bring_home(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool

@@ -3,14 +3,16 @@
 import json
 import resource
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from apps._progress import Progress
 from pipelined.errors import UsageError
 from pipelined.trainer import StepReport
 
@@ -38,8 +40,7 @@ class Report:
         self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
         self._predicted, self._taken = predicted, list[float]()
         self._console = Console(quiet=not shown)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
+        self._bar = bar(self._console)
         self._task = self._bar.add_task("starting", total=steps, completed=first)
 
     def step(self, report: StepReport, evaluated: float | None) -> None:
@@ -62,6 +63,20 @@ class Report:
         """Tell of an evaluation without a step of training before it, after so many steps."""
         if self._metrics is not None:
             self._metrics.write(json.dumps({"step": done, "eval_loss": loss}) + "\n")
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Callable[[int, int], None]]:
+        """A block that evaluates; it may say how many forwards are done, and of how many."""
+        task = self._bar.add_task("evaluating", total=None)
+        lines = Progress(monotonic, self.say)
+
+        def tell(done: int, of: int) -> None:
+            self._bar.update(task, completed=done, total=of)
+            if self._bar.disable:
+                lines.tell(f"evaluating: {done / of:.0%}")
+
+        yield tell
+        self._bar.remove_task(task)
 
     def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
         row = {
@@ -98,6 +113,13 @@ class Report:
     def say(self, text: str) -> None:
         """Print above the bar, whole."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def bar(console: Console) -> progress.Progress:
+    """What goes on, how much of it is done, and how long the rest takes, on a terminal; elsewhere nothing."""
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    about = progress.TextColumn("{task.description}")
+    return progress.Progress(about, *columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 def drifted(predicted: float, taken: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from apps._swarm_config import SUBJECT, Told
-from apps._swarm_waiting import waits_for
+from apps._swarm_waiting import MOMENT_S, waits_for
 from pipelined.swarm.directory import CutOff, Directory
 from pipelined.swarm.records import (
     CONDUCTOR,
@@ -30,9 +30,6 @@ from transports.endpoints import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0
 """How long a process is given to say what it does."""
-MOMENT_S = 2.0
-"""How long the directory may take that has answered before, until the last look is shown as one that is past."""
-
 Look = dict[str, Any]
 
 
@@ -91,6 +88,8 @@ def _told(
     empty = [stage for stage in range(stages) if not serving[stage]]
     last = head is not None and told is not None and head.step >= told.subject.steps
     rate = sum(trainer.get("rate", 0.0) for trainer in trainers)
+    scored = [f"{left - trainer['unscored']} of " for trainer in trainers if trainer.get("unscored") is not None]
+    evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
     return {
         "step": head.step if head else None,
         "loss": head.loss if head else None,
@@ -101,7 +100,7 @@ def _told(
         "trainers": trainers,
         "steps": told and told.subject.steps,
         "tokens_per_s": told and rate * told.subject.tokens,
-        "waits_for": waits_for(head, leader, bool(trainers), empty, left if last else 0, last and not left),
+        "waits_for": waits_for(head, leader, bool(trainers), empty, evaluates, last and not left),
     }
 
 

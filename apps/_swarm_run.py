@@ -109,7 +109,8 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         async with Nursery() as tasks:
             rate, tokens = training.recipe.rate, subject.batch * subject.seq
             log = StepLog(process.roster, process.is_to_evaluate, rate, tokens, flags.metrics, say)
-            waits = WaitLog(name, process.roster, process.is_to_evaluate, feed.held_out, say)
+            scoring = process.is_to_evaluate, feed.held_out, lambda: process.leadership.unscored
+            waits = WaitLog(name, process.roster, *scoring, say)
             told = [tasks.create_task(each.follow()) for each in (log, waits)]
             await until_asked(process.run())
             for each in told:

@@ -6,7 +6,8 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from apps._swarm_look import MOMENT_S, Look
+from apps._swarm_look import Look
+from apps._swarm_waiting import MOMENT_S
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""

@@ -4,20 +4,24 @@ The one rule: a wait is told once it has lasted for a moment, as most are shorte
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from apps._progress import EVERY_S, MOMENT_S, Progress
 from pipelined.nursery import Nursery
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import Head
 
-MOMENT_S = 2.0
-"""How long a wait may be that nobody is told of."""
-
 
 def waits_for(
-    head: Head | None, leader: object | None, trains: bool, empty: Sequence[int], evaluates: int = 0, over: bool = False
+    head: Head | None,
+    leader: object | None,
+    trains: bool,
+    empty: Sequence[int],
+    evaluates: str = "",
+    over: bool = False,
 ) -> str:
     """What keeps a swarm from its next step; "": nothing.
 
@@ -25,7 +29,8 @@ def waits_for(
         leader: whoever leads; None: nobody.
         trains: whether there is a trainer.
         empty: stages that nobody serves.
-        evaluates: microbatches that the parameters where it stands are measured on, before anything is decided.
+        evaluates: how many microbatches the parameters where it stands are measured on before anything is decided; "":
+            they are not.
         over: the last step stands, and is evaluated.
     """
     if over:
@@ -49,29 +54,38 @@ class WaitLog:
         name: of the trainer.
         due: whether the parameters where the swarm stands are to be evaluated.
         held_out: microbatches of an evaluation.
+        unscored: how many of these are left, where this trainer leads; else None.
     """
 
     name: str
     roster: Roster
     due: Callable[[], bool]
     held_out: int
+    unscored: Callable[[], int | None]
     say: Callable[[str], None]
-    moment_s: float = MOMENT_S
 
     async def follow(self) -> None:
-        """Tell of every wait that lasts, and of its end, until cancelled."""
-        said = ""
+        """Tell of every wait that lasts, how far an evaluation is, and of the end, until cancelled."""
+        said, progress = "", self._progress()
         while True:
             now = self._account()
             if now == said:
-                await self.roster.next_change()
+                await self.roster.next_change(EVERY_S if now else math.inf)
+                self._tell_of_scores(progress)
             elif not now or await self._lasts(now):
                 self.say(f"{self.name}: {now or 'goes on'}")
-                said = now
+                said, progress = now, self._progress()
+
+    def _progress(self) -> Progress:
+        return Progress(asyncio.get_running_loop().time, self.say)
+
+    def _tell_of_scores(self, progress: Progress) -> None:
+        if left := self.unscored():
+            progress.tell(f"{self.name}: {self.held_out - left} of {self.held_out} microbatches evaluated")
 
     async def _lasts(self, account: str) -> bool:
         try:
-            async with asyncio.timeout(self.moment_s):
+            async with asyncio.timeout(MOMENT_S):
                 await self.roster.wait_for(lambda: self._account() != account)
         except TimeoutError:
             return True
@@ -85,20 +99,20 @@ class WaitLog:
             return "waits for the directory"
         head = roster.head
         empty = [stage for stage in range(head.stages) if not roster.serving(stage)] if head else []
-        evaluates = self.held_out if head and self.due() else 0
+        evaluates = str(self.held_out) if head and self.due() else ""
         why = waits_for(head, roster.conductor, bool(roster.trainers), empty, evaluates)
         return f"waits for {why}" if why else ""
 
 
 @asynccontextmanager
-async def telling(what: str, say: Callable[[str], None], moment_s: float = MOMENT_S) -> AsyncIterator[None]:
+async def telling(what: str, say: Callable[[str], None]) -> AsyncIterator[None]:
     """A block that may have to wait: if it lasts, say for what."""
     async with Nursery() as tasks:
-        tell = tasks.create_task(_tell(f"waits for {what}", say, moment_s))
+        tell = tasks.create_task(_tell(f"waits for {what}", say))
         yield
         tell.cancel()
 
 
-async def _tell(text: str, say: Callable[[str], None], moment_s: float) -> None:
-    await asyncio.sleep(moment_s)
+async def _tell(text: str, say: Callable[[str], None]) -> None:
+    await asyncio.sleep(MOMENT_S)
     say(text)

@@ -59,10 +59,11 @@ class Session:
             return None
         return await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep)
 
-    async def evaluate(self, tag: int) -> float:
+    async def evaluate(self, tag: int, report: Report) -> float:
         """Mean nats a token over the validation text."""
         windows = windows_of(self.text, self.job.sequence)
-        return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag)
+        with report.evaluating() as tell:
+            return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, tell)
 
 
 async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest) -> int:
@@ -147,7 +148,7 @@ async def _run(session: Session) -> None:
             report.say(f"stopped on request after step {stopped}; saved to {where}")
             return
         if loss is None:
-            loss = await session.evaluate(config.steps)
+            loss = await session.evaluate(config.steps, report)
             report.evaluated(config.steps, loss)
         await _finish(session, report, loss)
 
@@ -166,7 +167,8 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
         if result.stop:
             report.step(result, None)
             return count, None
-        loss = await session.evaluate(count) if count == config.steps or due(count, config.eval_every) else None
+        is_due = count == config.steps or due(count, config.eval_every)
+        loss = await session.evaluate(count, report) if is_due else None
         report.step(result, loss)
         if count < config.steps and due(count, config.save_every):
             await session.save(count)

@@ -19,18 +19,35 @@ Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""
 
 
-async def evaluate(seat: Seat, model: Model, windows: Sequence[Window], world: Group, tag: int) -> float:
+async def evaluate(
+    seat: Seat,
+    model: Model,
+    windows: Sequence[Window],
+    world: Group,
+    tag: int,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> float:
     """Mean loss per token over all windows, the same float on every rank and in every arrangement.
 
     Args:
         windows: the same on every rank.
         tag: distinguishes this evaluation's messages from another's.
+        tell: called with how many forwards this rank has done, and of how many.
     """
-    nats = np.zeros(len(windows))
+    nats, done = np.zeros(len(windows)), 0
+    shares = {
+        place: [i for i in range(len(windows)) if _place(seat, i) == (seat.group, place[0])]
+        for place in seat.plan.layout.held_by(seat.worker)
+    }
+
+    def through() -> None:
+        nonlocal done
+        done += 1
+        tell(done, sum(map(len, shares.values())))
+
     async with asyncio.TaskGroup() as tasks:
-        for pipe, stage in seat.plan.layout.held_by(seat.worker):
-            mine = [i for i in range(len(windows)) if _place(seat, i) == (seat.group, pipe)]
-            tasks.create_task(_stage(seat, model, windows, mine, (pipe, stage), tag, nats))
+        for place, mine in shares.items():
+            tasks.create_task(_stage(seat, model, windows, mine, place, tag, nats, through))
     await all_reduce(world, nats)
     return float(sum(nats.tolist())) / sum(targets.numel() for _, targets in windows)
 
@@ -49,6 +66,7 @@ async def _stage(
     place: tuple[int, int],
     tag: int,
     nats: np.ndarray,
+    through: Callable[[], None],
 ) -> None:
     pipe, stage = place
     last = seat.plan.depth - 1
@@ -62,6 +80,7 @@ async def _stage(
         else:
             loss = await _compute(seat, lambda: _loss(seat, model, x, targets))  # noqa: B023
             nats[number] = loss * targets.numel()
+        through()
 
 
 def _loss(seat: Seat, model: Model, x: Any, targets: torch.Tensor) -> float:

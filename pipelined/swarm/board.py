@@ -73,6 +73,11 @@ class Board:
         return not self._unscored
 
     @property
+    def unscored(self) -> int:
+        """Microbatches of validation data that have no score yet."""
+        return self._unscored
+
+    @property
     def left(self) -> int:
         """Microbatches that still miss a stage or their score."""
         return self._incomplete + self._unscored

@@ -54,6 +54,11 @@ class Boards:
         return self._open[0].board.left if self._open else None
 
     @property
+    def unscored(self) -> int | None:
+        """Microbatches of validation data that are still to be scored; None where no step is under way."""
+        return self._open[0].board.unscored if self._open else None
+
+    @property
     def late_in(self) -> float:
         """Seconds until something that is given is late, if no news comes; may be infinite."""
         return min(opened.board.late_in() for opened in self._open)

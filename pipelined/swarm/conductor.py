@@ -80,6 +80,11 @@ class Leadership:
         """Microbatches that the step under way still misses; None where another leads."""
         return self._boards.left
 
+    @property
+    def unscored(self) -> int | None:
+        """Microbatches of validation data that are still to be scored; None where another leads."""
+        return self._boards.unscored
+
     async def run(self, standing: Standing) -> None:
         """Lead whenever nobody else does, until cancelled.
 

@@ -128,7 +128,8 @@ class TrainerProcess:
         return due(head or self.roster.head, self.roster.evaluated, self._rules, self._steps)
 
     async def _status(self, question: Question) -> Answer:
-        leading = {"leads": self.leadership.left is not None, "left": self.leadership.left}
+        left, unscored = self.leadership.left, self.leadership.unscored
+        leading = {"leads": left is not None, "left": left, "unscored": unscored}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
         return Answer(note={**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off})
 

@@ -5,10 +5,23 @@ import asyncio
 import pytest
 
 from apps._swarm_config import SUBJECT, Subject, Told
-from apps._swarm_look import MOMENT_S, look, looks
+from apps._swarm_look import look, looks
+from apps._swarm_waiting import MOMENT_S
 from pipelined.clock import run_virtual
 from pipelined.swarm.directory import CutOff, Entry, View
-from pipelined.swarm.records import CONDUCTOR, EVALUATED, HEAD, TRAINERS, Conductor, Evaluated, Head, Trainer
+from pipelined.swarm.records import (
+    CONDUCTOR,
+    EVALUATED,
+    HEAD,
+    PEERS,
+    TRAINERS,
+    Conductor,
+    Evaluated,
+    Head,
+    Peer,
+    Phase,
+    Trainer,
+)
 from transports.endpoints import Answer, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
@@ -48,8 +61,8 @@ def at(step, evaluated=None):
     return records if evaluated is None else records | {EVALUATED: Evaluated(evaluated, "r", 1.5)}
 
 
-def seen(keys):
-    return asyncio.run(look(Members(there={"rate": 2.5, "done": 9}), Keys(keys)))
+def seen(keys, **told):
+    return asyncio.run(look(Members(there={"rate": 2.5, "done": 9, **told}), Keys(keys)))
 
 
 def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
@@ -63,6 +76,13 @@ def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
     assert seen(at(3))["waits_for"] == "a peer of stage 0, 1"
     assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "nobody is there to evaluate it"
     assert seen(at(5, evaluated=5))["waits_for"] == ""
+
+
+def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
+    peers = {f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
+    for unscored, told in [(None, "7"), (3, "4 of 7")]:
+        waits = seen(at(5, evaluated=4) | peers, unscored=unscored)["waits_for"]
+        assert waits == f"the evaluation of step 5 (microbatches: {told})"
 
 
 def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():

@@ -38,9 +38,9 @@ def serving(stage, phase=Phase.SERVING):
 async def told(*news):
     """What a trainer says while this changes in its roster, or in the directory, each for so long."""
     roster, said = Roster(None, None), []
-    following = asyncio.ensure_future(
-        WaitLog("t", roster, lambda: roster.evaluated is not None, 7, said.append).follow()
-    )
+    roster.unscored = None
+    scoring = lambda: roster.evaluated is not None, 7, lambda: roster.unscored
+    following = asyncio.ensure_future(WaitLog("t", roster, *scoring, said.append).follow())
     for seconds, changes in news:
         for name, value in changes.items():
             if name.startswith(PEERS):
@@ -79,6 +79,12 @@ def test_waits_that_last_are_told_once_and_so_is_their_end():
 def test_an_evaluation_is_told_with_its_length():
     news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
     assert run_virtual(told(*news)) == ["t: waits for the evaluation of step 0 (microbatches: 7)", "t: goes on"]
+
+
+def test_of_an_evaluation_that_lasts_it_is_told_how_far_it_is():
+    begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
+    news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
+    assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: goes on"]
 
 
 def test_where_the_last_step_stands_nothing_is_waited_for():
