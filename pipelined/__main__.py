@@ -19,10 +19,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
+class _Defaults(argparse.HelpFormatter):
+    """Help that ends in the default of a flag that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        plain = action.default in (None, False, "", argparse.SUPPRESS)
+        return action.help if plain else f"{action.help} (default: %(default)s)"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: the exit code: 0 done, 2 bad input (said in one message on stderr).
+    Returns: the exit code: 0 done, 2 bad input (said in one message on stderr), 130 interrupted.
     """
     parser = _parser()
     chosen, chosen.others = parser.parse_known_args(arguments)
@@ -36,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, _commands.BadInput) as error:
         print(f"python -m pipelined {chosen.command}: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
@@ -47,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
             continue
         module = importlib.import_module(f"pipelined._commands.{found.name}")
         summary = module.__doc__.partition("\n")[0]
-        command = commands.add_parser(found.name, help=summary, description=module.__doc__)
+        about = module.__doc__
+        command = commands.add_parser(found.name, help=summary, description=about, formatter_class=_Defaults)
         module.add_arguments(command)
         command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
     return parser

@@ -12,5 +12,5 @@ def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
     costs = "alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte)"
     parser.add_argument("--links", default="", help=f"{near}: {costs}; 0 where not given")
     parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
-    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node (all on one)")
-    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share (one each)")
+    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node; 0: all on one")
+    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share; 0: one each")

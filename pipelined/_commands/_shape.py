@@ -12,7 +12,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
     parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
     parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
-    parser.add_argument("--pipes", type=int, default=0, metavar="P", help="model replicas, 2f for chimera")
+    parser.add_argument("--pipes", type=int, default=0, metavar="P", help="model replicas, 2f for chimera; 0: its own")
     parser.add_argument("--chunks", type=int, default=1, metavar="V", help="stages of a pipe on each worker")
     parser.add_argument("--scale", default="direct", choices=SCALES, help="how to go beyond D microbatches")
 

@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget", type=float, metavar="A", help="prove that no worker has more than A microbatches alive"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the grid")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw it")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it to this file")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw it to this file")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write it for Perfetto (gzipped if it ends in .gz)")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write it as a table, a row a worker, as in 2F0")
 

@@ -20,6 +20,14 @@ def output(capsys, *arguments):
     return captured.out
 
 
+def test_who_interrupts_it_gets_a_code_and_no_traceback(capsys, monkeypatch):
+    def interrupted(*of):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipelined._commands.schedule.find", interrupted)
+    assert main(FOUR) == 130 and capsys.readouterr() == ("", "")
+
+
 def test_it_prints_the_grid_and_what_it_costs(capsys):
     lines = output(capsys).splitlines()
     assert lines[0] == "worker 0 (0 3)  |F0|F1|  |F2|B2   |F3|B3   |  |B0   |     |B1   |"
