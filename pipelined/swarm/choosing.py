@@ -1,21 +1,18 @@
-"""Which stage a peer that comes is to hold, from who is there and what it has on disk.
+"""Which stage a peer that comes is to hold, from who is there and what they have on disk.
 
-The one rule: whoever sees the same chooses the same, and each knows what all before it chose: of all who choose at once
-the directory lets one pass, and the others look again. Must not know what a stage is, nor what is said with a choice.
+The one rule: each chooses knowing what all before it choose, and nobody waits for another. For who comes says so first,
+which gives all an order, and then works out where those before it go who have not said it yet: whoever sees the same
+chooses the same. Must not know what a stage is, nor what is said with a choice.
 """
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterator, Sequence
 
-from pipelined.clock import Clock
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.rebalance import place
-from pipelined.swarm.records import Phase
+from pipelined.swarm.rebalance import fewest
+from pipelined.swarm.records import CAME, Peer, Phase
+from pipelined.swarm.standing import Standing
 
 STAY = Phase.JOINING, Phase.SERVING
-Claim = Callable[[int, int], Awaitable[bool]]
-"""Say that this stage is chosen, if nobody has chosen since this revision of `PLACING`; whether it was."""
 
 
 class Choosing:
@@ -23,55 +20,64 @@ class Choosing:
 
     Args:
         name: of the peer.
+        stages: of the model.
     """
 
-    def __init__(self, name: str, roster: Roster, clock: Clock):
-        self._roster, self._clock, self._draw = roster, clock, random.Random(name)
+    def __init__(self, name: str, roster: Roster, stages: int):
+        self._name, self._roster, self._stages = name, roster, stages
 
-    async def choose(self, best: Callable[[], int], claim: Claim) -> int:
-        """Choose a stage knowing what all others chose before; returns it, once that is said.
+    async def choose(self, place: Standing) -> int:
+        """Say that this peer comes, and choose a stage.
 
-        Who was too late lets others pass before it asks again, so many as a draw says from a range that doubles: so of
-        all who come at once each asks a few times, not once for everybody who was faster.
-
-        Args:
-            best: the stage to choose, as the roster is now.
+        Raises:
+            LeaseLost, CutOff: as `Directory.transact`.
         """
-        roster, clock, most = self._roster, self._clock, 1
-        while True:
-            seen, began, index = roster.placing_revision, clock.now(), best()
-            if await claim(index, seen):
-                return index
-            await roster.wait_for(lambda seen=seen: roster.placing_revision != seen)
-            most *= 2
-            await self._let_pass(self._draw.randrange(most), clock.now() - began)
-
-    async def _let_pass(self, others: int, answer_s: float) -> None:
-        """Wait until so many others have chosen; half as many, whenever nobody does in the time of an answer."""
-        roster = self._roster
-        while others:
-            seen = roster.placing_revision
-            try:
-                async with asyncio.timeout(answer_s):
-                    await roster.wait_for(lambda seen=seen: roster.placing_revision != seen)
-                others -= 1
-            except TimeoutError:
-                others //= 2
+        came = await self._roster.directory.transact({}, {CAME + self._name: b""}, lease=place.lease)
+        await self._roster.wait_for(lambda: self._roster.revision >= came)
+        return stage_for(self._name, self._roster, self._stages)
 
 
-def stage_for(name: str, roster: Roster, stages: int, saved: Iterable[int]) -> int:
+def stage_for(name: str, roster: Roster, stages: int) -> int:
     """The first stage that nobody holds and that it has saved as it stands; else the one with the fewest peers.
 
     Args:
         name: of the peer; where it was before does not count.
         stages: of the model.
-        saved: those whose present state lies at the peer.
+    Cost: O(peers · stages).
     """
-    lost = [stage for stage in saved if not roster.holding(stage)]
-    if lost:
-        return min(lost)
-    there = [dict[str, float | None]() for _ in range(stages)]
+    there = [0] * stages
+    for peer in _chosen_before(name, roster):
+        if peer.stage in range(stages) and peer.phase in STAY:
+            there[peer.stage] += 1
+    lost = [stage for stage in range(stages) if not roster.holding(stage)]
+    for other in _choosing_before(name, roster):
+        there[_choice(other, roster, lost, there)] += 1
+    return _choice(name, roster, lost, there)
+
+
+def _chosen_before(name: str, roster: Roster) -> Iterator[Peer]:
+    """The others that have said where they are; who came later does not count, whichever is faster."""
+    came = roster.came.get(name, roster.revision + 1)
     for peer in roster.peers.values():
-        if peer.stage in range(stages) and peer.name != name and peer.phase in STAY:
-            there[peer.stage][peer.name] = None
-    return place(there)
+        if peer.name != name and roster.came.get(peer.name, 0) < min(came, roster.announced[peer.name]):
+            yield peer
+
+
+def _choosing_before(name: str, roster: Roster) -> list[str]:
+    """Those that came before and have yet to say where they go, in this order."""
+    came = roster.came.get(name, roster.revision + 1)
+    choosing = [(at, other) for other, at in roster.came.items() if roster.announced[other] < at < came]
+    return [other for _, other in sorted(choosing)]
+
+
+def _choice(name: str, roster: Roster, lost: Sequence[int], there: Sequence[int]) -> int:
+    saved = _saved(name, roster, len(there)) if lost else set[int]()
+    return next((stage for stage in lost if stage in saved), fewest(there))
+
+
+def _saved(name: str, roster: Roster, stages: int) -> set[int]:
+    """The stages whose present state lies at a peer, where that is not all of them."""
+    told, point = roster.saved.get(name), roster.head.point if roster.head else None
+    marks = told.all() if told else []
+    mine = {mark.stage for mark in marks if mark.point == point and mark.stages == stages}
+    return mine if len(mine) < stages else set()

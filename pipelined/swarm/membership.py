@@ -15,11 +15,11 @@ from pipelined.clock import Clock
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
 from pipelined.swarm.records import (
+    CAME,
     CONDUCTOR,
     EVALUATED,
     HEAD,
     PEERS,
-    PLACING,
     SAVED,
     TRAINERS,
     Conductor,
@@ -32,7 +32,7 @@ from pipelined.swarm.records import (
     Trainer,
 )
 
-Named = TypeVar("Named", Peer, Trainer, Saved)
+Named = TypeVar("Named", Peer, Trainer, Saved, int)
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
@@ -48,8 +48,9 @@ class Roster:
     Attributes:
         head: the step that stands; None before there is one.
         evaluated: the last loss on validation data; None before there is one.
-        head_revision, conductor_revision, placing_revision, evaluated_revision: of those keys, to be expected in a
-            transaction; 0 where they are not.
+        head_revision, conductor_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
+            they are not.
+        came: by name, the revision at which a peer said that it comes; not of those that were told their stage.
         peers, trainers: by name.
         saved: what peers have on disk, by name.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
@@ -62,8 +63,9 @@ class Roster:
         self.head: Head | None = None
         self.conductor: Conductor | None = None
         self.evaluated: Evaluated | None = None
-        self.head_revision = self.conductor_revision = self.placing_revision = self.evaluated_revision = 0
+        self.head_revision = self.conductor_revision = self.evaluated_revision = 0
         self.revision = 0
+        self.came = dict[str, int]()
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.cut_off, self.strange = False, dict[str, str]()
         self.announced = Counter[str]()
@@ -174,8 +176,8 @@ class Roster:
         elif key == EVALUATED:
             self.evaluated, self.evaluated_revision = None, revision
             self.evaluated = _read(Evaluated, entry)
-        elif key == PLACING:
-            self.placing_revision = revision
+        elif key.startswith(CAME):
+            self._place(self.came, key.removeprefix(CAME), revision or None)
         elif key.startswith(PEERS):
             name, self._by_stage = key.removeprefix(PEERS), None
             self.announced.pop(name, None)

@@ -6,7 +6,6 @@ one rule: what it does to its parameters follows from the directory's head alone
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from pipelined.clock import Clock
@@ -14,7 +13,7 @@ from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.announcing import Announcing
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.choosing import Choosing, stage_for
+from pipelined.swarm.choosing import Choosing
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.delayed import late
@@ -23,7 +22,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.records import PEERS, PLACING, Head, Phase, Point
+from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
 from pipelined.swarm.shelf import Shelf
@@ -72,7 +71,7 @@ class StagePeer:
         self._announcing = Announcing(name, endpoint.address, rules.digest, clock, roster.look_again)
         self._topics = Topics(endpoint, roster, self._announcing.ask, self._told)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
-        self._choosing, self._leaving = Choosing(name, roster, clock), Leaving(name, roster, clock, grace_s)
+        self._choosing, self._leaving = Choosing(name, roster, rules.stages), Leaving(name, roster, clock, grace_s)
         self._joining: Joining | None = None
 
     @property
@@ -176,7 +175,8 @@ class StagePeer:
             await holding.follow(self._roster.head)  # it may have been decided while this peer was none
             await holding.start_afresh()
         else:
-            index = await self._choosing.choose(self._stage_to_hold, partial(self._claim, place))
+            index = await self._choosing.choose(place) if self._wanted is None else self._wanted
+            await place.put(self._announcing.record(place, Phase.JOINING, index))
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         self._roster.look_again()  # what is missing now, who is to leave does not wait for
@@ -203,16 +203,6 @@ class StagePeer:
         first = [peer.name for peer in self._roster.serving(holding.index)[:1]]
         if self._saving.due(holding.step) and first == [self.name]:
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
-
-    def _stage_to_hold(self) -> int:
-        if self._wanted is not None:
-            return self._wanted
-        saved = self._saving.own(self._roster.head.point, self._rules.stages)
-        return stage_for(self.name, self._roster, self._rules.stages, saved)
-
-    async def _claim(self, place: Standing, index: int, seen: int) -> bool:
-        """See `Claim`."""
-        return await place.put(self._announcing.record(place, Phase.JOINING, index), PLACING, seen)
 
     async def _say(self, place: Standing, phase: Phase, heir: str = "") -> None:
         await self._announcing.say(place, phase, self.holding.index, heir)

@@ -73,6 +73,11 @@ def place(stages: Sequence[Stage], speeds: Mapping[str, float] | None = None) ->
     return _by_load(_states(stages, speeds or {}))[-1]
 
 
+def fewest(peers: Sequence[int]) -> int:
+    """Where `place` sends a newcomer while nothing is measured, from how many are, or are to be, at each stage."""
+    return peers.index(min(peers))
+
+
 def pause(period: float = PERIOD_S, seed: Any = 0, jitter: float = JITTER) -> float:
     """Seconds to the next look: the period, more or less by up to a share of it that the seed decides.
 

@@ -2,7 +2,7 @@
 
     head              Head             the step that stands, and the peers that hold its state
     conductor         Conductor        who leads the next step there; dies with its lease
-    placing           (a name)         the last peer that chose its stage: each chooses knowing what the others chose
+    came/NAME         (nothing)        that a peer came: in this order they choose their stages; dies with its lease
     peers/NAME        Peer             a peer; dies with its lease
     trainers/NAME     Trainer          a trainer; dies with its lease
     saved/NAME        Saved            what a peer has on disk; dies with its lease
@@ -12,14 +12,15 @@ The one rule: a record read is checked field by field, for anybody with the key 
 the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import msgpack
 
-HEAD, CONDUCTOR, PLACING, PEERS, TRAINERS, SAVED = "head", "conductor", "placing", "peers/", "trainers/", "saved/"
+HEAD, CONDUCTOR, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
 EVALUATED = "evaluated"
 
 MOST_STAGES = 4096
@@ -94,15 +95,20 @@ class Record:
         Raises:
             ValueError: it is none of this kind; the field is named.
         """
-        told = _mapping(cls, data)
-        wanted = {entry.name: entry for entry in fields(cls)}
+        told, wanted = _mapping(cls, data), _kinds(cls)
         if told.keys() != wanted.keys():
             raise ValueError(f"not a {cls.__name__} (fields: {sorted(told)}, expected: {sorted(wanted)})")
         for name, value in told.items():
-            kind = wanted[name].metadata.get("kind") or wanted[name].type
-            if type(value) is not kind:
-                raise ValueError(f"{cls.__name__}.{name} is a {type(value).__name__}, expected a {kind.__name__}")
+            if type(value) is not wanted[name]:
+                fact = f"{cls.__name__}.{name} is a {type(value).__name__}"
+                raise ValueError(f"{fact}, expected a {wanted[name].__name__}")
         return cls(**told)
+
+
+@cache
+def _kinds(cls: type) -> Mapping[str, type]:
+    """The type of each field: worked out once, for in a large swarm every process reads every record."""
+    return {entry.name: entry.metadata.get("kind") or entry.type for entry in fields(cls)}
 
 
 def _mapping(cls: type, data: bytes) -> dict[str, Any]:

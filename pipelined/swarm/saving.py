@@ -50,11 +50,6 @@ class Saving:
         """Whether a state of this step is to be saved."""
         return self.saves and step > 0 and step % self._every == 0
 
-    def own(self, point: Point, stages: int) -> list[int]:
-        """The stages whose state at this point lies here, where that is not all of them."""
-        mine = sorted({mark.stage for mark in self.marks if mark.point == point and mark.stages == stages})
-        return mine if len(mine) < stages else []
-
     async def look(self) -> None:
         """See what lies there."""
         if self._shelf is not None:

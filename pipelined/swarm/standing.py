@@ -34,32 +34,21 @@ class Standing:
         """A second key under the same lease, and the same name."""
         return Standing(self._directory, prefix + self._key.partition("/")[2], self.lease)
 
-    async def put(self, record: Record, claim: str = "", seen: int = 0) -> bool:
+    async def put(self, record: Record) -> None:
         """Say what we are now.
 
-        Args:
-            claim: a key that is put too, so that of all who saw it at the same revision one alone succeeds.
-            seen: that revision.
-        Returns: whether it was done; False where another was faster with the claim.
         Raises: LeaseLost: also where somebody else took our key. CutOff.
         """
-        claims = {claim: seen} if claim else {}
         while True:
             try:
-                expect, put = (
-                    {self._key: self.revision, **claims},
-                    {self._key: record.pack()} | dict.fromkeys(claims, b""),
-                )
-                self.revision = await self._directory.transact(expect, put, lease=self.lease)
-                return True
+                put = {self._key: record.pack()}
+                self.revision = await self._directory.transact({self._key: self.revision}, put, lease=self.lease)
+                return
             except Conflict as error:
                 found = error.found[self._key]
-                revision = found.revision if found else 0
-                if revision == self.revision:
-                    return False
                 if self.revision or not found:
                     raise LeaseLost from error
-                self.revision = revision  # our former self's, which nobody renews any more
+                self.revision = found.revision  # our former self's, which nobody renews any more
 
 
 @asynccontextmanager

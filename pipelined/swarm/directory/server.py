@@ -28,6 +28,8 @@ LATE_S = 0.1
 """A timer that is later than this says that the process did not run meanwhile."""
 PART_BYTES = 1 << 20
 """Changes beyond these are told in the next answer."""
+SHARED = 16
+"""Answers that are kept for others who ask the same."""
 
 Told = dict[str, Any]
 
@@ -62,6 +64,7 @@ class _Server:
         self._holders: dict[int, tuple[Party, float]] = {}
         self._tasks = asyncio.TaskGroup()
         self._changed, self._hurried = Bell(), Bell()
+        self._told: dict[tuple[str, int], Told] = {}
         self._stopped = False
 
     async def run(self) -> NoReturn:
@@ -145,8 +148,17 @@ class _Server:
             after = max(after, self._machine.revision)
             with suppress(TimeoutError):
                 await within(self._clock, left, self._changed.wait())
-        told = _part(self._machine.changes(prefix, after))
-        return {"changes": letters.tell_changes(told), "through": told[-1][0].revision if told else after}
+        return self._changes_after(prefix, after)
+
+    def _changes_after(self, prefix: str, after: int) -> Told:
+        """As much as one answer takes; worked out once for all who have heard as much, until something changes."""
+        if (prefix, after) not in self._told:
+            if len(self._told) >= SHARED:
+                self._told.clear()
+            told = _part(self._machine.changes(prefix, after))
+            through = told[-1][0].revision if told else after
+            self._told[prefix, after] = {"changes": letters.tell_changes(told), "through": through}
+        return self._told[prefix, after]
 
     async def _transact(self, asking: Asking) -> Told:
         return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
@@ -207,6 +219,7 @@ class _Server:
                 self._holders.pop(told[0], None)
         if self._machine.deeds:
             self._journal.keep(self._machine.deeds)
+            self._told.clear()
             self._changed.ring()
         self._machine.deeds.clear()
 

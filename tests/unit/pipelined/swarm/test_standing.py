@@ -9,7 +9,7 @@ from pipelined.swarm.directory import Conflict, CutOff, Directory, Entry, Lease,
 from pipelined.swarm.records import Conductor
 from pipelined.swarm.standing import Standing, standing
 
-KEY, CLAIM = "peers/p0", "placing"
+KEY = "peers/p0"
 RECORD = Conductor("p0", "tcp://a:1")
 
 
@@ -58,37 +58,29 @@ class Place(Directory):
         pass
 
 
-def put(entries, seen=0, claim="", first=None):
+def put(entries, first=None):
     async def live():
         place = Place(**entries)
         mine = Standing(place, KEY, Scripted(None))
         mine.revision = first or 0
-        return await mine.put(RECORD, claim, seen), place.entries
+        await mine.put(RECORD)
+        return place.entries
 
     return run_virtual(live())
 
 
 def test_a_new_record_is_put():
-    done, entries = put({})
-    assert done and entries[KEY] == Entry(RECORD.pack(), 11, 7)
+    assert put({})[KEY] == Entry(RECORD.pack(), 11, 7)
 
 
 def test_the_record_of_a_former_life_is_taken_over():
-    done, entries = put({KEY: Entry(b"old", 5, 1)})
-    assert done and entries[KEY].value == RECORD.pack()
+    assert put({KEY: Entry(b"old", 5, 1)})[KEY].value == RECORD.pack()
 
 
 @pytest.mark.parametrize("entries", [{}, {KEY: Entry(b"theirs", 9, 8)}])
 def test_who_lost_the_key_lost_the_lease(entries):
     with pytest.raises(LeaseLost):
         put(entries, first=5)
-
-
-def test_of_all_who_saw_a_claim_one_succeeds():
-    done, entries = put({CLAIM: Entry(b"", 4)}, seen=4, claim=CLAIM)
-    assert done and entries[CLAIM].revision == entries[KEY].revision
-    done, entries = put({CLAIM: Entry(b"", 6)}, seen=4, claim=CLAIM)
-    assert not done and KEY not in entries
 
 
 def held(lease, seconds):
