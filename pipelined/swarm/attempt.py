@@ -45,21 +45,22 @@ class Attempt:
         members: by stage, who has its state.
 
     Attributes:
+        asked: by stage, who has its state.
         told: by stage and name, what peers said when asked.
         digests: by stage, of the totals.
     """
 
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
         self.name, self._step, self._batch = name, step, batch
-        self._members, self._asking = members, asking
+        self.asked, self._asking = members, asking
         self.told: list[dict[str, Told]] = []
         self.digests: list[Any] = []
 
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
-        self.told = [{} for _ in self._members]
+        self.told = [{} for _ in self.asked]
         async with Nursery() as tasks:
-            for stage, peers in enumerate(self._members):
+            for stage, peers in enumerate(self.asked):
                 for peer in peers:
                     tasks.create_task(self._ask_prepared(stage, peer))
         return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
@@ -70,7 +71,7 @@ class Attempt:
         Who did not say what it has may have been asked all the same, and counts nothing until it hears this.
         """
         async with Nursery() as tasks:
-            for peers, covered in zip(self._members, covers, strict=True):
+            for peers, covered in zip(self.asked, covers, strict=True):
                 for peer in peers:
                     tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
@@ -94,6 +95,11 @@ class Attempt:
                 raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
         self.digests = [each[0][1] for each in answers]
         return [each[0][0] for each in answers]
+
+    def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
+        """By stage, what sums lack; None where all who were asked said nothing: what they have they may still have."""
+        every = zip(self.asked, self.told, covers, strict=True)
+        return [covered.missing if said or not asked else None for asked, said, covered in every]
 
     def members(self) -> list[list[str]]:
         """By stage, the names of those who take part."""

@@ -148,9 +148,13 @@ class Board:
                 else:
                     self._want(stage, index)
 
-    def settle(self, missing: Sequence[Iterable[int]]) -> None:
-        """What each stage's ledgers lack, as they say themselves: it overrules what trainers told."""
-        for stage, indices in enumerate(missing):
+    def settle(self, missing: Sequence[Iterable[int] | None]) -> None:
+        """What each stage's ledgers lack, as they say themselves: it overrules what trainers told.
+
+        Args:
+            missing: by stage; None where no ledger said anything.
+        """
+        for stage, indices in [(at, each) for at, each in enumerate(missing) if each is not None]:
             lacking = set(indices)
             for index in range(len(self._missing)):
                 if index in lacking:

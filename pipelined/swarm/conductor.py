@@ -29,6 +29,7 @@ from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.moving import Moves, Moving
 from pipelined.swarm.notes import RoundName, field, told, whole
 from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark, Record
+from pipelined.swarm.roll_call import RollCall
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
 from pipelined.swarm.taking import Taking
@@ -73,7 +74,8 @@ class Leadership:
         self._changed, self._calling = Bell(), Calling(roster, rules, clock)
         self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
         self._boards = Boards(roster, self._evaluating, self._changed)
-        self._taking = Taking(roster, asking, rules, clock, Moving(moves, rules.rebalance_s, clock), self._changed)
+        self._roll_call, moving = RollCall(roster, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
+        self._taking = Taking(roster, asking, rules, clock, moving, self._roll_call, self._changed)
 
     @property
     def left(self) -> int | None:
@@ -92,6 +94,7 @@ class Leadership:
         """
         directory, roster = self._roster.directory, self._roster
         while True:
+            await self._roll_call.stand_back()
             await roster.wait_for(lambda: roster.conductor in (None, self._me))
             try:
                 self._term = await directory.transact(

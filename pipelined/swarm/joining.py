@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.notes import field, number, whole
 from pipelined.swarm.records import Peer, Point
@@ -45,10 +46,11 @@ class Joining:
         point: Point | None,
         roster: Roster,
         asking: Asking,
+        hearing: Hearing,
         device: Device,
         find: Find,
     ):
-        self.point, self._find = point, find
+        self.point, self._find, self._hearing = point, find, hearing
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
@@ -66,12 +68,15 @@ class Joining:
                     await self._roster.next_change(self._patience())
                 continue
             try:
-                if not await self._caught_up(donor):
-                    await self._fetch(donor)
+                await self._hearing.while_heard(donor, self._go_on_with(donor))
             except (Ended, Refusal, TransferError) as error:
                 self._failed.add(self._roster.announced[donor.name])
                 self.trouble = f"{donor.name}: {str(error) or 'gone, or silent for too long'}"
         return self.point
+
+    async def _go_on_with(self, donor: Peer) -> None:
+        if not await self._caught_up(donor):
+            await self._fetch(donor)
 
     def _patience(self) -> float:
         """Seconds until those who failed are asked again though nothing is heard of them: where all stand still nothing

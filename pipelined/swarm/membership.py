@@ -149,9 +149,8 @@ class Roster:
         return self._by_stage.get(stage, ())
 
     def _take_view(self, view: View) -> None:
-        gone = self._keys - view.entries.keys()
-        self._take([Change(key, None, view.revision) for key in gone])
-        self._take([Change(key, entry, view.revision) for key, entry in view.entries.items()])
+        gone = dict.fromkeys(self._keys - view.entries.keys())
+        self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
         self.revision = view.revision
 
     def _take(self, changes: Sequence[Change]) -> None:

@@ -4,7 +4,6 @@ The one rule: nobody is late by a constant, but by what was observed of the same
 step, so that who let one microbatch lie is not waited for in every step anew. Knows slots by their names and seconds.
 """
 
-import math
 from collections.abc import Callable
 
 from pipelined.swarm.patience import Patience
@@ -22,8 +21,8 @@ class Pace:
     """
 
     def __init__(self, now: Callable[[], float], least: float):
-        self.now, self._least = now, least
-        self._patience: dict[bool, Patience] = {}
+        self.now = now
+        self._patience = {held_out: Patience(least, ENOUGH) for held_out in (False, True)}
         self._doubted = set[str]()
 
     def observe(self, slot: str, held_out: bool, seconds: float) -> None:
@@ -32,13 +31,12 @@ class Pace:
         Args:
             held_out: it was validation data, which goes forward only.
         """
-        self._patience.setdefault(held_out, Patience(self._least, ENOUGH)).observe(seconds)
+        self._patience[held_out].observe(seconds)
         self._doubted.discard(slot)
 
     def limit(self, held_out: bool) -> float:
-        """Seconds after which an answer is late; infinite until one was seen."""
-        limit = self._patience[held_out].limit if held_out in self._patience else None
-        return math.inf if limit is None else limit
+        """Seconds after which an answer is late."""
+        return self._patience[held_out].limit_after(0)
 
     def doubt(self, slot: str) -> None:
         """A slot's answer is late, and another was asked."""

@@ -1,7 +1,7 @@
 """How long an answer is waited for: as long as answers were seen to take, and much longer. Never a constant.
 
-Until enough was seen there is no limit: leases end the wait for who is silent altogether, and nobody is late before his
-lease would be, for a busy machine is no lost one.
+Until enough was seen somebody else is asked after many leases, later each time: leases end the wait for who is silent
+altogether. Nobody is late before his lease would be, for a busy machine is no lost one.
 """
 
 from collections import deque
@@ -11,6 +11,8 @@ KEPT = 64
 ENOUGH = 5
 DEVIATIONS = 10.0
 MULTIPLE = 4.0
+UNKNOWN = 10.0
+"""Times the least that an answer is waited for of which nothing is known: it may be the first, and long."""
 
 
 class Patience:
@@ -30,6 +32,10 @@ class Patience:
         """An answer took so long."""
         self._seen.append(seconds)
         self._limit = None
+
+    def limit_after(self, late: int) -> float:
+        """Seconds after which an answer is late, after so many others that were: there always is a limit."""
+        return UNKNOWN * self._least * 2**late if self.limit is None else self.limit
 
     @property
     def limit(self) -> float | None:

@@ -18,11 +18,13 @@ from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.delayed import late
 from pipelined.swarm.directory import CutOff, LeaseLost
+from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.records import PEERS, Head, Phase, Point
+from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
 from pipelined.swarm.shelf import Shelf
@@ -30,8 +32,9 @@ from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
 from pipelined.swarm.topics import Topics
 from pipelined.swarm.transfer import Layout
+from pipelined.swarm.watched import Watched
 from transports import Block
-from transports.endpoints import Endpoint, Refusal
+from transports.endpoints import Answer, Endpoint, Question, Refusal
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
@@ -66,10 +69,12 @@ class StagePeer:
     ):
         self.name = name
         self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
-        self._clock, self._device, self._coding, self._wanted = clock, device, coding, stage
+        self._clock, self._device, self._coding, self._wanted = clock, Watched(device, rules.lease_s), coding, stage
         self._asking = Asking(endpoint, roster)
+        self._hearing = Hearing(self._asking, clock, rules.lease_s)
+        self._returning = Returning(name, roster, clock, rules.lease_s)
         self._announcing = Announcing(name, endpoint.address, rules.digest, clock, roster.look_again)
-        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told)
+        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
         self._choosing, self._leaving = Choosing(name, roster, rules.stages), Leaving(name, roster, clock, grace_s)
         self._joining: Joining | None = None
@@ -88,21 +93,39 @@ class StagePeer:
         """Live under one lease after another, until asked to leave.
 
         Raises:
-            OtherModel: the swarm trains something else.
+            OtherModel: the swarm trains something else. Stuck: the device does nothing any more.
         """
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
+            watching = self._tasks.create_task(self._device.watch())
             while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
                 try:
                     key, seconds = PEERS + self.name, self._rules.lease_s
                     async with standing(self._roster.directory, key, seconds, self._clock) as place:
-                        await self._live(place)
+                        await self._live_as_member(place)
                 except (LeaseLost, CutOff):
                     await self._clock.sleep(RETRY_S)
+                except Struck:
+                    await self._returning.stay_away(place, self._is_needed)
+            watching.cancel()
 
     def leave(self) -> None:
         """Hand over and go (a preemption notice); the last of its stage waits for another, see `Leaving`."""
         self._leaving.ask()
+
+    async def _live_as_member(self, place: Standing) -> None:
+        """Raises: LeaseLost; Struck: the directory has this peer no more."""
+        try:
+            async with self._roster.as_long_as(lambda: self._returning.is_member(place)):
+                await self._live(place)
+        except Ended:
+            if self._returning.is_member(place):
+                raise
+            await self._returning.check(place)
+
+    def _is_needed(self) -> bool:
+        """Who was struck out is to come again at once, or to leave."""
+        return self._leaving.asked or not self.holding or not self._roster.serving(self.holding.index)
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
@@ -181,7 +204,7 @@ class StagePeer:
         self._let_go()
         self._roster.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
-        self._joining = Joining(stage, index, point, self._roster, self._asking, self._device, find)
+        self._joining = Joining(stage, index, point, self._roster, self._asking, self._hearing, self._device, find)
         point = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._roster.head.basis
         self._topics.holding = Holding(
@@ -235,6 +258,11 @@ class StagePeer:
         if self.holding:
             self.holding.give_up("its peer holds it no longer")
         self._topics.holding = None
+
+    async def _hears(self, question: Question) -> Answer:
+        """Whom of its stage this peer cannot reach."""
+        mates = [peer for peer in self._roster.holding(self.holding.index) if peer.name != self.name]
+        return Answer(note={"silent": await self._hearing.silent(mates)})
 
     def _told(self) -> Mapping[str, Any]:
         return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed}

@@ -20,6 +20,7 @@ from pipelined.swarm.membership import Roster
 from pipelined.swarm.moving import Moving
 from pipelined.swarm.notes import RoundName, told
 from pipelined.swarm.records import Head
+from pipelined.swarm.roll_call import RollCall
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.spread import SHARE
 
@@ -30,11 +31,22 @@ class Taking:
     """Takes steps, one after another, for whoever leads.
 
     Args:
+        roll_call: of those whom a round waits for.
         changed: rung whenever a board has changed, here and elsewhere.
     """
 
-    def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock, moving: Moving, changed: Bell):
+    def __init__(
+        self,
+        roster: Roster,
+        asking: Asking,
+        rules: Rules,
+        clock: Clock,
+        moving: Moving,
+        roll_call: RollCall,
+        changed: Bell,
+    ):
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+        self._roll_call = roll_call
         self._moving, self._changed, self._took = moving, changed, math.inf
 
     async def take(
@@ -56,13 +68,14 @@ class Taking:
         while True:
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
             attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
-            covers = await attempt.prepare()
+            covers = await self._roll_call.during(attempt.prepare(), attempt.name, members)
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
-                squares = await attempt.reduce(covers, within if complete() else 0.0)
+                summing = attempt.reduce(covers, within if complete() else 0.0)
+                squares = await self._roll_call.during(summing, attempt.name, members)
             except Failed:
-                board.settle([covered.missing for covered in covers])
+                board.settle(attempt.missing(covers))
                 await self._resumed(attempt, covers, board, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
@@ -76,7 +89,8 @@ class Taking:
     async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], board: Board, pause: float) -> None:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
         async with Nursery() as tasks:
-            telling = tasks.create_task(attempt.resume(covers))
+            resuming = self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked)
+            telling = tasks.create_task(resuming)
             self._changed.ring()
             await self._clock.sleep(pause)
             await self._until(lambda: board.complete)

@@ -12,6 +12,7 @@ from pipelined.swarm.averaging import UNDER_WAY
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.notes import field
+from pipelined.swarm.watched import Watched
 from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
@@ -42,6 +43,8 @@ class Topics:
     Args:
         announce: called when a trainer that banned this peer would have it back.
         told: facts for the status that are not of what is held.
+        hears: answers a leader who asks whom of its stage the peer cannot reach.
+        device: who does not get on says so to a leader who waits.
 
     Attributes:
         holding: what is held; None: nothing, and whoever asks is refused.
@@ -49,9 +52,16 @@ class Topics:
     """
 
     def __init__(
-        self, endpoint: Endpoint, roster: Roster, announce: Callable[[], None], told: Callable[[], Mapping[str, Any]]
+        self,
+        endpoint: Endpoint,
+        roster: Roster,
+        announce: Callable[[], None],
+        told: Callable[[], Mapping[str, Any]],
+        hears: Handler,
+        device: Watched,
     ):
         self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(roster), announce, told
+        self._hears, self._device = hears, device
         self.holding: Holding | None = None
         self.incarnation = 0
 
@@ -75,9 +85,10 @@ class Topics:
             "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
             "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
             "evaluate": Topic(lambda held: held.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
-            "prepare": Topic(lambda held: held.rounds.prepare, conductor, 0, MOST_ROUNDS),
+            "prepare": Topic(lambda held: self._in_time(held.rounds.prepare), conductor, 0, MOST_ROUNDS),
             "resume": Topic(lambda held: held.rounds.resume, conductor, 0, MOST_ROUNDS),
-            "reduce": Topic(lambda held: held.rounds.reduce, conductor, 0, MOST_ROUNDS),
+            "reduce": Topic(lambda held: self._in_time(held.rounds.reduce), conductor, 0, MOST_ROUNDS),
+            "hears": Topic(lambda held: self._hears, conductor, 0, MOST_ROUNDS),
             "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
             "manifest": Topic(lambda held: held.manifest, peer, 0, MOST_ROUNDS),
@@ -93,6 +104,10 @@ class Topics:
             return await topic.method(self.holding)(question)
 
         return answer
+
+    def _in_time(self, handler: Handler) -> Handler:
+        """Raises Refusal: "busy", the device does not get on."""
+        return lambda question: self._device.unless_late(handler(question))
 
     def _check_meant(self, question: Question) -> None:
         if field(question.note, "to") != self.incarnation:

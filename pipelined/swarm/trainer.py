@@ -196,17 +196,19 @@ class Trainer:
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
         passed: Pass = "backward" if topic == "backward" else "forward"
-        busy = set[Party]()
+        busy, late = set[Party](), 0
         while True:
             peer = await self._pick(stage, passed)
             party, began = self._party(peer), self._clock.now()
             patience = self._patience[stage, topic]
             try:
                 with self._wiring.under_way(party):
+                    limit = patience.limit_after(late)
                     answer = await self._asking.ask(
-                        peer, topic, *arrays, limit=patience.limit, step=which.step, index=which.index, **told
+                        peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
                     )
             except Ended:
+                late += 1
                 self._ban(peer, party)
                 continue
             except Refusal as refusal:

@@ -13,6 +13,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.delayed import late, settled
 from pipelined.swarm.directory import Directory
+from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.peer import Build
@@ -47,6 +48,7 @@ class Visitor:
         self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
         self._endpoint, self._roster = endpoint, Roster(directory, clock)
         self._asking = Asking(endpoint, self._roster)
+        self._hearing = Hearing(self._asking, clock, rules.lease_s)
 
     async def take(self) -> Visited:
         """Every stage's state, all of the step that stands; waits while a stage has no peer.
@@ -71,8 +73,8 @@ class Visitor:
         while any(point != self._roster.head.point for point in points):
             for index, stage in enumerate(stages):
                 await place.put(self._record(place, index))
-                way = Joining(stage, index, points[index], self._roster, self._asking, self._device, _nowhere)
-                points[index] = await way.arrive()
+                ways = self._roster, self._asking, self._hearing, self._device, _nowhere
+                points[index] = await Joining(stage, index, points[index], *ways).arrive()
         at = self._roster.head.point
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]

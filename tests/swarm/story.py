@@ -1,8 +1,8 @@
 """Random fault programs: what befalls a swarm, when, and to whom, drawn from a seed; and the telling of it.
 
 Spared are one peer of every stage, one trainer and all disks: everything else may die, stop, be cut off, come, go, or
-be told to change stage; of a stage that was saved not one peer is spared. All faults end before `QUIET_S`, and after
-that the swarm must get on.
+be told to change stage; of a stage that was saved not one peer is spared. All faults begin before `QUIET_S`, and but
+for links that are cut for good, and devices that hang, they end before it; after that the swarm must get on.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ class Fault(StrEnum):
     FREEZE_TRAINER = "stop a trainer, and let it go on"
     CUT_OFF = "cut a peer off from everybody, and heal"
     CUT = "cut the link of two, and heal"
+    PART = "cut the link of two for good"
+    HANG = "let a peer's device hang for good"
     RESET = "break the connection of two"
     LEAVE = "ask a peer to leave"
     JOIN = "start a peer"
@@ -164,6 +166,18 @@ class Story:
         await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
         self._tell(f"{' and '.join(names)}: healed")
         self.swarm.network.heal(*names)
+
+    async def _part(self):
+        """Of the spared each reaches all others."""
+        one, other = self._draw.sample(sorted([*self.swarm.peers, *self.swarm.trainers]), 2)
+        if not {one, other} <= self.spared:
+            self._tell(f"{one} and {other}: cut for good")
+            self.swarm.network.cut(one, other)
+
+    async def _hang(self):
+        if (name := self._peer()) is not None:
+            self._tell(f"{name}: its device hangs")
+            self.swarm.hang(name)
 
     async def _reset(self):
         one, other = self._draw.sample(sorted(self.swarm.tasks), 2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pipelined.swarm.board import Assignment, Board
 from pipelined.swarm.notes import Score
 from pipelined.swarm.pace import Pace
+from pipelined.swarm.patience import UNKNOWN
 
 BATCH, STAGES = 4, 2
 SLOTS, PEERS = ["t0/0", "t0/1", "t1/0"], ["p0", "p1", "p2"]
@@ -125,11 +126,12 @@ def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answ
     assert board.complete
 
 
-def test_while_nothing_was_seen_nobody_is_late():
+def test_while_nothing_was_seen_all_is_waited_for_long_but_not_for_ever():
     timed = Timed(1)
     timed.board.take("stuck")
-    timed.now = 1e9
-    assert timed.board.take("good") is None and timed.board.late_in() == float("inf")
+    assert timed.board.take("good") is None and timed.board.late_in() == 2.0 * UNKNOWN
+    timed.now = 2.0 * UNKNOWN
+    assert timed.board.take("good") == Assignment(0, (0,))
 
 
 def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():

@@ -1,9 +1,7 @@
 """How long is late follows from answers of the same kind; who let one lie is doubted until the next answer."""
 
-import math
-
 from pipelined.swarm.pace import Pace
-from pipelined.swarm.patience import MULTIPLE
+from pipelined.swarm.patience import MULTIPLE, UNKNOWN
 
 
 def pace():
@@ -13,7 +11,7 @@ def pace():
 def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
     seen = pace()
     seen.observe("slot", held_out=False, seconds=2.0)
-    assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, math.inf)
+    assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, 3.0 * UNKNOWN)
     seen.observe("slot", held_out=True, seconds=0.1)
     assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, 3.0)
 

@@ -1,0 +1,110 @@
+"""What a leader does about a round that lasts: asks who reaches whom, and strikes out who cannot take part.
+
+The one rule: that something lasts is no reason. A round goes on for as long as all who take part reach the leader and
+one another, and who does not is struck from the directory in a transaction that holds only while this one leads, and
+another of the stage serves it. Who is struck out finds that there, keeps what it has, and comes again. Knows members;
+it must not know what a round does.
+"""
+
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pipelined.clock import Clock
+from pipelined.nursery import Nursery
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.directory import Conflict, CutOff
+from pipelined.swarm.directory.within import within
+from pipelined.swarm.hearing import Hearing
+from pipelined.swarm.membership import Ended, Roster
+from pipelined.swarm.notes import RoundName, field
+from pipelined.swarm.records import CONDUCTOR, PEERS, Peer
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.striking import who_goes
+from transports.endpoints import Refusal
+
+T = TypeVar("T")
+
+
+class RollCall:
+    """The roll calls of one trainer that leads at times."""
+
+    def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock):
+        self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+        self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
+
+    async def during(self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]]) -> T:
+        """What some part of a round comes to; while it lasts those who take part are called, ever more seldom."""
+        try:
+            async with Nursery() as tasks:
+                calling = tasks.create_task(self._call(name, members))
+                result = await work
+                calling.cancel()
+            return result
+        finally:
+            work.close()  # where it was never begun
+
+    async def stand_back(self) -> None:
+        """Who gave up leading lets others lead, if they would."""
+        if self._resigned:
+            self._resigned = False
+            await self._clock.sleep(self._rules.lease_s)
+
+    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]]) -> None:
+        pause = self._rules.lease_s
+        while True:
+            await self._hearing.clock.sleep(pause)
+            pause *= 2
+            with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
+                await self._act_on(name[0], members, await self._said(name, members))
+
+    async def _said(self, name: RoundName, members: Sequence[Sequence[Peer]]) -> dict[str, frozenset[str]]:
+        """By name, whom each cannot reach; who is missing could not be reached."""
+        async with Nursery() as tasks:
+            asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peers in members for peer in peers}
+        return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
+
+    async def _ask(self, name: RoundName, peer: Peer) -> frozenset[str] | None:
+        """Whom it cannot reach; None: it cannot be reached. Who is gone, or is asked what it does not know, is fine."""
+        if not await self._hearing.hears(peer):
+            return None
+        try:
+            patience = 2 * self._hearing.patience_s
+            asking = self._asking.ask(peer, "hears", round=list(name))
+            return _read_names((await within(self._hearing.clock, patience, asking)).note)
+        except TimeoutError:
+            return None
+        except (Ended, Refusal):
+            return frozenset()
+
+    async def _act_on(self, term: int, members: Sequence[Sequence[Peer]], said: dict[str, frozenset[str]]) -> None:
+        here = [[peer for peer in peers if self._roster.is_here(peer)] for peers in members]
+        silent = [peer for peers in here for peer in peers if peer.name not in said]
+        mute = any(peers and not any(peer.name in said for peer in peers) for peers in here)
+        if (mute or 2 * len(silent) > sum(map(len, here))) and len(self._roster.trainers) > 1:
+            return await self._resign(term)
+        for stage, peers in enumerate(here):
+            goes = who_goes(peers, said)
+            stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in goes]
+            for peer in goes if stays else ():
+                await self._strike_out(term, peer, stays[0])
+
+    async def _resign(self, term: int) -> None:
+        """Others may reach those whom this one does not."""
+        self._resigned = True
+        await self._roster.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
+
+    async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> None:
+        """Raises: Conflict: one of the two has said something else meanwhile. CutOff."""
+        roster = self._roster
+        expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
+        await roster.directory.transact({CONDUCTOR: term, **expect}, {}, [PEERS + peer.name])
+        await roster.wait_for(lambda: not roster.is_here(peer))
+
+
+def _read_names(note: Any) -> frozenset[str]:
+    """Names of peers. Raises Refusal: they are none."""
+    names = field(note, "silent")
+    if type(names) is not list or any(type(name) is not str for name in names):
+        raise Refusal("malformed", why=f"not names of peers (got: {names!r:.80})")
+    return frozenset(names)
