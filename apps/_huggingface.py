@@ -15,6 +15,7 @@ from apps._huggingface_read import FIXED, read_config, read_tensors
 from apps._places import GPT2_TYPE, check_export
 from apps._presets import ModelConfig, Shapes, shapes
 from apps._tokenizer import Tokenizer
+from pipelined.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ def export(
         tensors: every parameter once, by name; pairs may come one by one, so that the whole need not fit in memory.
         shard_bytes: the most that a file of weights holds, unless one tensor is larger.
     Raises:
-        UsageError: as `check_export`.
+        UsageError: as `check_export`; or it cannot be written, as where there is no room.
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
     Cost: memory for one shard.
     """
@@ -60,12 +61,15 @@ def write(
         wanted: every parameter's shape.
         describe: what config.json says, of the parameters' dtype.
     Raises:
+        UsageError: it cannot be written, as where there is no room.
         ValueError: as `export`.
     """
+    from safetensors import SafetensorError
+
     path, aside = Path(directory), Path(directory, ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
     try:
+        aside.mkdir(parents=True)
         shards = _Shards(aside, shard_bytes)
         for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
             shards.add(name, tensor)
@@ -75,8 +79,10 @@ def write(
         if tokenizer is not None:
             tokenizer.save(aside)
         _move(aside, path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"cannot write {path} ({error}); make room there, or choose another place") from error
     finally:
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Shards:

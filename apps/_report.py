@@ -1,19 +1,18 @@
 """What rank 0 tells people and files while a job trains: a bar, a line every ten steps, one JSON object a step."""
 
-import json
 import resource
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 from rich import progress
 from rich.console import Console
 
 from apps._progress import Progress
-from pipelined.errors import UsageError
+from apps._rows import append
 from pipelined.trainer import StepReport
 
 EVERY = 10
@@ -30,12 +29,12 @@ class Report:
         first: the step it begins with (not 0 after a resume).
         steps: the last step, exclusive.
         tokens: tokens a step.
-        metrics: where the JSON lines go; None writes none.
+        metrics: the file that the JSON lines go to; None writes none.
         predicted: seconds that a plan says a step takes; None where no plan is followed.
     """
 
     def __init__(
-        self, shown: bool, first: int, steps: int, tokens: int, metrics: TextIO | None, predicted: float | None = None
+        self, shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
     ):
         self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
         self._predicted, self._taken = predicted, list[float]()
@@ -52,17 +51,18 @@ class Report:
             advance=1,
             description=f"loss {report.loss:.4f}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}",
         )
-        if self._metrics is not None:
-            self._metrics.write(json.dumps(self._row(report, rate, evaluated)) + "\n")
-            self._metrics.flush()
+        self._write(self._row(report, rate, evaluated))
         done = report.step + 1
         if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
 
     def evaluated(self, done: int, loss: float) -> None:
         """Tell of an evaluation without a step of training before it, after so many steps."""
+        self._write({"step": done, "eval_loss": loss})
+
+    def _write(self, *rows: Mapping[str, Any]) -> None:
         if self._metrics is not None:
-            self._metrics.write(json.dumps({"step": done, "eval_loss": loss}) + "\n")
+            append(self._metrics, *rows)
 
     @contextmanager
     def evaluating(self) -> Iterator[Callable[[int, int], None]]:
@@ -138,19 +138,12 @@ def drifted(predicted: float, taken: Sequence[float]) -> str:
 def reporting(
     shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
 ) -> Iterator[Report]:
-    """A report whose bar and file are closed at the end; where it is not shown (on all ranks but 0), it is silent.
+    """A report whose bar is closed at the end; where it is not shown (on all ranks but 0), it is silent.
 
     Raises:
         UsageError: the metrics file cannot be written.
     """
-    try:
-        file = metrics.open("a") if metrics and shown else None
-    except OSError as error:
-        raise UsageError(f"cannot write the metrics to {metrics} ({error.strerror}); name another --metrics") from error
-    report = Report(shown, first, steps, tokens, file, predicted)
-    try:
-        with report._bar:
-            yield report
-    finally:
-        if file is not None:
-            file.close()
+    report = Report(shown, first, steps, tokens, metrics if shown else None, predicted)
+    report._write()
+    with report._bar:
+        yield report

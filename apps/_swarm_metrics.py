@@ -1,12 +1,12 @@
 """What became of each step, for people and programs: a line each, and a JSON object each in a file."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from apps._rows import append
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import Head
 
@@ -84,5 +84,4 @@ class StepLog:
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self.metrics is not None:
-            with self.metrics.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(self.metrics, row)

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from pipelined._tracer import Events
+from pipelined.errors import UsageError
 from pipelined.exchange import gather
 from pipelined.runtime import together
 from pipelined.trace import Tracer, write
@@ -24,7 +25,11 @@ async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
     def draw() -> None:
         if transport.rank == 0:
             offsets, events = zip(*everyone, strict=True)
-            write(path, [Events.unpack(packed) for packed in events], offsets)
+            try:
+                write(path, [Events.unpack(packed) for packed in events], offsets)
+            except OSError as error:
+                fact = f"cannot write the trace to {path} ({error.strerror})"
+                raise UsageError(f"{fact}; make room there, or name another --trace") from error
 
     await together(transport, "traced", asyncio.to_thread(draw))
 

@@ -1,6 +1,8 @@
 """Hugging Face directories: the same logits both ways, and what is refused."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -163,3 +165,17 @@ def test_an_incomplete_export_leaves_the_first_as_it_was(tmp_path: Path):
     with pytest.raises(ValueError, match=r"1 of 40 differ, first transformer.h.1.ln_2.bias: None, expected \(48,\)"):
         export(tmp_path, some, TIED, None)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_where_there_is_no_room_what_lay_there_stays(tmp_path, monkeypatch):
+    part = build(TIED)
+    export(tmp_path, part.named_parameters(), TIED, None)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*of):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("apps._huggingface._write_json", full)
+    with pytest.raises(UsageError, match=r"cannot write .*No space left on device\); make room there"):
+        export(tmp_path, build(TIED).named_parameters(), TIED, None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

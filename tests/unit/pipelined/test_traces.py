@@ -1,0 +1,23 @@
+"""A trace that cannot be written is told with its name, to all ranks alike."""
+
+import asyncio
+
+import pytest
+
+from pipelined.errors import UsageError
+from pipelined.trace import Tracer
+from pipelined.traces import write_trace
+from transports import open_local
+
+
+def test_a_trace_that_cannot_be_written_is_named_on_every_rank(tmp_path):
+    path = tmp_path / "absent" / "trace.json"
+
+    async def written(transport):
+        with pytest.raises(UsageError, match=f"cannot write the trace to {path} .No such file or directory.; make"):
+            await write_trace(transport, Tracer(asyncio.get_running_loop().time), path)
+
+    async def all_ranks():
+        await asyncio.gather(*map(written, open_local("local://", 2)))
+
+    asyncio.run(all_ranks())
