@@ -22,6 +22,7 @@ from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
 from pipelined.swarm.directory import CutOff, WrongKey
+from pipelined.swarm.watched import Stuck
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ChildFailed as error:
         tell(complaint(error, PROGRAM))
         return USAGE if error.code == USAGE else FAILED
-    except CutOff as error:
+    except (CutOff, Stuck) as error:
         tell(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:

@@ -8,10 +8,12 @@ from apps import swarm
 from apps._swarm_config import ChildFailed
 from pipelined.errors import UsageError
 from pipelined.swarm.directory import CutOff
+from pipelined.swarm.watched import Stuck
 from tests.terminal import closed_over
 
 CASES = [
     (CutOff("no answer"), 1),
+    (Stuck("the device is stuck"), 1),
     (ChildFailed("a trainer", -9), 1),
     (ChildFailed("a trainer", 2), 2),
     (UsageError("no"), 2),
