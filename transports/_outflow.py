@@ -12,7 +12,7 @@ from transports._freed import settle
 
 PIECES = 64
 CACHED_CHUNK = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
-LONG_BYTES = 4 << 20  # a longer frame is written in steps as large as the kernel takes
+LONG_BYTES = 1 << 20  # a longer frame fits no cache, and is written in steps as large as the kernel takes
 
 
 class Outgoing:
