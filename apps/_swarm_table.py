@@ -1,8 +1,9 @@
 """A look at a swarm as a person reads it: a line of where it stands, a table of peers, a line a trainer."""
 
 import math
+from collections.abc import Sequence
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -11,20 +12,34 @@ from apps._swarm_waiting import MOMENT_S
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
+GAP = 2
+"""Characters between two columns."""
 
 
 def table(look: Look) -> Group:
     """Everything of one look."""
-    seen = sorted(look["peers"], key=lambda peer: (peer["stage"], peer["name"]))
-    rows = [_row(peer) for peer in seen]
-    peers = Table(*[_column(*each) for each in zip(COLUMNS, *rows, strict=True)], box=None, pad_edge=False)
-    for peer, row in zip(seen, rows, strict=True):
-        peers.add_row(*map(Text, row), style="dim" if peer["silent"] else "")
-    return Group(Text(_where(look), style="bold"), peers, *[Text(_trainer(each)) for each in look["trainers"]])
+    trainers = [Text(_trainer(each)) for each in look["trainers"]]
+    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers)
+
+
+class Peers:
+    """A line a peer. Where the terminal is narrow, its name takes more lines, and the last columns are left out."""
+
+    def __init__(self, peers: Sequence[Look]):
+        self._peers = sorted(peers, key=lambda peer: (peer["stage"], peer["name"]))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [_row(peer) for peer in self._peers]
+        columns = [_column(*each) for each in zip(COLUMNS, *rows, strict=True)]
+        while sum(column.min_width + GAP for column in columns) - GAP > options.max_width and len(columns) > 2:
+            columns.pop()
+        peers = Table(*columns, box=None, pad_edge=False)
+        for peer, row in zip(self._peers, rows, strict=True):
+            peers.add_row(*map(Text, row[: len(columns)]), style="dim" if peer["silent"] else "")
+        yield peers
 
 
 def _column(name: str, *cells: str) -> Column:
-    """Where the terminal is narrow, names of peers take more lines; no number does."""
     if name == "peer":
         return Column(name, overflow="fold", min_width=len("trainer0"))
     widest = max(map(len, (name, *cells)))
