@@ -1,0 +1,31 @@
+"""A look at a swarm on a terminal: whole where there is room, and whatever the room, who it is about."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from apps._swarm_table import COLUMNS, table
+
+PEER = {"name": "p0", "stage": 0, "phase": "serving", "silent": False, "share": 0.5, "step": 42, "counted": 3}
+PEER |= {"waiting": 12, "forwards": 15400, "backwards": 1660, "sent": 4e6}
+LOOK = {"step": 42, "steps": 200, "loss": 3.0, "norm": 1.0, "eval_loss": None, "tokens_per_s": 9.0, "conductor": "t"}
+LOOK |= {"waits_for": "", "trainers": [], "peers": [PEER, PEER | {"name": "a-machine-of-a-long-name", "stage": 1}]}
+
+
+def lines(width):
+    shown = StringIO()
+    Console(file=shown, width=width).print(table(LOOK))
+    return [line.rstrip() for line in shown.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width, left_out", [(100, 0), (80, 0), (60, 2), (40, 5), (20, 8)])
+def test_what_has_no_room_is_left_out_from_the_end_and_nothing_is_cut(width, left_out):
+    shown = lines(width)
+    columns = next(line for line in shown if line.startswith("stage"))
+    assert columns.replace("MiB out", "MiB_out").split() == [
+        name.replace(" ", "_") for name in COLUMNS[: len(COLUMNS) - left_out]
+    ]
+    first = next(line for line in shown if " p0" in line)
+    cells = ["0", "p0", "serving", "42", "3", "12", "15400", "1660", "50", "%", "3.8"]
+    assert first.split() == cells[: len(first.split())] and max(map(len, shown)) <= width
