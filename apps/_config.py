@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from apps._least import refuse_below
 from pipelined.errors import UsageError
 
 LEAST = {
@@ -121,8 +122,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{flag(name)} must be at least {least} (it is {value})")
+            if value is not None:
+                refuse_below(least, flag(name), value)
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
         if self.listen is not None and self.schedule != "swarm":

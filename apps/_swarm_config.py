@@ -5,11 +5,13 @@ there, so a peer needs no flag but where the directory is.
 """
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps._checks import check_codec
+from apps._least import refuse_below
 from pipelined.errors import UsageError
 
 SUBJECT = "subject"
@@ -114,8 +116,8 @@ class Subject:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
         for name in ("lease", "lr"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name} must be above 0 (it is {getattr(self, name)})")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"--{name} must be above 0, and finite (it is {getattr(self, name)})")
 
 
 @dataclass(frozen=True)
@@ -210,9 +212,3 @@ class Place:
             raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
         if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
             raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")
-
-
-def refuse_below(least: float, flag: str, value: float) -> None:
-    """Raises UsageError: a flag that counts or measures something says too little, or no number."""
-    if not value >= least:
-        raise UsageError(f"{flag} must be at least {least} (it is {value})")

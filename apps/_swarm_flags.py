@@ -6,8 +6,9 @@ The one rule: what is trained is no command's own; see `_swarm_config`.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from apps._least import refuse_below
 from apps._places import check_directory, check_file
-from apps._swarm_config import Place, Subject, refuse_below
+from apps._swarm_config import Place, Subject
 from pipelined.errors import UsageError
 
 

@@ -56,6 +56,8 @@ MISTAKES = [
     mistake("--seq 9999", "sequence: 9999, positions: 256", "take --seq between 1 and 256"),
     mistake("--dropout 1.5", "dropout must lie in [0, 1)", "1.5"),
     mistake("--steps -1", "--steps must be at least 0", "-1"),
+    mistake("--lr nan", "--lr must be at least 0 (it is nan)"),
+    mistake("--weight-decay inf", "--weight-decay must be at least 0, and finite (it is inf)"),
     mistake("--sample 5 --prompt=", "--prompt is empty", "--sample 0"),
     mistake("--bogus 3", "--bogus", "--help"),
     mistake("--depth four", "--depth", "four"),
