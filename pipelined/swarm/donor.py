@@ -1,8 +1,8 @@
 """Giving a stage's state to those who join, while training goes on.
 
-The one rule: what a joiner gets is the state of one step, to the bit. A copy is made when the first one asks; the
-totals of the steps taken since are kept beside it, so that a joiner who took long takes those steps itself. Copies go
-when nobody joins any more, or joiners took too long; the last total is kept always, for a peer that missed one step.
+The one rule: what a joiner gets is the state of one step, to the bit. A copy is made when the first one asks. While
+anybody is on its way, or has yet to take part in a step, the last totals are kept, so that who took long takes those
+steps itself; and the copy, as long as they reach back to it. Otherwise one is, for a peer that misses a step.
 """
 
 import asyncio
@@ -22,12 +22,15 @@ from transports import Block
 from transports.endpoints import Answer, Question, Refusal
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
-MOST_COPIES = 4
-"""Totals that are kept beside a copy come to so many copies' bytes at the most; then who still fetches it begins anew.
+MOST_TOTALS = 12
+"""Totals that are kept at most: where there are two moments, as many bytes as four states have.
 
-That is twelve totals where there are two moments. Whoever fetches a total in less than four fifths of a step's time has
-fetched the copy, and what was taken meanwhile, before that; whoever takes longer than a step never arrives.
+Whoever fetches a total in less than four fifths of a step's time has fetched the copy, and what was taken meanwhile,
+before the first of them goes; whoever takes longer than a step never arrives.
 """
+AT_ONCE = 16 << 20
+"""Bytes of totals that one answer brings at most, where they are more than one: of small ones a joiner that is far away
+gets all that it misses in one round trip."""
 
 
 @dataclass
@@ -41,10 +44,6 @@ class Copy:
     point: Point
     state: Mapping[str, Block]
     manifest: Manifest | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.state.values())
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ class Donor:
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
         self._taken: deque[Taken] = deque()
+        self._expects = False
         self._describing = asyncio.Lock()
 
     async def manifest(self, point: Callable[[], Point]) -> Answer:
@@ -99,29 +99,40 @@ class Donor:
         except TransferError as error:
             raise Refusal("malformed", why=str(error)) from error
 
-    async def total(self, question: Question) -> Answer:
-        """What a step was taken with, and the notes `scale` and `lineage`, after it.
+    async def totals(self, question: Question) -> Answer:
+        """What the steps from a point on were taken with, one after another, and the notes `scales` and `lineages`,
+        after each: as many as one answer takes, at least one.
 
         Raises:
             Refusal: that is not kept here (any more).
         """
-        before = whole(question.note, "step"), field(question.note, "lineage")
+        at, found, nbytes = (whole(question.note, "step"), field(question.note, "lineage")), list[Taken](), 0
         for taken in self._taken:
-            if taken.before == before:
-                return Answer((taken.total,), {"scale": taken.scale, "lineage": taken.after.lineage})
-        raise Refusal("not kept", step=before[0])
+            if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
+                found.append(taken)
+                at, nbytes = taken.after, nbytes + taken.total.nbytes
+        if not found:
+            raise Refusal("not kept", step=at[0])
+        scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
+        return Answer(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
 
     def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
         self._taken.append(Taken(before, after, total, scale))
-        if self._copy is not None and len(self._taken) * total.nbytes > MOST_COPIES * self._copy.nbytes:
-            self._copy = None
-        while len(self._taken) > 1 and (self._copy is None or self._taken[0].before.step < self._copy.point.step):
-            self._taken.popleft()
+        self._forget()
 
-    def nobody_joins(self) -> None:
-        """Let go of what is kept for joiners."""
-        self._copy = None
+    def expect(self, somebody: bool) -> None:
+        """Whether somebody is on its way to this stage, or has yet to take part in a step; said after every step."""
+        self._expects = somebody
+        if not somebody:
+            self._copy = None
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._taken) > (MOST_TOTALS if self._expects or self._copy else 1):
+            self._taken.popleft()
+        if self._copy and self._taken and self._copy.point.step < self._taken[0].before.step:
+            self._copy = None
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Block]:

@@ -4,12 +4,13 @@ The one rule: a step is taken when the directory's head says that it stands, wit
 not otherwise. Each part of what is asked lives in a file of its own; this one must not know how any is answered.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from pipelined.device import Device
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.donor import Donor, copied
 from pipelined.swarm.held import Held
+from pipelined.swarm.missed import Missed
 from pipelined.swarm.notes import MOST
 from pipelined.swarm.passes import Passes
 from pipelined.swarm.records import Head, Mark, Point
@@ -100,20 +101,31 @@ class Holding:
         if not here or total is None:
             return False
 
+        await self._take(Missed(total, head.scale, head.point), head.basis)
+        return True
+
+    async def take_missed(self, steps: Sequence[Missed]) -> None:
+        """Take steps that were taken without this peer, which goes on serving; what it counted of them is of no use."""
+        self.rounds.abort("the step stands without this peer")
+        for step in steps:
+            await self._take(step, self.point.lineage if self._rules.delayed else step.after.lineage)
+
+    async def _take(self, step: Missed, basis: str) -> None:
+        before = self.point
+
         def take() -> None:
             held = self._held
-            if held.point == head.point:  # by who was cancelled meanwhile
+            if held.point != before:  # by who was cancelled meanwhile
                 return
-            self.stage.apply(held.step, total, head.scale)
-            self.donor.took(held.point, head.point, total, head.scale)
+            self.stage.apply(held.step, step.total, step.scale)
+            self.donor.took(before, step.after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
-            held.go_on(head.point, head.basis)
+            held.go_on(step.after, basis)
             self.rounds.forget()
 
         await self._held.device.run("step", take)
         self._held.changed.ring()
-        return True
 
     def give_up(self, why: str) -> None:
         """This holding is no more: whoever waits for it is refused."""

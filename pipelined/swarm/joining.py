@@ -14,7 +14,8 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.membership import Ended, Roster
-from pipelined.swarm.notes import field, number, whole
+from pipelined.swarm.missed import Missed, lineage_of, missed
+from pipelined.swarm.notes import field, whole
 from pipelined.swarm.records import Peer, Point
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Download, Layout, TransferError, expect, layout_of
@@ -108,27 +109,24 @@ class Joining:
         """Take the steps that are missing, if the donor has their totals."""
         try:
             while self.point is not None and self.point.step < self._roster.head.step:
-                answer = await self._asking.ask(donor, "total", **self.point._asdict())
-                await self._take(_only(answer).numpy(), number(answer.note, "scale"), _lineage(answer))
+                for step in await missed(self._asking, donor, self.point, self._stage.sums):
+                    await self._take(step)
         except Refusal as refusal:
             if refusal.reason != "not kept":
                 raise
         return self.point == self._roster.head.point
 
-    async def _take(self, total, scale: float, lineage: str) -> None:
-        if total.dtype != self._stage.sums.dtype or total.shape != self._stage.sums.shape:
-            raise TransferError(f"a total of another stage (shape: {total.shape}, here: {self._stage.sums.shape})")
-
+    async def _take(self, step: Missed) -> None:
         def take() -> None:
-            self._stage.apply(self.point.step, total, scale)
-            self.point = Point(self.point.step + 1, lineage)
+            self._stage.apply(self.point.step, step.total, step.scale)
+            self.point = step.after
 
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
         answer = await self._asking.ask(donor, "manifest")
         manifest = expect(await self._layout(), _only(answer), field(answer.note, "root"))
-        point = Point(whole(answer.note, "step"), _lineage(answer))
+        point = Point(whole(answer.note, "step"), lineage_of(answer.note))
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
@@ -155,13 +153,6 @@ class Joining:
             root = self._download.manifest.root
             answer = await self._asking.ask(donor, "chunk", root=root, index=index)
             self._download.add(index, answer.blocks)
-
-
-def _lineage(answer: Answer) -> str:
-    lineage = field(answer.note, "lineage")
-    if type(lineage) is not str:
-        raise TransferError(f"an answer of no lineage (got: {lineage!r:.40})")
-    return lineage
 
 
 def _only(answer: Answer) -> Block:

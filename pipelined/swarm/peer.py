@@ -23,7 +23,8 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.records import PEERS, Head, Phase, Point
+from pipelined.swarm.missed import missed
+from pipelined.swarm.records import PEERS, Head, Peer, Phase, Point
 from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
@@ -31,7 +32,7 @@ from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
 from pipelined.swarm.topics import Topics
-from pipelined.swarm.transfer import Layout
+from pipelined.swarm.transfer import Layout, TransferError
 from pipelined.swarm.watched import Watched
 from transports import Block
 from transports.endpoints import Answer, Endpoint, Question, Refusal
@@ -135,7 +136,7 @@ class StagePeer:
             return
         while not self._leaving.may_go(self.holding.index):
             head, before = self._roster.head, self.holding.point
-            if not await self.holding.follow(head):
+            if not await self.holding.follow(head) and not await self._catches_up(head):
                 if not await self._comes_to_serve(place):
                     return
                 continue
@@ -149,8 +150,7 @@ class StagePeer:
                 self._wanted = target
                 self._let_go()
                 return
-            if not any(peer.phase == Phase.JOINING for peer in self._roster.peers.values()):
-                self.holding.donor.nobody_joins()
+            self.holding.donor.expect(any(self._is_expected(peer, head) for peer in self._roster.peers.values()))
             due = self._announcing.due_s
             if due <= 0 or self._announcing.said != self._leaving.phase:
                 await self._say(place, self._leaving.phase)
@@ -174,6 +174,25 @@ class StagePeer:
             raise
         await self._say(place, self._leaving.phase)
         return True
+
+    def _is_expected(self, peer: Peer, head: Head) -> bool:
+        """Whether a peer is on its way, maybe to this stage, or is at this stage and had no part in the last step."""
+        index = self.holding.index
+        return peer.phase == Phase.JOINING or (peer.stage == index and not head.was_taken_by(peer.name, index))
+
+    async def _catches_up(self, head: Head) -> bool:
+        """Take the steps that were taken without this peer, without leaving its place: one far away would be late again
+        whenever it had come back.
+        """
+        holding = self.holding
+        others = [peer for peer in self._roster.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
+        try:
+            while holding.step < head.step and others:
+                like, limit = holding.stage.sums, self._rules.lease_s
+                await holding.take_missed(await missed(self._asking, others[0], holding.point, like, limit))
+        except (Ended, Refusal, TransferError):
+            return False
+        return await holding.follow(self._roster.head)
 
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""

@@ -93,7 +93,7 @@ class Topics:
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
             "manifest": Topic(lambda held: held.manifest, peer, 0, MOST_ROUNDS),
             "chunk": Topic(lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
-            "total": Topic(lambda held: held.donor.total, peer, 0, MOST_ROUNDS),
+            "totals": Topic(lambda held: held.donor.totals, peer, 0, MOST_ROUNDS),
         }
 
     def _for_us(self, topic: Topic) -> Handler:

@@ -31,7 +31,7 @@ STEPS = 14
 MOST_BYTES = 64 << 20
 HELD_OUT = 2
 PASSES = ["forward", "backward", "evaluate"]
-OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "total", "announce"]
+OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "totals", "announce"]
 TAKES_ARRAYS = [*PASSES, "piece", "inherit"]
 TOPICS = {
     "peer": [*OF_PEERS, "status", "directory.alive", "nonsense"],

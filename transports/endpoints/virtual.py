@@ -8,6 +8,7 @@ nothing, and what a cut link holds back arrives when it is healed.
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
@@ -65,6 +66,7 @@ class VirtualNetwork:
         self._ways: dict[tuple[str, str], Way] = {}
         self._cuts: set[frozenset[str]] = set()
         self._lines: dict[str, tuple[Line, Line]] = {}
+        self._away: dict[str, float] = {}
 
     def line(self, name: str, rate: float) -> None:
         """Let a party reach all others by one line of so many bytes a second, each way; before it says a word.
@@ -72,6 +74,10 @@ class VirtualNetwork:
         What comes from several at once comes one after another, in the order of arrival.
         """
         self._lines[address_of(name)] = Line(rate), Line(rate)
+
+    def away(self, name: str, seconds: float) -> None:
+        """Let every frame to this party and from it take so many seconds more; before it says a word."""
+        self._away[address_of(name)] = seconds
 
     def endpoint(self, name: str) -> VirtualEndpoint:
         """Open the end of this party; after a kill or a close it is another incarnation, with a greater number.
@@ -154,7 +160,9 @@ class VirtualNetwork:
         if source == destination:
             return Way(SlowLink(Shape(), names), passes)
         lines = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
-        return Way(SlowLink(self._shape, (source, destination)), passes, lines)
+        away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
+        shape = replace(self._shape, delay=self._shape.delay + away)
+        return Way(SlowLink(shape, (source, destination)), passes, lines)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:

@@ -1,4 +1,4 @@
-"""What a donor keeps for joiners: a state and the steps behind it, but no more than would be a few states."""
+"""What a donor keeps for joiners: a state and the steps behind it, but only so many."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.device import TimedDevice
-from pipelined.swarm.donor import MOST_COPIES, Donor
+from pipelined.swarm.donor import AT_ONCE, MOST_TOTALS, Donor
 from pipelined.swarm.records import Point
 from tests.swarm.exact import ExactStage
 from transports.endpoints import Party, Question, Refusal
@@ -24,7 +24,6 @@ class Training:
         self.stage, self.point = ExactStage(0, 1), Point(0, "at-0")
         self.device, self.beside_s = TimedDevice({"step": 1.0}, VirtualClock()), 0.0
         self.donor = Donor(self.stage, self.device, self.beside)
-        self.most = MOST_COPIES * sum(each.nbytes for each in self.stage.state().values()) // self.stage.sums.nbytes
 
     def take(self, steps):
         for _ in range(steps):
@@ -41,9 +40,16 @@ class Training:
     async def manifest(self):
         return (await self.donor.manifest(lambda: self.point)).note
 
-    async def keeps(self, step):
+    async def totals(self, step):
+        return await self.donor.totals(asked(step=step, lineage=f"at-{step}"))
+
+    async def kept(self):
+        """The steps whose totals can be had."""
+        return [step for step in range(self.point.step) if await self._keeps(step)]
+
+    async def _keeps(self, step):
         try:
-            await self.donor.total(asked(step=step, lineage=f"at-{step}"))
+            await self.totals(step)
         except Refusal as refusal:
             assert refusal.reason == "not kept"
             return False
@@ -55,38 +61,72 @@ def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
         training = Training()
         training.take(5)
         assert (await training.manifest())["step"] == 5
-        training.take(training.most)
+        training.take(MOST_TOTALS)
         assert (await training.manifest())["step"] == 5
-        assert [step for step in range(5 + training.most) if await training.keeps(step)] == list(
-            range(5, 5 + training.most)
-        )
+        assert await training.kept() == list(range(5, 5 + MOST_TOTALS))
 
     run_virtual(live())
 
 
-def test_who_fetches_for_longer_than_a_few_states_take_begins_with_the_present_one():
-    """However long somebody is on its way, what is kept for it does not grow."""
+def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_present_state():
+    """However long somebody is on its way, what is kept for it does not grow; who takes steps by now goes on."""
 
     async def live():
         training = Training()
+        training.donor.expect(True)
         root = (await training.manifest())["root"]
-        training.take(training.most + 1)
+        training.take(MOST_TOTALS + 1)
         with pytest.raises(Refusal, match="not kept"):
             await training.donor.chunk(asked(root=root, index=0))
-        assert [step for step in range(training.point.step) if await training.keeps(step)] == [training.most]
-        assert (await training.manifest())["step"] == training.most + 1
+        assert await training.kept() == list(range(1, MOST_TOTALS + 1))
+        assert (await training.manifest())["step"] == MOST_TOTALS + 1
 
     run_virtual(live())
 
 
-def test_the_last_step_is_kept_for_who_missed_it_though_nobody_joins():
+def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected():
     async def live():
         training = Training()
         await training.manifest()
         training.take(3)
-        training.donor.nobody_joins()
+        training.donor.expect(False)
+        assert await training.kept() == [2]
         training.take(1)
-        assert [step for step in range(4) if await training.keeps(step)] == [3]
+        assert await training.kept() == [3]
+
+    run_virtual(live())
+
+
+def test_steps_are_kept_while_somebody_has_yet_to_take_part_who_fetched_long_ago():
+    async def live():
+        training = Training()
+        training.donor.expect(True)
+        training.take(3)
+        assert await training.kept() == [0, 1, 2]
+
+    run_virtual(live())
+
+
+def test_one_answer_brings_all_steps_that_are_missing():
+    async def live():
+        training = Training()
+        training.donor.expect(True)
+        training.take(4)
+        answer = await training.totals(1)
+        assert [block[0] for block in answer.blocks] == [1, 2, 3]
+        assert answer.note == {"scales": [1.0] * 3, "lineages": ["at-2", "at-3", "at-4"]}
+
+    run_virtual(live())
+
+
+def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
+    async def live():
+        training = Training()
+        training.donor.expect(True)
+        for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
+            before, after = Point(step, f"at-{step}"), Point(step + 1, f"at-{step + 1}")
+            training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
+        assert [len((await training.totals(step)).blocks) for step in range(4)] == [2, 2, 1, 1]
 
     run_virtual(live())
 
@@ -105,6 +145,6 @@ def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it
         assert not any(each.done() for each in asking), "a step waited for what it does not need"
         first, second = await asyncio.gather(*asking)
         assert first == second and first["step"] == 1 and VirtualClock().now() == 5.0
-        assert [step for step in range(4) if await training.keeps(step)] == [1, 2, 3]
+        assert await training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"
 
     run_virtual(live())
