@@ -8,8 +8,7 @@ from pipelined.clock import run_virtual
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-@pytest.mark.parametrize("away", [0.1, 0.25])
+@pytest.mark.parametrize("away, delayed", [(0.1, False), (0.25, True)])
 def test_a_far_joiner_fetches_the_state_once_and_is_never_left_behind_again(away, delayed):
     """Steps take 0.3 s without it, so that some are decided in each of its round trips."""
 
