@@ -6,11 +6,11 @@ from apps._checks import check_codec
 from apps._gpt2_swarm_job import SwarmJob
 from apps._places import check_directory, check_export, check_file
 from apps._swarm_data import feed_of
+from apps._swarm_saved import saved_of
 from apps._text import Text, text_of
 from pipelined import checkpoint
 from pipelined.errors import UsageError
 from pipelined.swarm.records import common_step
-from pipelined.swarm.saved import marks
 
 
 def check_swarm_job(job: SwarmJob) -> None:
@@ -43,14 +43,11 @@ def read_swarm_text(job: SwarmJob) -> Text:
 
 def _check_saved(job: SwarmJob, path: Path) -> None:
     """Refuse what lies there of another model, another schedule or an earlier run, and what is beyond the last step."""
-    steps, mine = job.config.steps, marks(path, job.model.identity())
+    steps = job.config.steps
     if checkpoint.latest(path) is not None:
         fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
-    if strange := len(marks(path)) - len(mine):
-        fact = f"{path} holds stages of another model ({strange} of {strange + len(mine)})"
-        raise UsageError(f"{fact}; give --checkpoint another directory, or the flags of that model")
-    latest = common_step(mine)
+    latest = common_step(saved_of(path, job.model.identity()))
     if latest is None:
         return
     if job.config.resume is None:

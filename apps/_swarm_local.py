@@ -25,6 +25,7 @@ from apps._swarm_metrics import STEP
 from apps._swarm_run import endpoint_at, entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
+from pipelined.ending import USAGE
 from pipelined.nursery import Nursery
 
 Child = asyncio.subprocess.Process
@@ -40,7 +41,7 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
 
     Raises:
         UsageError: the model or the links cannot be; nobody was started.
-        ChildFailed: a trainer or the coordinator did; what it printed says why. Peers may fail.
+        ChildFailed: a trainer or the coordinator did, or a peer was refused; what it printed says why. Peers may fail.
     """
     cut_of(flags.subject, ANY_VOCABULARY)
     async with await endpoint_at(_own_place(flags)):  # whether links can be so
@@ -68,6 +69,7 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
                 beside = [
                     tasks.create_task(_watch(address, everyone, everyone[len(peers) + 1 :], say)),
                     tasks.create_task(_needed(coordinator)),
+                    *[tasks.create_task(_not_refused(peer)) for peer in everyone[: len(peers)]],
                 ]
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
@@ -159,6 +161,12 @@ def _belong_to_parent() -> None:
 
 async def _needed(coordinator: Child) -> None:
     raise ChildFailed("the coordinator", await coordinator.wait())
+
+
+async def _not_refused(peer: Child) -> None:
+    """A peer may fail, but what one is refused for all are: they are told the same."""
+    if (code := await peer.wait()) == USAGE:
+        raise ChildFailed("a peer", code)
 
 
 async def _all_done(trainers: Sequence[Child]) -> None:

@@ -20,6 +20,7 @@ from apps._swarm_families import cut_of
 from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
 from apps._swarm_peer_log import PeerLog
+from apps._swarm_saved import saved_of
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling
 from apps._text import read_text
 from pipelined.clock import RealClock
@@ -53,6 +54,8 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         told = await what_is_trained(directory, flags.place, say)
         told.subject.check_stage(flags.stage)
         training = await asyncio.to_thread(training_of, told)
+        if flags.checkpoint:
+            await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
         rules, clock = rules_of(told, training), RealClock()
         directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
         device = TorchDevice(flags.device, clock)
