@@ -4,6 +4,7 @@ A life under one lease is a *standing*; when that is lost the peer begins anothe
 one rule: what it does to its parameters follows from the directory's head alone.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -117,12 +118,23 @@ class StagePeer:
     async def _live_as_member(self, place: Standing) -> None:
         """Raises: LeaseLost; Struck: the directory has this peer no more."""
         try:
-            async with self._roster.as_long_as(lambda: self._returning.is_member(place)):
+            async with self._roster.as_long_as(lambda: self._returning.is_member(place)) as scope, Nursery() as tasks:
+                leaving = tasks.create_task(self._leave_in_time(scope))
                 await self._live(place)
+                leaving.cancel()
         except Ended:
-            if self._returning.is_member(place):
+            if not self._returning.is_member(place):
+                await self._returning.check(place)
+            if self._leaving.left_s > 0:
                 raise
-            await self._returning.check(place)
+
+    async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
+        """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
+        await self._roster.wait_for(lambda: self._leaving.asked)
+        await self._clock.sleep(self._leaving.left_s)
+        with suppress(Refusal):
+            await self._device.unless_late(asyncio.Event().wait())
+        scope.reschedule(asyncio.get_running_loop().time())
 
     def _is_needed(self) -> bool:
         """Who was struck out is to come again at once, or to leave."""

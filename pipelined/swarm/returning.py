@@ -1,7 +1,8 @@
 """Being struck from the directory by who leads, and coming again.
 
-The one rule: who is struck out is no member, and keeps what it has; it comes again after a while, and later each time
-that follows soon, so that it holds up others ever more seldom. Where nobody else serves its stage it comes at once.
+The one rule: who is struck out is no member, and keeps what it has. It comes again when the step is taken that it held
+up, so that no step is held up by anybody twice; and after a while, that is longer each time that follows soon. Where
+nobody else serves its stage it comes at once.
 """
 
 from collections.abc import Callable
@@ -46,8 +47,9 @@ class Returning:
 
     async def stay_away(self, place: Standing, needed: Callable[[], bool]) -> None:
         """Let others go on without it, unless it is needed."""
-        now = self._clock.now()
+        roster, now, seen = self._roster, self._clock.now(), self._roster.head_revision
         left = self._bans.ban(Party(self._name, place.incarnation), now) - now
         with suppress(Ended):
-            async with self._roster.as_long_as(lambda: not needed()):
+            async with roster.as_long_as(lambda: not needed()):
                 await self._clock.sleep(left)
+                await roster.wait_for(lambda: roster.head_revision != seen)

@@ -6,7 +6,7 @@ another of the stage serves it. Who is struck out finds that there, keeps what i
 it must not know what a round does.
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -33,8 +33,15 @@ class RollCall:
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
         self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
 
-    async def during(self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]]) -> T:
-        """What some part of a round comes to; while it lasts those who take part are called, ever more seldom."""
+    async def during(
+        self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]] | None = None
+    ) -> T:
+        """What some part of a round comes to; while it lasts those who take part are called, ever more seldom.
+
+        Args:
+            members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
+                is to reach every stage.
+        """
         try:
             async with Nursery() as tasks:
                 calling = tasks.create_task(self._call(name, members))
@@ -50,24 +57,34 @@ class RollCall:
             self._resigned = False
             await self._clock.sleep(self._rules.lease_s)
 
-    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]]) -> None:
+    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None) -> None:
         pause = self._rules.lease_s
         while True:
             await self._hearing.clock.sleep(pause)
             pause *= 2
             with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
-                await self._act_on(name[0], members, await self._said(name, members))
+                await self._look_at(name, members)
 
-    async def _said(self, name: RoundName, members: Sequence[Sequence[Peer]]) -> dict[str, frozenset[str]]:
+    async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None) -> None:
+        roster = self._roster
+        stages = members or [roster.holding(stage) for stage in range(self._rules.stages)]
+        silent = set(await self._hearing.silent(peer for peers in stages for peer in peers))
+        here = [[peer for peer in peers if roster.is_here(peer)] for peers in stages]
+        if self._is_to_resign(here, silent):
+            await self._resign(name[0])
+        elif members is not None:
+            said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
+            for stage, peers in enumerate(here):
+                await self._strike(name[0], stage, who_goes(peers, said), said.keys())
+
+    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, frozenset[str]]:
         """By name, whom each cannot reach; who is missing could not be reached."""
         async with Nursery() as tasks:
-            asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peers in members for peer in peers}
+            asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
         return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
 
     async def _ask(self, name: RoundName, peer: Peer) -> frozenset[str] | None:
         """Whom it cannot reach; None: it cannot be reached. Who is gone, or is asked what it does not know, is fine."""
-        if not await self._hearing.hears(peer):
-            return None
         try:
             patience = 2 * self._hearing.patience_s
             asking = self._asking.ask(peer, "hears", round=list(name))
@@ -77,22 +94,21 @@ class RollCall:
         except (Ended, Refusal):
             return frozenset()
 
-    async def _act_on(self, term: int, members: Sequence[Sequence[Peer]], said: dict[str, frozenset[str]]) -> None:
-        here = [[peer for peer in peers if self._roster.is_here(peer)] for peers in members]
-        silent = [peer for peers in here for peer in peers if peer.name not in said]
-        mute = any(peers and not any(peer.name in said for peer in peers) for peers in here)
-        if (mute or 2 * len(silent) > sum(map(len, here))) and len(self._roster.trainers) > 1:
-            return await self._resign(term)
-        for stage, peers in enumerate(here):
-            goes = who_goes(peers, said)
-            stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in goes]
-            for peer in goes if stays else ():
-                await self._strike_out(term, peer, stays[0])
+    def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:
+        """Whether it reaches nobody of a stage, or less than half of all, where another trainer could lead."""
+        mute = any(peers and silent.issuperset(peer.name for peer in peers) for peers in stages)
+        return (mute or 2 * len(silent) > sum(map(len, stages))) and len(self._roster.trainers) > 1
 
     async def _resign(self, term: int) -> None:
         """Others may reach those whom this one does not."""
         self._resigned = True
         await self._roster.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
+
+    async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str]) -> None:
+        """Strike these out of the directory, while another of the stage, who could be asked, stays."""
+        stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in peers]
+        for peer in peers if stays else ():
+            await self._strike_out(term, peer, stays[0])
 
     async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> None:
         """Raises: Conflict: one of the two has said something else meanwhile. CutOff."""

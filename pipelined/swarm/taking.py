@@ -63,7 +63,7 @@ class Taking:
         """
         pause, within = FIRST_PAUSE_S, 0.0
         if not begun:
-            await self._until(lambda: board.complete)
+            await self._roll_call.during(self._until(lambda: board.complete), name())
             within = self._leeway(board)
         while True:
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
@@ -89,11 +89,10 @@ class Taking:
     async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], board: Board, pause: float) -> None:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
         async with Nursery() as tasks:
-            resuming = self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked)
-            telling = tasks.create_task(resuming)
+            telling = tasks.create_task(self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked))
             self._changed.ring()
             await self._clock.sleep(pause)
-            await self._until(lambda: board.complete)
+            await self._roll_call.during(self._until(lambda: board.complete), attempt.name)
             telling.cancel()
 
     def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:

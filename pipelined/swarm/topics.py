@@ -91,7 +91,7 @@ class Topics:
             "hears": Topic(lambda held: self._hears, conductor, 0, MOST_ROUNDS),
             "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
-            "manifest": Topic(lambda held: held.manifest, peer, 0, MOST_ROUNDS),
+            "manifest": Topic(lambda held: self._in_time(held.manifest), peer, 0, MOST_ROUNDS),
             "chunk": Topic(lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
             "totals": Topic(lambda held: held.donor.totals, peer, 0, MOST_ROUNDS),
         }

@@ -3,6 +3,7 @@
 import pytest
 
 from pipelined.clock import run_virtual
+from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 STEPS, WITHIN_S = 4, 30.0
@@ -111,3 +112,33 @@ def test_a_device_that_never_did_a_thing_holds_no_lone_slot_up(op):
         await swarm.close()
 
     run_virtual(train())
+
+
+def test_who_leads_and_reaches_nobody_lets_another_lead_though_nothing_is_summed_yet():
+    """The other trainer cannot ask it for work either."""
+
+    def act(swarm, passing):
+        for other in ("p0", "p1", "t1"):
+            swarm.network.cut("t0", other)
+
+    async def train():
+        swarm = await trained("work", act, peers=(0, 0), trainers=2)
+        assert swarm.heads[-1].step == STEPS
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_whose_device_hangs_leaves_in_its_time():
+    async def leave():
+        swarm = VirtualSwarm(stages=2, batch=6)
+        for at, stage in enumerate((0, 0, 1)):
+            swarm.peer(f"p{at}", stage)
+        swarm.trainer("t0", 1000, slots=2)
+        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+        swarm.hang("p1", "counted")
+        swarm.peers["p1"].peer.leave()
+        await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
+        await swarm.close()
+
+    run_virtual(leave())
