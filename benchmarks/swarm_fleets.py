@@ -32,6 +32,8 @@ PIECE = 16 << 20
 """Bytes of a sum that go at once: four of the system's pieces are played as one, or Table 4 would take half an hour."""
 CODING = CodingTime(out=1 / 0.4e9, back=1 / 0.725e9)
 """A core codes 1.6 GB a second of float32 out, and 2.9 back."""
+CODED_BYTES = 1 + 4 / 4096
+"""Of a number in 8 bits, with its block's scale."""
 TOGETHER, POINTS = 0.85, 2.0
 """What a mixed fleet does of the sum of its parts at least; how far a share may be from a speed's."""
 SPEEDS = ((1.0, 2.0), (1.0, 1.0, 1.0, 4.0), (1.0, 2.0, 4.0, 8.0))
@@ -60,6 +62,7 @@ class Fleet:
     Args:
         samples_per_s: of a step, until its last backward.
         steps_per_s: the same with the sums and the commit.
+        limit: what that can be at most, see `limit_of`.
         best: of its devices, without any network.
     """
 
@@ -68,27 +71,32 @@ class Fleet:
     peers: int
     samples_per_s: float
     steps_per_s: float
+    limit: float
     best: float
 
     def line(self) -> str:
-        cells = "  ".join(f"{each:8.2f}" for each in (self.samples_per_s, self.steps_per_s, self.best))
-        return f"{self.table:8} {self.name:10} {self.peers:5}  {cells}"
+        cells = "  ".join(f"{each:8.2f}" for each in (self.samples_per_s, self.steps_per_s, self.limit, self.best))
+        return (
+            f"{self.table:8} {self.name:10} {self.peers:5}  {cells}   {self.steps_per_s / self.limit:.1%} of the limit"
+        )
 
 
 @dataclass(frozen=True)
 class Together:
-    """What a mixed fleet does of the sum of its parts: until the last backward, and with the step's end."""
+    """What a mixed fleet does of the sum of its parts: until the last backward, to the commit, and there at most."""
 
     table: str
     passes: float
     steps: float
+    limit: float
 
     @property
     def kept(self) -> bool:
         return self.steps >= TOGETHER
 
     def line(self) -> str:
-        return f"{self.table:8} together {self.passes:.1%}, with sums and commits {self.steps:.1%}  {told(self.kept)}"
+        with_sums = f"with sums and commits {self.steps:.1%} (at most {self.limit:.1%})"
+        return f"{self.table:8} together {self.passes:.1%}, {with_sums}  {told(self.kept)}"
 
 
 def fleets(table: str, slots: int, delayed: bool = False) -> Iterator[Fleet | Together]:
@@ -104,8 +112,26 @@ def fleets(table: str, slots: int, delayed: bool = False) -> Iterator[Fleet | To
 def _fleet(table: str, name: str, stage: Sequence[float], slots: int, delayed: bool) -> Fleet:
     play = first if len(set(stage)) == 1 and not delayed else step  # who is fast has to be learned
     taken = play(replace(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]), delayed=delayed))
-    rates = (BATCH / taken.passes, BATCH / taken.seconds)
-    return Fleet(table, name, STAGES * len(stage), *rates, sum(stage) * STAGES * T4)
+    passes, steps, best = BATCH / taken.passes, BATCH / taken.seconds, sum(stage) * STAGES * T4
+    sums = sums_seconds(PARAMETERS[table], len(stage))
+    return Fleet(table, name, STAGES * len(stage), passes, steps, limit_of(passes, best, sums, delayed), best)
+
+
+def sums_seconds(parameters: float, peers: int) -> float:
+    """What a line of each of a stage's peers is busy with, each way, for one sum in 8 bits of its parameters."""
+    return 2 * (peers - 1) / peers * parameters * CODED_BYTES / LINE
+
+
+def limit_of(passes: float, best: float, sums: float, delayed: bool) -> float:
+    """Samples a second that no step can do more of on these lines, from its first microbatch to its commit.
+
+    Args:
+        passes: samples a second until the last backward, as measured: before it there is no sum to send.
+        best: of the devices, without any network.
+        sums: seconds of a line.
+        delayed: sums go beside the next step.
+    """
+    return min(best, BATCH / sums) if delayed else 1 / (1 / passes + sums / BATCH)
 
 
 def fleet_actors(stages: Sequence[Sequence[float]], slots: int, parameters: float, batch: int = BATCH) -> Actors:
@@ -133,7 +159,8 @@ def together(done: Sequence[Fleet]) -> Together:
     """The mixed fleet beside the sum of the others."""
     slow, fast, mixed = done
     passes = mixed.samples_per_s / (slow.samples_per_s + fast.samples_per_s)
-    return Together(mixed.table, passes, mixed.steps_per_s / (slow.steps_per_s + fast.steps_per_s))
+    steps = mixed.steps_per_s / (slow.steps_per_s + fast.steps_per_s)
+    return Together(mixed.table, passes, steps, mixed.limit / (slow.limit + fast.limit))
 
 
 @dataclass(frozen=True)
@@ -200,7 +227,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({name: [_plain(each) for each in rows] for name, rows in found.items()}))
     else:
-        print(f"{'table':8} {'fleet':10} peers  samples/s  with sums      best")
+        print(f"{'table':8} {'fleet':10} peers  samples/s  with sums  limit     best")
         for each in chain.from_iterable(found.values()):
             print(each.line(), flush=True)
     return 0

@@ -5,7 +5,19 @@ from dataclasses import replace
 import pytest
 
 from benchmarks._swarm_actors import flow, step
-from benchmarks.swarm_fleets import A100, SPEEDS, T4, Fleet, Shares, fleet_actors, shares, together
+from benchmarks.swarm_fleets import (
+    A100,
+    BATCH,
+    SPEEDS,
+    T4,
+    Fleet,
+    Shares,
+    fleet_actors,
+    limit_of,
+    shares,
+    sums_seconds,
+    together,
+)
 
 
 @pytest.mark.parametrize("speeds, trainers", [*((each, 1) for each in SPEEDS), (SPEEDS[-1], 2)])
@@ -34,8 +46,18 @@ def test_a_sum_beside_the_next_step_costs_no_time():
 
 @pytest.mark.parametrize("mixed, kept", [(8.5, True), (8.4, False)])
 def test_the_sum_of_the_parts_is_what_a_mixed_fleet_is_held_to(mixed, kept):
-    parts = [Fleet("x", name, 3, rate, rate, 0.0) for name, rate in (("T4", 4.0), ("A100", 6.0), ("both", mixed))]
-    assert together(parts).kept == kept
+    parts = [
+        Fleet("x", name, 3, rate, rate, 2 * rate, 0.0) for name, rate in (("T4", 4.0), ("A100", 6.0), ("both", mixed))
+    ]
+    assert together(parts).kept == kept and together(parts).limit == pytest.approx(mixed / 10)
+
+
+def test_no_step_is_faster_than_its_backwards_and_then_what_a_line_takes():
+    sums = sums_seconds(62.5e6 / (1 + 4 / 4096), 2)  # as many bytes as a line carries in a second, once each way
+    assert sums == pytest.approx(1.0)
+    assert limit_of(BATCH / 3.0, BATCH / 2.0, sums, delayed=False) == pytest.approx(BATCH / 4.0)
+    assert limit_of(BATCH / 3.0, BATCH / 2.0, sums, delayed=True) == pytest.approx(BATCH / 2.0)
+    assert limit_of(BATCH / 3.0, BATCH / 2.0, 5.0, delayed=True) == pytest.approx(BATCH / 5.0)
 
 
 def test_the_worst_peer_of_any_stage_decides_about_shares():
