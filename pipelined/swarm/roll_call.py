@@ -24,6 +24,8 @@ from pipelined.swarm.striking import who_goes
 from transports.endpoints import Refusal
 
 T = TypeVar("T")
+MOST_LEASES = 16
+"""Leases from one call to the next, at most, however long a round lasts."""
 
 
 class RollCall:
@@ -36,7 +38,7 @@ class RollCall:
     async def during(
         self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]] | None = None
     ) -> T:
-        """What some part of a round comes to; while it lasts those who take part are called, ever more seldom.
+        """What some part of a round comes to; while it lasts those who take part are called, more and more seldom.
 
         Args:
             members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
@@ -61,7 +63,7 @@ class RollCall:
         pause = self._rules.lease_s
         while True:
             await self._hearing.clock.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
                 await self._look_at(name, members)
 
