@@ -2,8 +2,9 @@
 
 A short array is lent whole: after one meeting every rank reduces all of them for itself. So do two ranks with a long
 one, chunk by chunk: what each reads of the other's is no more than if they divided the work, and one meeting a chunk is
-enough. More ranks divide it: in each chunk, the rank r reduces segment r, and lends all the others; each byte is copied
-in once and out once. Chunks stay in the cores' caches, and several are worked on between two meetings:
+enough. More ranks divide it, as do two what takes long to reduce: in each chunk, the rank r reduces segment r, and
+lends all the others; each byte is copied in once and out once. Chunks stay in the cores' caches, and several are worked
+on between two meetings:
 
     between meetings     0        1         2         3       ...
     lends the parts of   chunk 0  chunk 1   chunk 2   chunk 3      others' segments, copied into this rank's window
@@ -35,6 +36,8 @@ SHORT = 1 << 20
 CHUNK = 512 << 10
 """Bytes that each of two ranks lends at a time: with the arrays themselves they stay in a core's cache (a MiB took 1.7
 times as long at 64 MiB, 1.6 at 16). Chunks that more of them divide had better be large: each costs a meeting."""
+HALF = 2
+"""Bytes of an element whose reduction takes longer than its copies, so that two ranks divide it, too."""
 LONG = 512 << 10
 """From so many bytes on an array is reduced where it lies, if the others can reach it there."""
 
@@ -63,7 +66,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         await in_place(group.call, places, found.arrays, reduction)
     elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
         await _at_once(group.call, places, vector, reduction)
-    elif others == 1:
+    elif others == 1 and vector.itemsize > HALF:
         await _for_itself(group.call, places, vector, reduction)
     else:
         await _divided(group.call, places, vector, reduction)
@@ -136,6 +139,8 @@ async def _divided(call: Call, places: Places, vector: Vector, reduction: Reduct
             _reduce(places, vector, chunks[step - 1], reduction)
         if step >= 2:
             _take(places, vector, chunks[step - 2])
+    if places.size == 2:
+        await places.memory.meet()  # what is lent whole next may lie where the other still reads
 
 
 def _lend(places: Places, vector: Vector, chunk: Range) -> None:

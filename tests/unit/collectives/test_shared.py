@@ -40,7 +40,8 @@ def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
     ends, lengths = world(size, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
-    arrays = [[np.full(length, rank + turn, "int64") for turn, length in enumerate(lengths)] for rank in range(size)]
+    kinds = ["int64", "int64", "int16", "int64", "int16", "int64", "int64", "int16", "int64"]
+    arrays = [[np.full(*of) for of in zip(lengths, range(rank, 99), kinds, strict=False)] for rank in range(size)]
 
     async def rank(number):
         group = Group(ends[number], range(size), 0, window=1 << 14)
