@@ -5,6 +5,7 @@ one rank and on sixty-four.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from pipelined.optimizer import Recipe, restore, state_of, update
 from pipelined.order import Order, follow_order
 from pipelined.plan import Plan
 from pipelined.replica import Replica, build_replica
-from pipelined.runtime import together
+from pipelined.runtime import AgreedError, together
 from pipelined.stage import Stage
 from pipelined.sync import GradientSync, place_gradients, ready_groups, sum_over_holders
 from pipelined.trace import Tracer
@@ -71,6 +72,24 @@ class StepReport:
     idle_fraction: float
     stop: bool
     staleness: tuple[float, ...] = ()
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether what it came to are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+def check_finite(step: int, loss: float, norm: float) -> None:
+    """Let no step count whose numbers are none: all that follows would be none, and would be saved as such.
+
+    Raises:
+        AgreedError: on every rank alike, as the numbers are.
+    """
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise AgreedError(
+            f"step {step + 1} came to no finite numbers (loss: {loss}, gradient norm: {norm}): training has diverged; "
+            "lower the learning rate, or warm up for longer, and go on from what was saved before"
+        )
 
 
 class Trainer:
@@ -129,6 +148,8 @@ class Trainer:
         Args:
             step: which, from 0; it keys the data, the noise and the learning rate.
             stop: whether this rank was asked to stop (all ranks learn of it in the report).
+        Raises:
+            AgreedError: it came to no finite numbers; nothing is updated.
         """
         clock, device = self.seat.device.clock, self.seat.device
         start, busy = clock.now(), device.busy
@@ -137,11 +158,12 @@ class Trainer:
         entry = self._ledger.entry(self.seat.actor.rank, squares, losses, device.busy - busy, stop)
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
-        norm, rate = self._ledger.norm(entry), self.recipe.rate(step)
+        loss, norm, rate = self._ledger.loss(entry), self._ledger.norm(entry), self.recipe.rate(step)
+        check_finite(step, loss, norm)
         await self._update(step, rate, self.recipe.shrink(norm))
         seconds = clock.now() - start
         idle = max(0.0, 1.0 - self._ledger.busy(entry) / seconds)
-        return StepReport(step, self._ledger.loss(entry), norm, rate, seconds, idle, self._ledger.stop(entry))
+        return StepReport(step, loss, norm, rate, seconds, idle, self._ledger.stop(entry))
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """What a checkpoint must hold of a parameter."""

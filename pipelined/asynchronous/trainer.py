@@ -22,7 +22,7 @@ from pipelined.asynchronous.versions import Versions
 from pipelined.asynchronous.worker import AsynchronousWorker
 from pipelined.order import follow_steps
 from pipelined.plan import PlanError
-from pipelined.trainer import StepReport, Trainer
+from pipelined.trainer import StepReport, Trainer, check_finite
 from pipelined.walk import Walk, plan_walk
 
 OLDER = "version"
@@ -63,6 +63,7 @@ class AsynchronousTrainer(Trainer):
         Returns: the report of the last step.
         Raises:
             PlanError: the recipe clips by the global norm; nothing has been computed.
+            AgreedError: a step came to no finite numbers; those behind it in the pipe are done as well.
         """
         self._walk = self._walk or await self._prepare()
         schedule, shape = self._walk.schedule, replace(self.plan.shape, steps=len(steps))
@@ -88,7 +89,9 @@ class AsynchronousTrainer(Trainer):
             else:
                 await schedule.schedule(worker)
             await worker.drain()
-        return settling.result()
+        report = settling.result()
+        check_finite(report.step, report.loss, report.grad_norm)
+        return report
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's value and optimizer state, with its older versions where the next step will use them."""
@@ -122,22 +125,26 @@ class AsynchronousTrainer(Trainer):
         stopping: Callable[[], bool],
         tell: Callable[[StepReport], None],
     ) -> StepReport:
-        """Agree on every step as it is completed, in order, and let further ones in."""
+        """Agree on every step as it is completed, in order, and let further ones in.
+
+        Returns: the last step's report, or that of the first which came to no finite numbers: no more are let in then.
+        """
         clock, device, report, number = self.seat.device.clock, self.seat.device, None, 0
         since, busy = clock.now(), device.busy
         while await admission.enters(number):
             account = worker.accounts[number]
             await account.complete()
-            if report is not None:
+            if report is not None and report.is_finite:
                 tell(report)
             losses = worker.close(number)
             entry = self._entry(account.squares, losses, device.busy - busy, stopping(), account.staleness)
             busy = device.busy
             await all_reduce(self.world, entry)
-            report = self._report(steps[number], entry, clock.now() - since)
+            if report is None or report.is_finite:
+                report = self._report(steps[number], entry, clock.now() - since)
             since = clock.now()
             del worker.accounts[number]
-            admission.settle(number, report.stop)
+            admission.settle(number, report.stop or not report.is_finite)
             worker.open()
             number += 1
         assert report is not None

@@ -1,0 +1,55 @@
+"""A step that comes to no finite numbers ends training on every rank alike, and is neither applied nor told.
+
+Such a run once went on for ever, and replaced all its good checkpoints by ones of nan.
+"""
+
+import math
+
+import pytest
+import torch
+
+from pipelined.runtime import AgreedError
+from tests.numerics.plain import Case
+from tests.numerics.stretched import stretches
+from tests.numerics.test_delays import together
+from tests.numerics.trained import on_every_rank
+
+TOLD = r"step {} came to no finite numbers \(loss: nan, gradient norm: nan\): training has diverged; lower the"
+
+
+def spoil(trainer):
+    """Put an infinity where the last stage's parameters lie."""
+    for name, parameter in trainer.replica.parameters.items():
+        if "ln_f" in name:
+            parameter.data.fill_(math.inf)
+
+
+@pytest.mark.parametrize(
+    "case", [Case("one_f_one_b", 2, 1, 2), Case("chimera", 2, 2, 2)], ids=lambda case: case.schedule
+)
+def test_a_step_that_diverged_changes_no_parameter_on_any_rank(case):
+    async def two_steps(trainer, transport):
+        await trainer.step(0)
+        spoil(trainer)
+        before = {name: value.detach().clone() for name, value in trainer.replica.parameters.items()}
+        with pytest.raises(AgreedError, match=TOLD.format(2)):
+            await trainer.step(1)
+        return all(torch.equal(before[name], value) for name, value in trainer.replica.parameters.items())
+
+    assert all(on_every_rank(case, two_steps))
+
+
+@pytest.mark.parametrize(("schedule", "step"), [("pipedream", 2), ("pipedream_2bw", 3)])
+def test_without_a_flush_all_ranks_end_behind_the_same_step(schedule, step):
+    """The second of double-buffered weights is spoilt a step later. Some ranks once ended in the middle of the pipe, and the others said that they had lost them."""
+    told = []
+
+    async def until_it_diverges(trainer):
+        await stretches(range(1))(trainer)
+        spoil(trainer)
+        with pytest.raises(AgreedError, match=TOLD.format(step)):
+            await trainer.stretch(range(1, 9), lambda: False, told.append)
+        return []
+
+    together(Case(schedule, 2, 1, 2), until_it_diverges)
+    assert [report.step for report in told] == ([1] * 2 if step == 3 else [])
