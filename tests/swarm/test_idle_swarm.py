@@ -71,6 +71,8 @@ def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
         def hear(passing):
             if "prepare" in passing.key and passing.destination == "p0":
                 swarm.network.reset("p0", "t0")
+            if "totals" in passing.key and passing.destination == "p1":
+                swarm.network.reset("p0", "p1")
 
         swarm.network.overhear(hear)
         await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
