@@ -41,7 +41,7 @@ def test_a_step_that_diverged_changes_no_parameter_on_any_rank(case):
 
 @pytest.mark.parametrize(("schedule", "step"), [("pipedream", 2), ("pipedream_2bw", 3)])
 def test_without_a_flush_all_ranks_end_behind_the_same_step(schedule, step):
-    """The second of double-buffered weights is spoilt a step later. Some ranks once ended in the middle of the pipe, and the others said that they had lost them."""
+    """Of double-buffered weights those spoilt are used a step later. Ranks once ended one by one, amid the pipe."""
     told = []
 
     async def until_it_diverges(trainer):
