@@ -2,13 +2,15 @@
 
 The one rule: the last of a stage serves on until another has its state, or its time is up; of several that are asked at
 once the one whose word came last stays, which all see alike, for the directory puts their words in one order. Knows the
-roster and time; what is handed over, and how, is decided elsewhere.
+roster and time; how something is handed over is decided elsewhere.
 """
 
 import math
 
 from pipelined.clock import Clock
-from pipelined.swarm.membership import Roster
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.holding import Holding
+from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.records import Peer, Phase
 
 GRACE_S = 20.0
@@ -63,6 +65,17 @@ class Leaving:
     def is_last(self, stage: int) -> bool:
         """Whether nobody else has the stage's state."""
         return all(peer.name == self._name for peer in self._roster.holding(stage))
+
+    async def heir_of(self, holding: Holding, asking: Asking) -> str | None:
+        """Let another of the stage have what was counted; who has it now, None where there is no use, or no time."""
+        roster = self._roster
+        while holding.counted and roster.trainers and not roster.cut_off and await holding.follow(roster.head):
+            limit = max(RETRY_S, self.left_s)
+            heir = await holding.succession.find_heir(roster.serving(holding.index), asking, limit)
+            if heir is not None or self.left_s <= 0:
+                return heir
+            await roster.next_change(RETRY_S)
+        return None
 
     def _stays(self, other: Peer) -> bool:
         announced = self._roster.announced

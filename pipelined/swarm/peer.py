@@ -14,6 +14,7 @@ from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.announcing import Announcing
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.catching_up import catch_up, will_be_asked
 from pipelined.swarm.choosing import Choosing
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
@@ -24,8 +25,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.missed import missed
-from pipelined.swarm.records import PEERS, Head, Peer, Phase, Point
+from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saving import Saving
@@ -33,7 +33,7 @@ from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
 from pipelined.swarm.topics import Topics
-from pipelined.swarm.transfer import Layout, TransferError
+from pipelined.swarm.transfer import Layout
 from pipelined.swarm.watched import Watched
 from transports import Block
 from transports.endpoints import Answer, Endpoint, Question, Refusal
@@ -148,7 +148,7 @@ class StagePeer:
             return
         while not self._leaving.may_go(self.holding.index):
             head, before = self._roster.head, self.holding.point
-            if not await self.holding.follow(head) and not await self._catches_up(head):
+            if not await self.holding.follow(head) and not await self._catch_up(head):
                 if not await self._comes_to_serve(place):
                     return
                 continue
@@ -162,7 +162,7 @@ class StagePeer:
                 self._wanted = target
                 self._let_go()
                 return
-            self.holding.donor.expect(any(self._is_expected(peer, head) for peer in self._roster.peers.values()))
+            self.holding.donor.expect(will_be_asked(self.holding, head, self._roster))
             due = self._announcing.due_s
             if due <= 0 or self._announcing.said != self._leaving.phase:
                 await self._say(place, self._leaving.phase)
@@ -187,24 +187,8 @@ class StagePeer:
         await self._say(place, self._leaving.phase)
         return True
 
-    def _is_expected(self, peer: Peer, head: Head) -> bool:
-        """Whether a peer is on its way, maybe to this stage, or is at this stage and had no part in the last step."""
-        index = self.holding.index
-        return peer.phase == Phase.JOINING or (peer.stage == index and not head.was_taken_by(peer.name, index))
-
-    async def _catches_up(self, head: Head) -> bool:
-        """Take the steps that were taken without this peer, without leaving its place: one far away would be late again
-        whenever it had come back.
-        """
-        holding = self.holding
-        others = [peer for peer in self._roster.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
-        try:
-            while holding.step < head.step and others:
-                like, limit = holding.stage.sums, self._rules.lease_s
-                await holding.take_missed(await missed(self._asking, others[0], holding.point, like, limit))
-        except (Ended, Refusal, TransferError):
-            return False
-        return await holding.follow(self._roster.head)
+    async def _catch_up(self, head: Head) -> bool:
+        return await catch_up(self.holding, head, self._roster, self._asking, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""
@@ -263,24 +247,11 @@ class StagePeer:
 
     async def _hand_over(self, place: Standing) -> None:
         """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
-        holding, roster = self.holding, self._roster
+        holding = self.holding
         await self._say(place, Phase.LEAVING)
         last = self._leaving.is_last(holding.index)
-        while (
-            not last
-            and holding.counted
-            and roster.trainers
-            and not roster.cut_off
-            and await holding.follow(self._roster.head)
-        ):
-            limit = max(RETRY_S, self._leaving.left_s)
-            heir = await holding.succession.find_heir(roster.serving(holding.index), self._asking, limit)
-            if heir is not None:
-                await self._say(place, Phase.LEAVING, heir=heir)
-                break
-            if self._leaving.left_s <= 0:
-                break
-            await roster.next_change(RETRY_S)
+        if not last and (heir := await self._leaving.heir_of(holding, self._asking)):
+            await self._say(place, Phase.LEAVING, heir=heir)
         if last and self._saving.saves and holding.step > 0:
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
         self._let_go()

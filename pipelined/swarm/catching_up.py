@@ -1,0 +1,37 @@
+"""What a peer that serves does about steps that were taken without it: it takes them where it is.
+
+The one rule: it does not leave its place for them; one far away would be late again whenever it had come back. Knows
+who has what was summed; it must not know how that was decided.
+"""
+
+from pipelined.swarm.asking import Asking
+from pipelined.swarm.holding import Holding
+from pipelined.swarm.membership import Ended, Roster
+from pipelined.swarm.missed import missed
+from pipelined.swarm.records import Head, Phase
+from pipelined.swarm.transfer import TransferError
+from transports.endpoints import Refusal
+
+
+async def catch_up(holding: Holding, head: Head, roster: Roster, asking: Asking, limit: float) -> bool:
+    """Take what another of the stage kept of the steps up to this head; whether that led to where the swarm is.
+
+    Args:
+        limit: seconds after which an answer is late.
+    """
+    others = [peer for peer in roster.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
+    try:
+        while holding.step < head.step and others:
+            await holding.take_missed(await missed(asking, others[0], holding.point, holding.stage.sums, limit))
+    except (Ended, Refusal, TransferError):
+        return False
+    return await holding.follow(roster.head)
+
+
+def will_be_asked(holding: Holding, head: Head, roster: Roster) -> bool:
+    """Whether anybody is on the way, maybe to this stage, or is at this stage and had no part in the last step."""
+    stage = holding.index
+    return any(
+        peer.phase == Phase.JOINING or (peer.stage == stage and not head.was_taken_by(peer.name, stage))
+        for peer in roster.peers.values()
+    )
