@@ -39,8 +39,8 @@ from transports.endpoints import Endpoint, open_endpoint
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
     """Be the directory until asked to end."""
     async with await endpoint_at(flags.listen) as endpoint:
-        say(f"coordinator at {endpoint.address}")
-        await until_asked(serve_directory(endpoint, RealClock(), flags.journal))
+        ready = partial(say, f"coordinator at {endpoint.address}")
+        await until_asked(serve_directory(endpoint, RealClock(), flags.journal, ready=ready))
 
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:

@@ -11,6 +11,7 @@ The way in: read the flags, then one coroutine a process. Torch is imported only
 """
 
 import asyncio
+import errno
 import functools
 import operator
 import sys
@@ -99,7 +100,12 @@ async def _work(flags: Flags) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        hush()  # the terminal was closed, and the signal that says so is on its way
 
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ Told = dict[str, Any]
 
 
 async def serve_directory(
-    endpoint: Endpoint, clock: Clock, journal: str | Path | Disk | None = None, limits: Limits | None = None
+    endpoint: Endpoint,
+    clock: Clock,
+    journal: str | Path | Disk | None = None,
+    limits: Limits | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> NoReturn:
     """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
 
@@ -43,6 +47,7 @@ async def serve_directory(
         journal: a file from which it goes on after a restart, or a simulated machine's disk; None: a restart would
             begin another directory, which its clients refuse.
         limits: on what is held and taken.
+        ready: called as soon as it is one.
     Raises:
         UsageError: the file is no journal, or cannot be used.
         JournalError: it cannot be written any more; nobody was told of what is not in it.
@@ -52,6 +57,7 @@ async def serve_directory(
     try:
         await log.recover(machine)
         machine.begin(clock.now())
+        ready()
         await _Server(endpoint, clock, limits, machine, log).run()
     finally:
         await log.close()
