@@ -74,3 +74,16 @@ class Nursery:
         if not self._leaving and not self._asked:
             self._asked = True
             self._parent.cancel()
+
+
+async def beside(watch: Coroutine[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """What a piece of work comes to; something else goes on meanwhile, and is cancelled at its end.
+
+    Raises:
+        The first error of either.
+    """
+    async with Nursery() as tasks:
+        watching = tasks.create_task(watch)
+        result = await work
+        watching.cancel()
+    return result

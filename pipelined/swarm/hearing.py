@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.clock import Clock
-from pipelined.nursery import Nursery
+from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.membership import Ended
@@ -67,14 +67,7 @@ class Hearing:
         Raises:
             Ended: it cannot.
         """
-        try:
-            async with Nursery() as tasks:
-                listening = tasks.create_task(self._listen(who))
-                result = await work
-                listening.cancel()
-            return result
-        finally:
-            work.close()  # where it was never begun
+        return await beside(self._listen(who), work)
 
     async def _listen(self, who: Peer) -> None:
         while await self.hears(who):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.clock import Clock
-from pipelined.nursery import Nursery
+from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.directory.within import within
@@ -44,14 +44,7 @@ class RollCall:
             members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
                 is to reach every stage.
         """
-        try:
-            async with Nursery() as tasks:
-                calling = tasks.create_task(self._call(name, members))
-                result = await work
-                calling.cancel()
-            return result
-        finally:
-            work.close()  # where it was never begun
+        return await beside(self._call(name, members), work)
 
     async def stand_back(self) -> None:
         """Who gave up leading lets others lead, if they would."""

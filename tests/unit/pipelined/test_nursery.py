@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.nursery import Nursery
+from pipelined.nursery import Nursery, beside
 
 
 class Broken(Exception):
@@ -103,3 +103,20 @@ def test_a_time_out_around_it_is_told_as_one():
                 await waits()
 
     run_virtual(main())
+
+
+async def comes(after, to):
+    await VirtualClock().sleep(after)
+    return to
+
+
+def test_what_goes_on_beside_a_piece_of_work_ends_with_it():
+    async def block():
+        return await beside(waits(), comes(1.0, "done")), asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert run_virtual(block()) == ("done", set())
+
+
+def test_what_fails_beside_a_piece_of_work_ends_it():
+    with pytest.raises(Broken):
+        run_virtual(beside(breaks(1.0), waits()))
