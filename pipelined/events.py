@@ -1,0 +1,124 @@
+"""Events: what this process decided, and why.
+
+An event has a kind ("peer struck") and facts (stage=0, why="..."). `emit` records what goes as planned, `warn` what
+costs a peer, a step or a record. The last `KEPT` events stay in the process, for `status` and for crash reports; each
+is also one line of the logger "pipelined", which `log_to_stderr` shows. Facts may come off the network, so they are
+made plain and short here: no control character reaches a terminal, and no text grows without bound.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pipelined.errors import UsageError
+
+KEPT = 300
+"""Events that a process keeps; older ones are dropped."""
+LONGEST = 200
+"""Characters of one fact; the rest is cut off."""
+
+Level = Literal["debug", "info", "warning", "error"]
+Fact = str | int | float | bool | None
+
+_logger = logging.getLogger("pipelined")
+_logger.addHandler(logging.NullHandler())  # without it Python prints warnings of loggers that have no handler
+_kept: deque["Event"] = deque(maxlen=KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One decision.
+
+    Args:
+        at: seconds since 1970, by this machine's clock.
+        level: of the log line, as the module `logging` numbers it.
+        kind: a few words; the same words for the same decision.
+    """
+
+    at: float
+    level: int
+    kind: str
+    facts: Mapping[str, Fact]
+
+    def __str__(self) -> str:
+        facts = " ".join(f"{name}={_shown(value)}" for name, value in self.facts.items())
+        return f"{self.kind}: {facts}" if facts else self.kind
+
+    def told(self) -> dict[str, Fact | Mapping[str, Fact]]:
+        """The event as JSON and msgpack can carry it."""
+        level = logging.getLevelName(self.level).lower()
+        return {"at": self.at, "level": level, "kind": self.kind, "facts": dict(self.facts)}
+
+
+def emit(kind: str, /, **facts: object) -> None:
+    """Record a decision. Cost: microseconds; writes a line only where the log shows this level."""
+    _record(logging.INFO, kind, facts)
+
+
+def warn(kind: str, /, **facts: object) -> None:
+    """Record a decision that costs a peer, a step or a record."""
+    _record(logging.WARNING, kind, facts)
+
+
+def recent(most: int = KEPT) -> list[Event]:
+    """The last events of this process, oldest first."""
+    return list(_kept)[-most:] if most > 0 else []
+
+
+def last_words(most: int = 20) -> str:
+    """The last events as lines, for a crash report; "" if there are none."""
+    lines = [f"  {_clock_time(event.at)} {event}" for event in recent(most)]
+    return "\n".join(["last events:", *lines]) if lines else ""
+
+
+def log_to_stderr(level: Level) -> None:
+    """Write events from this level up to stderr, one line each; a second call changes the level.
+
+    Raises:
+        UsageError: there is no such level.
+    """
+    if level not in Level.__args__:
+        raise UsageError(f"there is no log level {level!r}; use one of {', '.join(Level.__args__)}")
+    if not any(isinstance(handler, _ToStderr) for handler in _logger.handlers):
+        _logger.addHandler(_ToStderr())
+    _logger.setLevel(level.upper())
+
+
+class _ToStderr(logging.Handler):
+    """Writes each line at once, to what `sys.stderr` is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{_clock_time(record.created)} {record.levelname.lower()} {record.getMessage()}\n")
+        sys.stderr.flush()
+
+
+def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
+    event = Event(time.time(), level, kind, {name: _plain(value) for name, value in facts.items()})
+    _kept.append(event)
+    _logger.log(level, "%s", event)
+
+
+def _plain(value: object) -> Fact:
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return int(value)
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _shown(value: Fact) -> str:
+    """As it stands in a line: text in quotes unless it is one plain word; control characters are escaped."""
+    if not isinstance(value, str):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    plain = value.isascii() and value.isprintable() and value and not set(value) & set(' "=')
+    return value if plain else json.dumps(value)
+
+
+def _clock_time(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

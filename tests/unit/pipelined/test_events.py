@@ -1,0 +1,82 @@
+"""Decisions are kept in the process, bounded, and written as one plain line each."""
+
+import logging
+
+import msgpack
+import pytest
+
+from pipelined import events
+from pipelined.errors import UsageError
+
+
+@pytest.fixture
+def log(capsys):
+    """Reads what a test logs; the next test finds the logger as it was."""
+    logger = logging.getLogger("pipelined")
+    handlers, level = list(logger.handlers), logger.level
+    yield lambda: capsys.readouterr().err
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def test_an_event_is_kept_with_its_kind_and_facts():
+    events.emit("peer moved", peer="a", stage=2, share=0.5)
+    last = events.recent()[-1]
+    assert str(last) == "peer moved: peer=a stage=2 share=0.5"
+    assert last.told()["facts"] == {"peer": "a", "stage": 2, "share": 0.5}
+
+
+def test_only_the_last_events_are_kept():
+    for number in range(events.KEPT + 5):
+        events.emit("counted", number=number)
+    kept = events.recent()
+    assert len(kept) == events.KEPT and kept[-1].facts["number"] == events.KEPT + 4
+    assert [event.facts["number"] for event in events.recent(2)] == [events.KEPT + 3, events.KEPT + 4]
+    assert events.recent(0) == []
+
+
+def test_the_log_shows_events_from_its_level_up_one_line_each(log):
+    events.log_to_stderr("warning")
+    events.emit("peer serves", peer="a")
+    events.warn("peer struck", peer="b", why="refused the sum: strange piece")
+    assert log()[9:] == 'warning peer struck: peer=b why="refused the sum: strange piece"\n'
+
+
+def test_a_second_call_changes_the_level_and_doubles_no_line(log):
+    events.log_to_stderr("error")
+    events.log_to_stderr("info")
+    events.emit("peer serves", peer="a")
+    assert log().count("peer serves") == 1
+
+
+def test_without_a_log_nothing_is_written(log):
+    events.warn("peer struck", peer="b")
+    assert log() == ""
+
+
+def test_an_unknown_level_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match="debug, info, warning, error"):
+        events.log_to_stderr("loud")
+
+
+def test_text_off_the_network_cannot_steer_a_terminal_or_forge_a_line():
+    events.warn("refused record", key="peers/\x1b[2J\nlevel=error forged")
+    assert str(events.recent()[-1]) == r'refused record: key="peers/\u001b[2J\nlevel=error forged"'
+
+
+def test_long_facts_are_cut_and_strange_ones_become_text():
+    events.emit("odd", text="x" * 10_000, huge=1 << 80, error=ValueError("no"), none=None)
+    facts = events.recent()[-1].facts
+    assert len(facts["text"]) == events.LONGEST and facts["error"] == "no" and facts["none"] is None
+    assert facts["huge"] == str(1 << 80)
+    msgpack.packb(events.recent()[-1].told())
+
+
+def test_a_crash_report_ends_with_the_last_events():
+    events.emit("step committed", step=4)
+    events.warn("attempt failed", step=5)
+    assert [line.split(maxsplit=1)[-1] for line in events.last_words(2).splitlines()] == [
+        "events:",
+        "step committed: step=4",
+        "attempt failed: step=5",
+    ]
