@@ -11,12 +11,15 @@ import signal
 import pytest
 from hypothesis import settings
 
+from tests.slices import Slice
+
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="every case of the large grids, not a sample of them")
+    parser.addoption("--slice", type=Slice.parse, metavar="K/N", help="beside the sample, slice K of N of all others")
 
 
 def pytest_configure(config):
@@ -29,8 +32,13 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what was not asked for: ranks' tests without ranks, and the larger part of large grids."""
-    unasked = [mark for mark, flag in (("mpi", "--with-mpi"), ("full", "--full")) if not config.getoption(flag)]
-    out = [item for item in items if any(item.get_closest_marker(mark) for mark in unasked)]
+    ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
+
+    def unasked(item):
+        beyond = item.get_closest_marker("full") and not full and not (part and item.nodeid in part)
+        return beyond or (item.get_closest_marker("mpi") and not ranks)
+
+    out = [item for item in items if unasked(item)]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.absent import absent
+
 ROOT = Path(__file__).parent.parent
 CLUSTER = ROOT / "tests" / "slurm" / "cluster.sh"
 OPENMPI = {
@@ -59,7 +61,7 @@ def python_with(wheel):
     except PackageNotFoundError:
         python = ROOT / f".venv-{wheel}" / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"no environment with the {wheel} wheel (looked in this one and in {python.parents[1].name})")
+        absent(f"no environment with the {wheel} wheel (looked in this one and in {python.parents[1].name})")
     return python
 
 

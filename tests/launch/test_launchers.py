@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.absent import absent
 from tests.launching import ROOT, launched, launched_by_slurm, mpirun, python_with
 
 FLAGS = "--depth 4 --steps 2 --seq 32 --sample 0 --dtype float64 --seed 3".split()
@@ -26,7 +27,7 @@ def run(launcher, *words):
 
 def run_by_slurm(wheel, *words):
     if not shutil.which("slurmctld"):
-        pytest.skip("Slurm is not installed")
+        absent("Slurm is not installed")
     return launched_by_slurm(python_with(wheel), "-m", *words, timeout=70)
 
 

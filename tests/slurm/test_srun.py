@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.absent import absent
 from tests.launching import CLUSTER, launched, launched_by_slurm, mpirun, python_with
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 MISSING = [name for name in PROGRAMS if not shutil.which(name)]
 
-pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed (missing: {', '.join(MISSING)})"),
-    pytest.mark.timeout(200),
-]
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture(autouse=True)
+def slurm():
+    """Slurm's programs, or no test."""
+    if MISSING:
+        absent(f"Slurm is not installed (missing: {', '.join(MISSING)})")
 
 
 def srun(*arguments, nodes=4):

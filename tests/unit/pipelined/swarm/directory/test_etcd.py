@@ -10,6 +10,7 @@ import pytest
 from pipelined.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.swarm.directory import Change, Conflict, CutOff, Entry, FellBehind, open_directory
+from tests.absent import absent
 from tests.etcd_cluster import EtcdCluster, needs_etcd
 
 httpx2 = pytest.importorskip("httpx2", reason="no httpx2 here; pip install 'pipelined[etcd]'")
@@ -161,7 +162,7 @@ def test_a_cluster_that_is_not_there_is_cut_off():
 def certificate(memory_path):
     """A key, and a certificate for this machine signed with it."""
     if shutil.which("openssl") is None:
-        pytest.skip("no openssl here to make a certificate with; apt-get install openssl")
+        absent("no openssl here to make a certificate with; apt-get install openssl")
     names = [str(memory_path / name) for name in ("key.pem", "certificate.pem")]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=etcd"]
     made = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", names[0], "-out", names[1]]
