@@ -1,4 +1,5 @@
-"""Who may ask a peer what: trainers for passes, the conductor for rounds, peers of the stage for sums and state.
+"""Who may ask a peer what: trainers for passes, the conductor for rounds, peers of the stage for sums and state,
+observers for state.
 
 The one rule: whoever the directory does not have is a stranger, whatever key it holds, and is told so before anything
 that it brought is decoded, kept or waited for. News of a newcomer may be under way, so that is waited for, not long.
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.notes import field, read_round
-from pipelined.swarm.records import Peer, Trainer
+from pipelined.swarm.records import Observer, Peer, Trainer
 from transports.endpoints import Question, Refusal
 
 
@@ -29,8 +30,12 @@ class Admission:
 
     async def peer(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it is no peer that holds, or comes to hold, this stage."""
-        peers = self._roster.peers
-        await self._known(question, lambda: _among(question, [each for each in peers.values() if each.stage == stage]))
+        await self._known(question, lambda: _among(question, self._peers(stage)))
+
+    async def reader(self, question: Question, stage: int) -> None:
+        """Raises Refusal: "stranger", it is neither a peer of this stage nor an observer."""
+        observers = self._roster.observers
+        await self._known(question, lambda: _among(question, [*self._peers(stage), *observers.values()]))
 
     async def conductor(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it does not lead under the term that it names."""
@@ -42,6 +47,9 @@ class Admission:
 
         await self._known(question, leads)
 
+    def _peers(self, stage: int) -> list[Peer]:
+        return [peer for peer in self._roster.peers.values() if peer.stage == stage]
+
     async def _known(self, question: Question, holds: Callable[[], bool]) -> None:
         try:
             async with asyncio.timeout(RETRY_S):
@@ -50,5 +58,5 @@ class Admission:
             raise Refusal("stranger", address=question.asker.address) from None
 
 
-def _among(question: Question, members: Iterable[Peer | Trainer]) -> bool:
+def _among(question: Question, members: Iterable[Peer | Trainer | Observer]) -> bool:
     return any(member.address == question.asker.address for member in members)

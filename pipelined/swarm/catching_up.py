@@ -29,9 +29,11 @@ async def catch_up(holding: Holding, head: Head, roster: Roster, asking: Asking,
 
 
 def will_be_asked(holding: Holding, head: Head, roster: Roster) -> bool:
-    """Whether anybody is on the way, maybe to this stage, or is at this stage and had no part in the last step."""
+    """Whether an observer may ask for totals, or a peer that is on its way, or one of this stage that missed the last
+    step.
+    """
     stage = holding.index
-    return any(
+    return bool(roster.observers) or any(
         peer.phase == Phase.JOINING or (peer.stage == stage and not head.was_taken_by(peer.name, stage))
         for peer in roster.peers.values()
     )

@@ -19,12 +19,14 @@ from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
     HEAD,
+    OBSERVERS,
     PEERS,
     SAVED,
     TRAINERS,
     Conductor,
     Evaluated,
     Head,
+    Observer,
     Peer,
     Phase,
     Record,
@@ -32,7 +34,7 @@ from pipelined.swarm.records import (
     Trainer,
 )
 
-Named = TypeVar("Named", Peer, Trainer, Saved, int)
+Named = TypeVar("Named", Peer, Trainer, Observer, Saved, int)
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
@@ -51,7 +53,7 @@ class Roster:
         head_revision, conductor_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
             they are not.
         came: by name, the revision at which a peer said that it comes; not of those that were told their stage.
-        peers, trainers: by name.
+        peers, trainers, observers: by name.
         saved: what peers have on disk, by name.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
         cut_off: the directory does not answer.
@@ -67,6 +69,7 @@ class Roster:
         self.revision = 0
         self.came = dict[str, int]()
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
+        self.observers = dict[str, Observer]()
         self.cut_off, self.strange = False, dict[str, str]()
         self.announced = Counter[str]()
         self.saved = dict[str, Saved]()
@@ -185,6 +188,8 @@ class Roster:
             self._place(self.peers, name, _read(Peer, entry))
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
+        elif key.startswith(OBSERVERS):
+            self._place(self.observers, key.removeprefix(OBSERVERS), _read(Observer, entry))
         elif key.startswith(SAVED):
             self._place(self.saved, key.removeprefix(SAVED), _read(Saved, entry))
 

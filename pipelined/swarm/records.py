@@ -5,6 +5,7 @@
     came/NAME         (nothing)        that a peer came: in this order they choose their stages; dies with its lease
     peers/NAME        Peer             a peer; dies with its lease
     trainers/NAME     Trainer          a trainer; dies with its lease
+    observers/NAME    Observer         a process that reads states; dies with its lease
     saved/NAME        Saved            what a peer has on disk; dies with its lease
     evaluated         Evaluated        the last loss on validation data, and where it was measured
 
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import msgpack
 
 HEAD, CONDUCTOR, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
-EVALUATED = "evaluated"
+EVALUATED, OBSERVERS = "evaluated", "observers/"
 
 MOST_STAGES = 4096
 """More stages than a saved model can have been cut into."""
@@ -151,6 +152,15 @@ class Trainer(Record):
     address: str
     incarnation: int
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observer(Record):
+    """A process that reads the state of every stage and holds none. Peers give it states; no decision counts it."""
+
+    name: str
+    address: str
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class Topics:
         arrays = self.holding.passes.most_bytes if self.holding else 0
         sums = self.holding.stage.sums.nbytes if self.holding else 0
         piece = self.holding.rounds.piece_bytes if self.holding else 0
-        trainer, conductor, peer = self._admission.trainer, self._admission.conductor, self._admission.peer
+        doors = self._admission
+        trainer, conductor, peer, reader = doors.trainer, doors.conductor, doors.peer, doors.reader
         return {
             "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
             "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
@@ -91,9 +92,9 @@ class Topics:
             "hears": Topic(lambda held: self._hears, conductor, 0, MOST_ROUNDS),
             "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
-            "manifest": Topic(lambda held: self._in_time(held.manifest), peer, 0, MOST_ROUNDS),
-            "chunk": Topic(lambda held: held.donor.chunk, peer, 0, 2 * UNDER_WAY),
-            "totals": Topic(lambda held: held.donor.totals, peer, 0, MOST_ROUNDS),
+            "manifest": Topic(lambda held: self._in_time(held.manifest), reader, 0, MOST_ROUNDS),
+            "chunk": Topic(lambda held: held.donor.chunk, reader, 0, 2 * UNDER_WAY),
+            "totals": Topic(lambda held: held.donor.totals, reader, 0, MOST_ROUNDS),
         }
 
     def _for_us(self, topic: Topic) -> Handler:

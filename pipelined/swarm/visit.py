@@ -1,7 +1,7 @@
-"""A visit: every stage's state brought here as it stands, by somebody who serves none of them.
+"""A visit: a process that serves no stage copies the state of every stage, all at one step.
 
-The one rule: a visitor is a peer that is always on its way: it is given state as any joiner is, hash by hash, and never
-asked for work. What it takes home is of one point at all stages.
+A visitor is an observer in the directory, not a peer: peers give it states and totals as they give them to a joiner,
+checked by hash, and no decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.peer import Build
-from pipelined.swarm.records import PEERS, Mark, Peer, Phase, Point
+from pipelined.swarm.records import OBSERVERS, Mark, Observer, Point
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.standing import Standing, standing
+from pipelined.swarm.standing import standing
 from pipelined.swarm.transfer import Layout
 from transports.endpoints import Endpoint
 
@@ -28,10 +28,10 @@ Visited = list[tuple[Mark, Mapping[str, Any]]]
 
 
 class Visitor:
-    """One who visits a swarm.
+    """A process that visits a swarm.
 
     Args:
-        name: nobody else's in this swarm.
+        name: unique in this swarm.
         build: builds a stage, to be filled.
     """
 
@@ -62,26 +62,24 @@ class Visitor:
         async with Nursery() as tasks:
             following = tasks.create_task(self._roster.follow())
             await self._roster.wait_for(lambda: self._roster.head is not None)
-            async with standing(self._roster.directory, PEERS + self.name, self._rules.lease_s, self._clock) as place:
-                taken = await self._all(place)
+            async with standing(
+                self._roster.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock
+            ) as place:
+                await place.put(Observer(self.name, self._endpoint.address, place.incarnation))
+                taken = await self._all()
             following.cancel()
         return taken
 
-    async def _all(self, place: Standing) -> Visited:
+    async def _all(self) -> Visited:
         stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         points: list[Point | None] = [None] * len(stages)
         while any(point != self._roster.head.point for point in points):
             for index, stage in enumerate(stages):
-                await place.put(self._record(place, index))
                 ways = self._roster, self._asking, self._hearing, self._device, _nowhere
                 points[index] = await Joining(stage, index, points[index], *ways).arrive()
         at = self._roster.head.point
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
-
-    def _record(self, place: Standing, index: int) -> Peer:
-        address, model = self._endpoint.address, self._rules.digest
-        return Peer(self.name, address, place.incarnation, index, Phase.JOINING, model)
 
 
 async def _nowhere(point: Point, layout: Layout) -> None:

@@ -1,5 +1,7 @@
 """A visitor takes home what stands at every stage, to the bit, and costs the swarm no step."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from pipelined.clock import run_virtual
 from pipelined.device import TimedDevice
 from pipelined.swarm.visit import Visitor
 from tests.swarm.exact import ExactStage
-from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 STEPS = 6
 
@@ -43,3 +45,48 @@ def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
         assert (mark.stage, mark.stages) == (stage, 2)
         assert np.array_equal(state[f"{stage}/weights"], swarm.reference.weights(point.step, stage))
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1))
+
+
+def observing(swarm):
+    """Start an observer that reads every stage; returns its task."""
+    endpoint, directory, clock = swarm.client("observer")
+    build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
+    visitor = Visitor("observer", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
+    return asyncio.ensure_future(visitor.take())
+
+
+async def trained(last, **rules):
+    """A swarm of two stages that has just taken step `last`: peers a and c at stage 0, b alone at stage 1."""
+    swarm, shelf = VirtualSwarm(stages=2, batch=4, **rules), MemoryShelf()
+    for name, stage in [("a", 0), ("c", 0), ("b", 1)]:
+        swarm.peer(name, stage, shelf=shelf)
+    swarm.trainer("t0", steps=4000)
+    await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= last)
+    return swarm
+
+
+def test_an_observer_does_not_make_the_swarm_go_back_while_a_stage_is_unreachable():
+    async def train():
+        swarm = await trained(last=7)  # step 6 was saved
+        swarm.network.cut_off("b")
+        observer = observing(swarm)
+        await asyncio.sleep(5.0)  # a rollback would come after two leases of 1 s
+        swarm.network.heal("b")
+        await observer
+        assert [head.step for head in swarm.heads] == list(range(len(swarm.heads)))
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_an_observer_does_not_keep_a_spare_peer_from_a_stage_that_lost_all_peers():
+    async def train():
+        swarm = await trained(last=7, rebalance_s=1e6)
+        swarm.kill("b")
+        observer = observing(swarm)
+        await swarm.until(lambda: swarm.heads[-1].step > 7)
+        assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
+        await observer
+        await swarm.close()
+
+    run_virtual(train())

@@ -7,16 +7,17 @@ import pytest
 from pipelined.clock import run_virtual
 from pipelined.swarm.admission import Admission
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Conductor, Peer, Phase, Trainer
+from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
 from transports.endpoints import Party, Question, Refusal
 
 TRAINER = Trainer("t0", "virtual://t0", 7, "model")
 PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
+OBSERVER = Observer("o0", "virtual://o0", 9)
 
 
 def roster():
     known = Roster(None, None)
-    known.trainers["t0"], known.peers["p0"] = TRAINER, PEER
+    known.trainers["t0"], known.peers["p0"], known.observers["o0"] = TRAINER, PEER, OBSERVER
     known.conductor, known.conductor_revision = Conductor("t0", TRAINER.address), 5
     return known
 
@@ -31,6 +32,10 @@ def asked_by(address, term=5):
         ("trainer", PEER.address, 1, 5),
         ("peer", TRAINER.address, 1, 5),
         ("peer", PEER.address, 0, 5),
+        ("peer", OBSERVER.address, 1, 5),
+        ("trainer", OBSERVER.address, 1, 5),
+        ("reader", TRAINER.address, 1, 5),
+        ("reader", PEER.address, 0, 5),
         ("conductor", PEER.address, 1, 5),
         ("conductor", TRAINER.address, 1, 4),
         ("conductor", TRAINER.address, 1, 6),
@@ -57,7 +62,14 @@ def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
 
 
 @pytest.mark.parametrize(
-    "topic, address", [("trainer", TRAINER.address), ("peer", PEER.address), ("conductor", TRAINER.address)]
+    "topic, address",
+    [
+        ("trainer", TRAINER.address),
+        ("peer", PEER.address),
+        ("conductor", TRAINER.address),
+        ("reader", PEER.address),
+        ("reader", OBSERVER.address),
+    ],
 )
 def test_members_are_let_in(topic, address):
     async def main():
