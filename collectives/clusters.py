@@ -11,7 +11,6 @@ The one rule: a ring has one rank of every cluster, and a channel of its own, so
 Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,7 @@ from collectives._group import Group
 from collectives._pieces import Range
 from collectives._vector import Vector
 from collectives.all_reduce import all_reduce
+from transports import Nursery
 from transports._contract import Transport
 
 
@@ -104,12 +104,9 @@ class Rings:
         if [len(vector) for vector in vectors] != held:
             lengths = f"elements: {[len(vector) for vector in vectors]}, shares: {held}"
             raise ValueError(f"the arrays are not those of this rank's shares ({lengths}); give one a share, in order")
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for group, span in self._groups:
-                    tasks.create_task(all_reduce(group, self._slice(vectors, span), op, "ring"))
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+        async with Nursery() as tasks:
+            for group, span in self._groups:
+                tasks.create_task(all_reduce(group, self._slice(vectors, span), op, "ring"))
 
     def _slice(self, vectors: Sequence[Vector], span: Range) -> Any:
         """The elements of a ring, a view of the share that they lie in."""

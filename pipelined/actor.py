@@ -1,14 +1,15 @@
 """An actor: one rank with a mailbox, whose every task has it for a parent.
 
-`tell` puts a message on its way and goes on; `receive` takes one from the mailbox by its address. The first failure
-of any of its tasks cancels the others and comes out of the `async with` block. Nobody waits for ever: when a peer
-fails or dies, the transport makes every wait raise.
+`tell` starts the sending of a message and returns at once; `receive` takes one from the mailbox by its address. The
+first failure of any of its tasks, or a cancellation from outside, cancels the others and comes out of the `async with`
+block. No wait lasts for ever: when a peer fails or dies, the transport makes every wait raise.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from pipelined.nursery import Nursery
 from transports import Frame, Transport
 
 Key = tuple[int | str, ...]
@@ -28,7 +29,7 @@ class Actor:
 
     def __init__(self, transport: Transport):
         self.transport = transport
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = Nursery()
 
     @property
     def rank(self) -> int:
@@ -39,11 +40,7 @@ class Actor:
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            first = first_cause(group)
-            raise first from first.__cause__
+        await self._tasks.__aexit__(kind, error, trace)
 
     def tell(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> "asyncio.Task[None]":
         """Put a message on its way without waiting; its arrays must not change until the returned task is done."""
@@ -56,10 +53,3 @@ class Actor:
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a coroutine as a child of this actor."""
         return self._tasks.create_task(work)
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """The error that came first in a group (of groups): the one worth telling."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

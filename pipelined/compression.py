@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined._tracer import NullTracer, Tracer
-from pipelined.actor import Actor, Key, first_cause
+from pipelined.actor import Actor, Key
 from pipelined.chunks import CHUNK_BYTES, cut, fill, key_of, note_of, opened
 from pipelined.exchange import gather
 from pipelined.messages import describe, place_of
+from pipelined.nursery import Nursery
 from transports import Block, Frame, Packed, WireError, pack, unpack
 
 NONE = "none"
@@ -63,15 +64,12 @@ class Compression:
             await self._actor.transport.send(peer, key, tensor)
             return
         whole = Block.of(tensor)
-        try:
-            async with asyncio.TaskGroup() as sending:
-                for place, chunk in enumerate(cut(whole)):
-                    packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
-                    self._count(peer, packed)
-                    note = note_of(whole, place, packed.note)
-                    sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
-        except BaseExceptionGroup as failed:
-            raise first_cause(failed) from None
+        async with Nursery() as sending:
+            for place, chunk in enumerate(cut(whole)):
+                packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
+                self._count(peer, packed)
+                note = note_of(whole, place, packed.note)
+                sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
 
     async def receive(self, peer: int, key: Key) -> Frame:
         """Take the message with this address, waiting for it if need be, and give it as it was before the codec.
@@ -92,14 +90,11 @@ class Compression:
         if whole is None:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
         chunk, *others = cut(whole)
-        try:
-            async with asyncio.TaskGroup() as coming:
-                asked = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
-                await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
-                for frame, other in zip(asked, others, strict=True):
-                    await self._coding("receive", key, partial(_decode, await frame, other))
-        except BaseExceptionGroup as failed:
-            raise first_cause(failed) from None
+        async with Nursery() as coming:
+            asked = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
+            await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
+            for frame, other in zip(asked, others, strict=True):
+                await self._coding("receive", key, partial(_decode, await frame, other))
         return (whole,)
 
     def _count(self, peer: int, packed: Packed) -> None:

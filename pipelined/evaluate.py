@@ -4,7 +4,6 @@ Every pipe of every group takes its share of the windows; each held stage is a t
 message is taken, so at most one activation a stage is under way.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.model import Model
+from pipelined.nursery import Nursery
 from pipelined.train_worker import Seat
 
 Window = tuple[torch.Tensor, torch.Tensor]
@@ -45,7 +45,7 @@ async def evaluate(
         done += 1
         tell(done, sum(map(len, shares.values())))
 
-    async with asyncio.TaskGroup() as tasks:
+    async with Nursery() as tasks:
         for place, mine in shares.items():
             tasks.create_task(_stage(seat, model, windows, mine, place, tag, nats, through))
     await all_reduce(world, nats)

@@ -1,79 +1,13 @@
-"""Tasks with a parent: they end before its block does, and the first error of any of them is what it raises.
+"""Structured tasks: `Nursery`, which the transports use as well, and one piece of work beside another."""
 
-The one rule: a cancellation from outside is never lost, nor is one counted that was not. `asyncio.TaskGroup` of Python
-3.11 and 3.12 does both where a child fails while its parent waits or is being cancelled: it raises the child's error
-alone, and whoever catches that and goes on does so for ever; or it leaves the parent marked as cancelled.
-"""
-
-import asyncio
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, TypeVar
 
+from transports import Nursery
+
+__all__ = ["Nursery", "beside"]
+
 T = TypeVar("T")
-
-
-class Nursery:
-    """An async context. A child that fails cancels its siblings and the block.
-
-    Leaving it waits for all children.
-
-    Raises:
-        CancelledError: the parent was cancelled, whatever else happened. Else the first error of the block or a child.
-    """
-
-    def __init__(self) -> None:
-        self._tasks = set[asyncio.Task[Any]]()
-        self._error: BaseException | None = None
-        self._leaving = self._asked = False
-        self._empty: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> "Nursery":
-        self._parent = asyncio.current_task()
-        self._before = self._parent.cancelling()
-        return self
-
-    def create_task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run a coroutine as a child."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        if self._error is not None:
-            task.cancel()
-        return task
-
-    async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._leaving = True
-        if self._asked:
-            self._parent.uncancel()
-        if error is not None:
-            self._fail(None if kind is asyncio.CancelledError else error)
-        while self._tasks:
-            self._empty = asyncio.get_running_loop().create_future()
-            try:
-                await self._empty
-            except asyncio.CancelledError:
-                self._fail(None)
-        if self._parent.cancelling() > self._before:
-            raise asyncio.CancelledError
-        if self._error is not None and self._error is not error:
-            raise self._error
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception())
-        if not self._tasks and self._empty is not None and not self._empty.done():
-            self._empty.set_result(None)
-
-    def _fail(self, error: BaseException | None) -> None:
-        """End the children, and the block if it still runs."""
-        self._error = self._error or error
-        for task in self._tasks:
-            task.cancel()
-        if not self._leaving and not self._asked:
-            self._asked = True
-            self._parent.cancel()
 
 
 async def beside(watch: Coroutine[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:

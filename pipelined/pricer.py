@@ -5,13 +5,13 @@ The rule: a worker is busy or waits for a message, nothing else takes time. A me
 seconds from the end of what made it, however many are under way; on one worker it takes none.
 """
 
-import asyncio
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pipelined.clock import Deadlock, VirtualClock, run_virtual
+from pipelined.nursery import Nursery
 from pipelined.program import OPS, Program, Token
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape
 from pipelined.timeline import Timed, Timeline
@@ -69,15 +69,12 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
         post, bench, demands = Post(), _FreeLinks(costs.p2p), _demands(layout, costs)
         workers = [VirtualWorker(index, layout, demands, post, bench) for index in range(layout.workers)]
-        async with asyncio.TaskGroup() as group:
+        async with Nursery() as group:
             for worker in workers:
                 group.create_task(schedule.schedule(worker), name=f"worker {worker.index}")
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
 
-    try:
-        return run_virtual(everyone())
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
+    return run_virtual(everyone())
 
 
 def _demands(layout: Layout, costs: Costs) -> Demands:

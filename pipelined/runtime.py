@@ -13,7 +13,6 @@ from io import StringIO
 from typing import TypeVar
 
 from pipelined import obituary
-from pipelined.actor import first_cause
 from pipelined.ending import (
     FAILED,
     INTERRUPTED,
@@ -151,7 +150,7 @@ class _Job:
             await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
             raise
         except Exception as error:
-            return await self._fail(transport, first_cause(error))
+            return await self._fail(transport, error)
 
     async def _fail(self, transport: Transport, error: BaseException) -> int:
         """Say what happened once, and make it end everywhere."""

@@ -16,6 +16,7 @@ from transports._errors import (
     WireError,
 )
 from transports._loop import new_event_loop
+from transports._nursery import Nursery
 from transports._open import open_local, open_transport, read_url, schemes
 from transports._wire import Layout, parse_layout
 
@@ -28,6 +29,7 @@ __all__ = [
     "Frame",
     "Key",
     "Layout",
+    "Nursery",
     "Packed",
     "PeerAborted",
     "PeerLost",

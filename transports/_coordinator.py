@@ -13,6 +13,7 @@ from transports._door import SILENCE_S, Door
 from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Hello, Identity, Verdict, WrongKey
 from transports._letters import read_letter, refuse, send_letter
+from transports._nursery import Nursery
 from transports._sockets import Address, is_loopback, readable
 
 SECOND_CHANCE_S = 3.0
@@ -135,12 +136,9 @@ class Coordinator:
                 reason = f"rank {rank} left during the rendezvous ({error}); see its own message"
                 raise RendezvousError(reason) from error
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for rank, seat in self._seats.items():
-                    group.create_task(with_one(rank, seat.sock))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+        async with Nursery() as group:
+            for rank, seat in self._seats.items():
+                group.create_task(with_one(rank, seat.sock))
 
     async def _dismiss(self, error: TransportError) -> None:
         for seat in self._seats.values():

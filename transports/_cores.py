@@ -4,13 +4,13 @@ The one rule: every rank tells all others of its machine, and hears them, so all
 the ranks have met on, before any frame.
 """
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterable
 
 from transports._errors import WireError
 from transports._letters import read_letter, send_letter
+from transports._nursery import Nursery
 
 MOST_CORES = 1 << 13
 """What Linux can be built for."""
@@ -22,10 +22,10 @@ async def cores_together(neighbours: Iterable[socket.socket]) -> int:
     Args:
         neighbours: the sockets to the other ranks of this machine.
     Raises:
-        ExceptionGroup: of what a neighbour that left, or said what makes no sense, brought about.
+        The first error: a neighbour that left, or said what makes no sense, brought about.
     """
     own = sorted(os.sched_getaffinity(0))
-    async with asyncio.TaskGroup() as group:
+    async with Nursery() as group:
         told = [group.create_task(_exchange(sock, own)) for sock in neighbours]
     return len(set(own).union(*(task.result() for task in told)))
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Dialogue, Hello, Identity, Verdict, accepting, connecting
+from transports._nursery import Nursery
 from transports._sockets import Address, accept, dial, read_exactly, tune
 
 SILENCE_S = 4.0
@@ -92,7 +93,7 @@ class Door:
             self._serving.result()
 
     async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as callers:
+        async with Nursery() as callers:
             while True:
                 sock = await accept(self._listener)
                 if len(self._strangers) == STRANGERS:

@@ -26,6 +26,7 @@ from transports._errors import RendezvousError, WireError
 from transports._handshake import Hello, Identity, Verdict, digest
 from transports._letters import read_letter, send_letter
 from transports._meeting_point import MeetingPoint, permitted, reachable
+from transports._nursery import Nursery
 from transports._place import Place
 from transports._sockets import Address, check_files, listen, told
 
@@ -147,14 +148,11 @@ class Mesh:
 
     async def meet(self, listener: socket.socket) -> Peers:
         """Return when rank 0 says that all ranks have met; closes the listener."""
-        try:
-            async with Door(listener, self._me, self._admit, self._enter), asyncio.TaskGroup() as group:
-                group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
-                group.create_task(self._report())
-                for rank in range(1, self._me.rank):
-                    group.create_task(self._knock(rank))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+        async with Door(listener, self._me, self._admit, self._enter), Nursery() as group:
+            group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
+            group.create_task(self._report())
+            for rank in range(1, self._me.rank):
+                group.create_task(self._knock(rank))
         return Peers(self._me, self._peers)
 
     async def _report(self) -> None:

@@ -6,7 +6,7 @@ The one rule: letters on the sockets they have met on, in one order on all of th
 import asyncio
 
 from transports._cores import cores_together
-from transports._errors import RendezvousError
+from transports._errors import RendezvousError, TransportError
 from transports._place import Place
 from transports._rendezvous import Peers
 from transports._shortcut import shortcuts
@@ -28,8 +28,8 @@ async def settle_in(place: Place, peers: Peers) -> int:
                 peers.update(await shortcuts(place.rank, here))
     except TimeoutError as error:
         raise _left(f"it said nothing in {place.wait:g} s") from error
-    except ExceptionGroup as several:
-        raise _left(several.exceptions[0]) from several.exceptions[0]
+    except (TransportError, OSError) as error:
+        raise _left(error) from error
     return cores
 
 

@@ -23,6 +23,7 @@ from transports._incoming import Incoming
 from transports._landing import copied
 from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, MeetingPoint, meeting_point
+from transports._nursery import Nursery
 from transports._place import Place, this_machine
 from transports._rendezvous import gather
 from transports._settling import settle_in
@@ -62,11 +63,8 @@ async def world(
     point = InProcess()
     names = machines or [this_machine()] * world_size
     places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)]
-    try:
-        async with asyncio.TaskGroup() as group:
-            found = [group.create_task(_meet(place, point, unasked)) for place in places]
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from None
+    async with Nursery() as group:
+        found = [group.create_task(_meet(place, point, unasked)) for place in places]
     return [task.result() for task in found]
 
 

@@ -9,7 +9,6 @@ No two rings share a directed link, which is why one channel carries them all an
 Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks hold).
 """
 
-import asyncio
 from collections import Counter
 from math import gcd
 
@@ -19,6 +18,7 @@ from collectives._reduction import Reduction
 from collectives._ring import Walk
 from collectives._vector import Vector
 from collectives.all_reduce import ring
+from transports import Nursery
 
 MOST_RINGS = 4  # more of them only cut the messages smaller
 
@@ -31,12 +31,9 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     rings = strides(group.size)
     slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
     walks = (Walk(group, part, reduction, stride) for part, stride in zip(slices, rings, strict=True))
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for walk in walks:
-                tasks.create_task(walk.all_reduce())
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    async with Nursery() as tasks:
+        for walk in walks:
+            tasks.create_task(walk.all_reduce())
 
 
 def strides(size: int) -> list[int]:

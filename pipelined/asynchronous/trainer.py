@@ -20,6 +20,7 @@ from pipelined.asynchronous.staleness import steps_to_fill
 from pipelined.asynchronous.versioned_stage import Lent, VersionedStage
 from pipelined.asynchronous.versions import Versions
 from pipelined.asynchronous.worker import AsynchronousWorker
+from pipelined.nursery import Nursery
 from pipelined.order import follow_steps
 from pipelined.plan import PlanError
 from pipelined.trainer import StepReport, Trainer, check_finite
@@ -82,7 +83,7 @@ class AsynchronousTrainer(Trainer):
             admission,
             lambda account: StageUpdates(self.seat, self._held, layout, rate, self._sum, account),
         )
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             settling = tasks.create_task(self._settle(worker, admission, steps, stopping, tell))
             if self._orders:
                 await follow_steps(worker, self._orders, steps, each)

@@ -4,7 +4,6 @@ The rule: all ranks call these together, and rank 0 gets the answer. What is tim
 messages by address, and sums as `auto` chooses them; but nothing else is done meanwhile, so it is the best they get.
 """
 
-import asyncio
 import math
 import statistics
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from collectives.all_reduce import known
 from pipelined.actor import Actor
 from pipelined.clock import Clock
 from pipelined.exchange import gather
+from pipelined.nursery import Nursery
 from pipelined.planner.fit import Sample, fit
 from transports import Transport
 
@@ -127,7 +127,7 @@ async def _round_trip(transport: Transport, clock: Clock, pair: tuple[int, int],
     first, second = pair
     start = clock.now()
     if transport.rank == first:
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             tasks.create_task(transport.send(second, ("doctor", "there"), body))
             tasks.create_task(transport.receive(second, ("doctor", "back")))
     elif transport.rank == second:

@@ -13,6 +13,7 @@ from typing import Any
 from pipelined.clock import VirtualClock
 from pipelined.deadlock import MESSAGES
 from pipelined.due import Due
+from pipelined.nursery import Nursery
 from pipelined.program import Instruction, Token
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
@@ -95,7 +96,7 @@ class Rank:
         bench: GroupBench,
         post: Post,
         walk: Walk,
-        tasks: asyncio.TaskGroup,
+        tasks: Nursery,
     ):
         self.job, self.rank, self._hardware, self._walk, self._tasks = job, rank, hardware, walk, tasks
         layout, index = job.plan.layout, job.plan.seat(rank)[1]

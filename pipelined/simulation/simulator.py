@@ -5,11 +5,11 @@ computing, sending and summing are replaced, by the seconds that they take on th
 finish the sums, agree on the norm in one small sum over all ranks, update.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.nursery import Nursery
 from pipelined.plan import Plan
 from pipelined.recorder import in_time
 from pipelined.schedules import find
@@ -99,15 +99,12 @@ def simulate(
     """
     job, walks = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), plan_walks(plan)
     sums: tuple[Sum, ...] = ()
-    try:
-        if plan.layout.updates is None:
-            groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
-            steps = 1
-        else:
-            stretch, seconds = simulate_stretches(job)
-            groups, steps = stretch.groups, stretch.steps
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
+    if plan.layout.updates is None:
+        groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
+        steps = 1
+    else:
+        stretch, seconds = simulate_stretches(job)
+        groups, steps = stretch.groups, stretch.steps
     memory = tuple(_memory(job, groups[0]) * plan.width)
     return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
 
@@ -117,7 +114,7 @@ async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], 
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
     hardware = Hardware(Demands(plan.layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
     groups: list[list[Rank]] = []
-    async with asyncio.TaskGroup() as tasks:
+    async with Nursery() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
             seats = [(plan.rank(group, worker), walk) for worker, walk in enumerate(walks)]

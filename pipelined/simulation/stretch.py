@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pipelined.asynchronous.staleness import shared_version, steps_to_fill
 from pipelined.asynchronous.steady import FURTHER
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.nursery import Nursery
 from pipelined.schedules import Layout, Updates, find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import Job
@@ -56,7 +57,7 @@ async def _stretch(job: Job, steps: int) -> Stretch:
     sums = VirtualSums(_sums(job, steps * job.updates_a_step))
     hardware = Hardware(Demands(layout, job.seconds), VirtualLinks(machine), cores, sums)
     groups: list[list[_Worker]] = []
-    async with asyncio.TaskGroup() as tasks:
+    async with Nursery() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
             groups.append([])
@@ -94,7 +95,7 @@ class _Bucket:
 class _Updates:
     """The updates of the one stage of a worker."""
 
-    def __init__(self, job: Job, hardware: Hardware, layout: Layout, index: int, tasks: asyncio.TaskGroup):
+    def __init__(self, job: Job, hardware: Hardware, layout: Layout, index: int, tasks: Nursery):
         (stage,) = layout.stages_of(index)
         assert layout.updates is not None
         self._rule: Updates = layout.updates

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelined.actor import first_cause
 from pipelined.plan import PlanError
 from pipelined.recorder import record
 from pipelined.save import load, save
@@ -216,5 +215,5 @@ def test_what_fails_under_way_is_named(monkeypatch):
     monkeypatch.setattr(Feed, "inputs", inputs)
     with pytest.raises(ExceptionGroup) as failed:
         together(Case("pipedream", 3, 1, 2), stretches(range(STEPS)))
-    story = str(first_cause(failed.value))
+    story = str(failed.value.exceptions[0])
     assert story.startswith("rank 0, step 2: forward of microbatch 1 through stage 0") and "the disk is gone" in story

@@ -3,12 +3,12 @@
 Knows the contract alone.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import NoReturn
 
 from pipelined.clock import Clock
+from pipelined.nursery import Nursery
 from pipelined.swarm.directory.contract import CutOff, Directory, Lease
 from pipelined.swarm.directory.within import within
 from transports import TransportError
@@ -39,12 +39,10 @@ async def kept(directory: Directory, seconds: float, clock: Clock) -> AsyncItera
     """
     lease = await directory.grant(seconds)
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with Nursery() as tasks:
             keeping = tasks.create_task(keep(lease, clock), name=f"keep lease {lease.number}")
             yield lease
             keeping.cancel()
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from several.__cause__
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
             await within(clock, lease.seconds, lease.revoke())

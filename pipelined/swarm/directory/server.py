@@ -5,13 +5,13 @@ Time is this process's own. A lease is held by who asked for it or renewed it la
 breaks, it is asked whether it lives; until it says so or renews, its leases have only the grace that it asked for.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.clock import Clock
+from pipelined.nursery import Nursery
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters, past
 from pipelined.swarm.directory.contract import Change, Conflict
@@ -68,23 +68,20 @@ class _Server:
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
         self._holders: dict[int, tuple[Party, float]] = {}
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = Nursery()
         self._changed, self._hurried = Bell(), Bell()
         self._told: dict[tuple[str, int], Told] = {}
         self._stopped = False
 
     async def run(self) -> NoReturn:
         """Answer, write the journal, and end leases."""
-        try:
-            async with self._tasks as tasks:
-                self._open()
-                tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
-                try:
-                    await self._end_leases()
-                finally:
-                    self._stopped = True
-        except BaseExceptionGroup as several:
-            raise several.exceptions[0] from several
+        async with self._tasks as tasks:
+            self._open()
+            tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
+            try:
+                await self._end_leases()
+            finally:
+                self._stopped = True
         raise AssertionError("leases never end ending")
 
     def _open(self) -> None:

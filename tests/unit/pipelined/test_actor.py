@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.actor import Actor, first_cause
+from pipelined.actor import Actor
 from transports.local import world
 
 
@@ -49,6 +49,56 @@ def test_a_failing_task_cancels_its_siblings_and_comes_out_bare():
     assert cancelled == [True]
 
 
-def test_the_first_cause_is_found_in_groups_of_groups():
-    inner = ExceptionGroup("inner", [ValueError("first"), ValueError("second")])
-    assert str(first_cause(ExceptionGroup("outer", [inner, KeyError("third")]))) == "first"
+def fails_when_cancelled():
+    async def child():
+        try:
+            await asyncio.Future()
+        finally:
+            raise RuntimeError("a child that fails while it is cancelled")
+
+    return child()
+
+
+def test_the_error_of_the_block_comes_out_though_a_child_fails_while_it_is_cancelled_for_it():
+    """The child's error came out instead: the program ended naming a consequence."""
+
+    async def main():
+        (only,) = world(1)
+        async with Actor(only) as actor:
+            actor.start(fails_when_cancelled())
+            await asyncio.sleep(0)
+            raise ValueError("stage 3 failed")
+
+    with pytest.raises(ValueError, match="stage 3 failed"):
+        run(main())
+
+
+def test_a_cancellation_from_outside_is_not_lost_though_a_child_fails_in_the_same_moment():
+    """The child's error came out instead, and a caller that handled it went on running after it was cancelled."""
+
+    async def main():
+        async def job():
+            (only,) = world(1)
+            async with Actor(only) as actor:
+                actor.start(fails())
+
+        async def fails():
+            task.cancel()
+            raise RuntimeError("a child")
+
+        task = asyncio.create_task(job())
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert run(main())
+
+
+def test_an_actor_that_has_ended_starts_nothing():
+    async def main():
+        (only,) = world(1)
+        async with Actor(only) as actor:
+            pass
+        actor.tell(0, ("late", 0))
+
+    with pytest.raises(RuntimeError, match="has ended"):
+        run(main())

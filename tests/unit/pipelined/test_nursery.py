@@ -105,6 +105,48 @@ def test_a_time_out_around_it_is_told_as_one():
     run_virtual(main())
 
 
+def test_a_child_made_while_the_block_is_cancelled_is_cancelled_too():
+    """A child that started another one while it was being cancelled kept the block waiting for ever."""
+
+    async def main():
+        async def starts_another():
+            try:
+                await waits()
+            finally:
+                tasks.create_task(waits())
+
+        async def parent():
+            nonlocal tasks
+            async with Nursery() as tasks:
+                tasks.create_task(starts_another())
+
+        tasks = None
+        task = asyncio.create_task(parent())
+        await VirtualClock().sleep(1.0)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        return task.cancelled()
+
+    assert run_virtual(main())
+
+
+def test_a_child_s_error_keeps_its_own_context():
+    async def child():
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise Broken  # noqa: B904 (the context is what is looked at)
+
+    async def main():
+        async with Nursery() as tasks:
+            tasks.create_task(child())
+            await waits()
+
+    with pytest.raises(Broken) as caught:
+        run_virtual(main())
+    assert isinstance(caught.value.__context__, KeyError)
+
+
 async def comes(after, to):
     await VirtualClock().sleep(after)
     return to

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from transports._cores import MOST_CORES, cores_together
+from transports._errors import WireError
 from transports._letters import read_letter, send_letter
 from transports._sockets import watched
 
@@ -62,6 +63,6 @@ def test_alone_on_its_machine_a_rank_has_its_own(monkeypatch):
     ],
 )
 def test_a_neighbour_that_leaves_or_talks_nonsense_is_refused(monkeypatch, said, why):
-    with pytest.raises(ExceptionGroup) as failed:
+    with pytest.raises((WireError, OSError)) as failed:
         together(monkeypatch, {0}, said)
-    assert why in str(failed.value.exceptions[0])
+    assert why in str(failed.value)

@@ -1,0 +1,95 @@
+"""Tasks with a parent: they end before its block does, and the first error of any of them is what it raises.
+
+A cancellation from outside is never lost, and none is invented. `asyncio.TaskGroup` of Python 3.11 and 3.12 does both
+where a child fails while its parent waits or is being cancelled: the group raises the child's error alone, and a parent
+that catches the error and goes on does so for ever; or the group leaves the parent marked as cancelled.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Nursery:
+    """An async context. A child that fails cancels its siblings and the block.
+
+    Leaving it waits for all children. A child that is made while the block ends is cancelled at its first step.
+
+    Raises:
+        CancelledError: the parent was cancelled, whatever else happened. Else the first error of the block or a child,
+            as it was raised, in no group.
+    """
+
+    def __init__(self) -> None:
+        self._tasks = set[asyncio.Task[Any]]()
+        self._error: BaseException | None = None
+        self._failed = self._leaving = self._asked = self._closed = False
+        self._empty: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> "Nursery":
+        self._parent = asyncio.current_task()
+        self._before = self._parent.cancelling()
+        return self
+
+    def create_task(self, work: Coroutine[Any, Any, T], name: str | None = None) -> "asyncio.Task[T]":
+        """Run a coroutine as a child.
+
+        Raises:
+            RuntimeError: the block has ended; the coroutine is closed.
+        """
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"the block that should be the parent of {work.__qualname__} has ended; start it inside")
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        if self._failed:
+            task.cancel()
+        return task
+
+    async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leaving = True
+        if self._asked:
+            self._parent.uncancel()
+        if error is not None:
+            self._fail(None if kind is asyncio.CancelledError else error)
+        while self._tasks:
+            self._empty = asyncio.get_running_loop().create_future()
+            try:
+                await self._empty
+            except asyncio.CancelledError:
+                self._fail(None)
+        self._closed = True
+        if self._parent.cancelling() > self._before:
+            raise asyncio.CancelledError
+        if self._error is not None and self._error is not error:
+            _raise(self._error)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+        if not self._tasks and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    def _fail(self, error: BaseException | None) -> None:
+        """End the children, and the block if it still runs."""
+        self._error = self._error or error
+        self._failed = True
+        for task in self._tasks:
+            task.cancel()
+        if not self._leaving and not self._asked:
+            self._asked = True
+            self._parent.cancel()
+
+
+def _raise(error: BaseException) -> None:
+    """Raise a child's error with the context it has: the parent's cancellation is no part of what happened."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
