@@ -40,12 +40,15 @@ class Inbox:
         self._ask()
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
-        """The message with this address; waits for it if need be."""
-        if (peer, key) not in self._asked:
-            return await self._receive(peer, key)
-        frame = await self._asked.pop((peer, key))
-        self._ask()
-        return frame
+        """The message with this address; waits for it if need be. It may come before its turn."""
+        address = peer, key
+        if address in self._asked:
+            frame = await self._asked.pop(address)
+            self._ask()
+            return frame
+        if address in self._expected:
+            self._expected.remove(address)
+        return await self._receive(peer, key)
 
     def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
         """Whether `take` would return at once; no for what has not been asked for yet. It takes nothing."""

@@ -5,7 +5,7 @@ weights are there, and lets in no step that is not open yet. It must not know wh
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -52,6 +52,7 @@ class AsynchronousWorker(Worker):
         take = seat.messages.receive
         self._mail = Mail(Inbox(seat.actor, receive=take), Inbox(seat.actor, receive=take))
         self._steps: dict[int, StepWorker] = {}
+        self._left: Counter[int] = Counter()
         self._opened = 0
         self.open()
 
@@ -59,6 +60,7 @@ class AsynchronousWorker(Worker):
         """Make ready for every step that is let in, so that its messages are asked for in time."""
         for step in range(self._opened, self._admission.opened):
             stages = {self._held.stage.index: StepStage(self._held, step * self._each)}
+            self._left[step] = self._each
             self._steps[step] = StepWorker(replace(self._seat, stages=stages), self._start + step, self._mail)
         self._opened = self._admission.opened
 
@@ -74,7 +76,8 @@ class AsynchronousWorker(Worker):
         await self._steps[step].execute(op, pipe, stage, inside)
         if op in "BW":
             await self._updates.after_backward(microbatch)
-            if inside == self._each - 1:
+            self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
+            if not self._left[step]:
                 self.accounts[step].done.set()
 
     async def enters(self, pipe: int) -> bool:
