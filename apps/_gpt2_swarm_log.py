@@ -62,6 +62,7 @@ class Log:
         self._directory, self._rules, self._recipe = directory, rules, recipe
         self._clock, self._busy, self._report = clock, busy, report
         self._step, self._began, self._loss = -1, clock.now(), None
+        self._point: Point | None = None
         self._due: tuple[Point, StepReport | None] | None = None
 
     async def follow(self) -> float | None:
@@ -77,12 +78,14 @@ class Log:
         return self._loss
 
     def _hear_head(self, head: Head) -> None:
+        if head.point == self._point:
+            return  # only peers were moved
         now, told = self._clock.now(), None
-        if head.members and head.step > self._step >= 0:
+        if head.was_summed and head.step > self._step >= 0:
             told = self._report_of(head, now - self._began)
         elif self._step >= 0:
             self._report.say(f"went back to step {head.step}, which all stages had saved")
-        self._step, self._began, self._due = head.step, now, None
+        self._step, self._point, self._began, self._due = head.step, head.point, now, None
         if self._rules.evaluates(head.step, head.step >= self._recipe.steps):
             self._due = head.point, told
         elif told:

@@ -40,7 +40,7 @@ class StepLog:
         while True:
             await self.roster.wait_for(lambda step=step: self.roster.head.step != step)
             head, now = self.roster.head, monotonic()
-            if head.step < step or not head.members:
+            if head.step < step or not head.was_summed:
                 step, began = head.step, now
                 await self._begin("went back to")
                 continue
@@ -55,7 +55,7 @@ class StepLog:
     async def _begin(self, how: str) -> None:
         """Tell of a head that was not stepped to."""
         head = self.roster.head
-        if head.step and not head.members:
+        if head.step and not head.was_summed:
             self.say(f"{how} step {head.step}, which all stages had saved")
         if told := await self._evaluated(head, head.step):
             self._write({"step": head.step, **told})

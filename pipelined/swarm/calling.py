@@ -40,7 +40,7 @@ class Calling:
 
     def _calls(self) -> dict[str, int]:
         head = self._roster.head
-        if not self._rules.rebalance_s or head is None or not head.members:
+        if not self._rules.rebalance_s or head is None:
             return {}
         stages = self._stages()
         deserted = [stage for stage, peers in enumerate(stages) if not peers and self._can_be_had(stage)]
@@ -56,9 +56,13 @@ class Calling:
         return stages
 
     def _can_be_had(self, stage: int) -> bool:
-        """Whether its state can: from one who parts, or, where nobody holds it, from what this run saved."""
+        """Whether a peer that is called can have the state: from a peer that parts, or, where no peer holds it, from
+        what this run saved, or built anew before the first step.
+        """
         if self._roster.holding(stage):
             return self._parts(stage)
+        if self._roster.head.point.is_untrained:
+            return True
         run = self._roster.head.point.run
         marks = [mark for each in self._roster.saved.values() for mark in each.all()]
         return common_step(mark for mark in marks if mark.point.run == run) is not None

@@ -25,6 +25,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
+from pipelined.swarm.notes import field
 from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
@@ -191,15 +192,15 @@ class StagePeer:
         return await catch_up(self.holding, head, self._roster, self._asking, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Head) -> bool:
-        """Whether another who took this step, and stays, answers: of who died just now, leases tell too late."""
-        for other in self._roster.serving(self.holding.index):
-            if (
-                other.phase == Phase.SERVING
-                and head.was_taken_by(other.name, self.holding.index)
-                and other.name not in head.moves
-            ):
-                with suppress(Ended, Refusal):
-                    await self._asking.ask(other, "status", limit=self._rules.lease_s)
+        """Whether another peer of the stage stays, has this step's state, and answers: a peer that died just now is
+        still in the directory.
+        """
+        index = self.holding.index
+        others = [peer for peer in self._roster.serving(index) if peer.phase == Phase.SERVING]
+        for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
+            with suppress(Ended, Refusal):
+                answer = await self._asking.ask(other, "status", limit=self._rules.lease_s)
+                if head.was_taken_by(other.name, index) or field(answer.note, "step") == head.step:
                     return True
         return False
 

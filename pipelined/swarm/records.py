@@ -50,6 +50,11 @@ class Point(NamedTuple):
     lineage: str
 
     @property
+    def is_untrained(self) -> bool:
+        """Whether no step was taken and nothing was loaded: every peer builds this state itself."""
+        return self == (0, "")
+
+    @property
     def run(self) -> str:
         """The same for all that one first step led to."""
         return self.lineage.partition("-")[0]
@@ -199,7 +204,7 @@ class Head(Record):
         lineage: names how training came here, whoever took part; "" before the first.
         basis: names what the parameters here follow from: the lineage, or, where updates are delayed, that of the step
             before. Of work under way it says whether it is of use.
-        members: by stage, the names of those who took part.
+        members: by stage, the names of those who took part; empty unless `was_summed`.
         scale: what their sums were multiplied by for the update.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
@@ -224,8 +229,13 @@ class Head(Record):
     def point(self) -> Point:
         return Point(self.step, self.lineage)
 
+    @property
+    def was_summed(self) -> bool:
+        """Whether sums led here. False where training begins, and where all stages load what was saved."""
+        return bool(self.members)
+
     def was_taken_by(self, name: str, stage: int) -> bool:
-        """Whether this peer of a stage took part in the sums that led here; nobody did where all have gone back."""
+        """Whether this peer of a stage took part in the sums that led here; False of all unless `was_summed`."""
         return stage < len(self.members) and name in self.members[stage]
 
     def __post_init__(self) -> None:

@@ -70,3 +70,33 @@ def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_stay(re
         await swarm.close()
 
     run_virtual(train())
+
+
+@pytest.mark.parametrize("since", ["a rollback", "a resume", "the beginning"])
+def test_a_stage_that_loses_its_last_peer_before_the_next_step_is_taken_up(since):
+    """The head says then that no sums led to it; that is no reason to leave the stage without a peer."""
+
+    async def train():
+        shelf = MemoryShelf()
+        if since == "a resume":
+            former = VirtualSwarm(stages=2)
+            await training(former, shelf, until=4)
+            await former.close()
+        swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S, seed=1)
+        for name, stage in (("p0", 0), ("p1", 1), ("p2", 0)):
+            swarm.peer(name, stage, shelf=shelf)
+        swarm.trainer("t0", steps=9, resume=since == "a resume")
+        await swarm.until(lambda: swarm.heads[-1:])
+        if since == "a rollback":
+            await swarm.until(lambda: swarm.heads[-1].step == 7)
+            swarm.kill("p1")
+            swarm.peer("p3", 1, shelf=shelf)
+            await swarm.until(lambda: not swarm.heads[-1].was_summed)
+            swarm.kill("p3")
+        else:
+            swarm.kill("p1")
+        assert not swarm.heads[-1].was_summed
+        await swarm.finish(within=30)
+        await swarm.close()
+
+    run_virtual(train())

@@ -176,7 +176,7 @@ class VirtualSwarm(VirtualParties):
 
     def _check_head(self, head):
         """The step's sums held each microbatch of the batch once, at every stage; its loss is that of one process."""
-        if not head.members:  # nothing was summed: the first, or one that was gone back to
+        if not head.was_summed:
             return
         if not self.rules.sums_codec:
             self.reference.weights(head.step, 0)

@@ -84,6 +84,12 @@ def test_an_evaluation_of_what_was_gone_back_from_is_not_told(tmp_path, capsys):
     assert "went back to step 1" in capsys.readouterr().out
 
 
+def test_a_head_that_only_moves_a_peer_is_not_told_as_a_return_to_an_older_step(tmp_path, capsys):
+    records = head(1), replace(head(1), moves={"p0": 1}), head(2), Evaluated(2, "r", 0.5)
+    _, rows = follow(tmp_path / "rows", Told(START, *records), steps=2)
+    assert [row["step"] for row in rows] == [0, 1] and "went back" not in capsys.readouterr().out
+
+
 def test_a_run_that_is_over_when_it_begins_is_evaluated(tmp_path):
     loss, rows = follow(
         tmp_path / "rows", Told(replace(START, step=4, lineage="r"), Evaluated(4, "r", 0.5)), 4, first=4
