@@ -4,6 +4,7 @@ Rank 0 alone looks, before any rank builds anything, so a mistake is told once a
 file must not know tensors.
 """
 
+import secrets
 from pathlib import Path
 
 from apps._job import Job
@@ -12,6 +13,7 @@ from collectives.all_reduce import choices
 from pipelined import checkpoint
 from pipelined.checker import check
 from pipelined.checkpoint import Checkpoint
+from pipelined.claim import Claim, claim
 from pipelined.compression import NONE
 from pipelined.errors import UsageError
 from pipelined.order import check_steps, read_orders
@@ -77,6 +79,16 @@ def check_checkpoints(job: Job, path: Path) -> None:
     if job.config.resume is None:
         fact = f"{path} holds checkpoints of an earlier run (the latest: {newest.name})"
         raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
+
+
+def claim_checkpoints(job: Job) -> Claim | None:
+    """Claim the directory that a job saves into, if it saves.
+
+    Raises:
+        UsageError: another run saves there, or it cannot be made.
+    """
+    path = job.config.checkpoint
+    return None if path is None else claim(path, secrets.token_hex(8))
 
 
 def check_resume(job: Job) -> None:

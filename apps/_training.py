@@ -47,6 +47,7 @@ class Session:
     text: Text
     trainer: Trainer
     stop: StopRequest
+    claimed: bool
 
     @property
     def first_rank(self) -> bool:
@@ -57,7 +58,7 @@ class Session:
         config = self.job.config
         if config.checkpoint is None:
             return None
-        return await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep)
+        return await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep, self.claimed)
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """Mean nats a token over the validation text."""
@@ -66,8 +67,14 @@ class Session:
             return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, tell)
 
 
-async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest) -> int:
-    """Run one rank of a job to its end; returns its exit code."""
+async def train(
+    transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest, claimed: bool = False
+) -> int:
+    """Run one rank of a job to its end; returns its exit code.
+
+    Args:
+        claimed: on rank 0: no other run can be saving where this one saves.
+    """
     config, clock = job.config, RealClock()
     place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), clock, transport.computing)
@@ -75,7 +82,7 @@ async def train(transport: Transport, job: Job, launch: Launch, text: Text, stop
     try:
         async with Actor(transport) as actor:
             trainer = _build(actor, job, text, device, place, tracer, await _orders(transport, job))
-            await _run(Session(job, text, trainer, stop))
+            await _run(Session(job, text, trainer, stop, claimed))
             if config.trace:
                 await write_trace(transport, tracer, config.trace)
     finally:

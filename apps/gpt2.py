@@ -7,6 +7,7 @@ only when all that can be known without it is known to be right.
 import asyncio
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from apps._gpt2_swarm_job import SCHEDULE, SwarmJob, resolve_swarm
 from apps._job import Job, resolve
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
-from pipelined.ending import end_process, hush
+from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
@@ -91,19 +92,24 @@ def _tell(job: Job, launch: Launch) -> None:
 async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
     """One rank: whatever may be wrong with job and text is found first, as it needs no torch to be told."""
     stop.listen()
-    from apps._checks import check_job
+    from apps._checks import check_job, claim_checkpoints
     from apps._text import prepare_text
 
     await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
-    if is_open(job.config):
-        job = await decide_job(transport, job, launch)
-        seats.take(job.plan)
-        _tell(job, replace(launch, rank=transport.rank))
-    job = await decide_sums(transport, job)
-    from apps._training import train
+    claiming = asyncio.to_thread(claim_checkpoints, job) if transport.rank == 0 else asyncio.sleep(0)
+    claim = await together(transport, "claim", claiming)
+    with claim or nullcontext():
+        if claim and claim.warning:
+            tell(f"warning: {claim.warning}")
+        if is_open(job.config):
+            job = await decide_job(transport, job, launch)
+            seats.take(job.plan)
+            _tell(job, replace(launch, rank=transport.rank))
+        job = await decide_sums(transport, job)
+        from apps._training import train
 
-    return await train(transport, job, launch, text, stop)
+        return await train(transport, job, launch, text, stop, claimed=bool(claim and claim.held))
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:

@@ -5,40 +5,54 @@ at whatever depth, width or schedule that is. Files are written off the event lo
 """
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelined import checkpoint
 from pipelined.checkpoint import Checkpoint, Meta
-from pipelined.exchange import gather
+from pipelined.errors import UsageError
+from pipelined.exchange import gather, share
 from pipelined.optimizer import updates_made
 from pipelined.runtime import together
 from pipelined.trainer import Trainer
 
 
-async def save(trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int) -> Path:
+async def save(
+    trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, claimed: bool = False
+) -> Path:
     """Save the state after `step` steps; when it returns, on any rank, the checkpoint is whole on disk.
 
+    Args:
+        claimed: on rank 0: no other run can be saving there, so that what lies there unfinished is removed first.
     Returns: the checkpoint's path on rank 0, its directory's on the others.
     Raises:
-        CheckpointError: on every rank; the checkpoints before it are as they were.
+        CheckpointError: on every rank; the checkpoints before it are as they were, and nothing is left of this one.
     """
     transport = trainer.seat.actor.transport
-    state = {name: trainer.state_of(name) for name in trainer.replica.owned}
     rank, ranks = transport.rank, transport.world_size
-    writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state)
-    record = await together(transport, f"shard {step}", writing)
-    records = await gather(transport, f"records {step}", record)
+    cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
+    await together(transport, f"clean {step}", cleaning)
+    token = await share(transport, f"token {step}", secrets.token_hex(4))
+    state = {name: trainer.state_of(name) for name in trainer.replica.owned}
 
     def commit() -> Path:
         if rank:
             return directory
         scalars = {"seed": trainer.seat.seed, "updates": updates_made(trainer.optimizer)}
         meta = Meta(step, trainer.model.identity(), config, scalars)
-        return checkpoint.commit(directory, meta, records, keep)
+        return checkpoint.commit(directory, meta, records, keep, token)
 
-    return await together(transport, f"commit {step}", asyncio.to_thread(commit))
+    try:
+        writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token)
+        record = await together(transport, f"shard {step}", writing)
+        records = await gather(transport, f"records {step}", record)
+        return await together(transport, f"commit {step}", asyncio.to_thread(commit))
+    except UsageError:
+        if not rank:
+            await asyncio.to_thread(checkpoint.discard, directory, step, token)
+        raise
 
 
 async def load(trainer: Trainer, path: Path) -> int:

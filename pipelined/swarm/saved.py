@@ -10,6 +10,7 @@ or each machine's own; then peers tell one another their `marks`. Plain blocking
 """
 
 import fcntl
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +42,10 @@ def save(
     """
     place, root = _place(directory, mark.stage), describe(state).root.hex()
     with _alone(place) as alone:
-        if not alone:
+        if alone is False:
             return None
+        if alone:
+            checkpoint.clean(place)
         there = found(place).get(mark.step)
         if there is not None and _told(there) == (mark, root):
             return there
@@ -50,9 +53,19 @@ def save(
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
-        record = checkpoint.write_shard(place, mark.step, 0, 1, tensors)
         scalars = {"stage": mark.stage, "stages": mark.stages, "lineage": mark.lineage, "root": root}
-        return checkpoint.commit(place, Meta(mark.step, identity, {}, scalars), [record], keep)
+        return _write(place, Meta(mark.step, identity, {}, scalars), tensors, keep)
+
+
+def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
+    """Save one stage, or leave nothing of it."""
+    token = secrets.token_hex(4)
+    try:
+        record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token)
+        return checkpoint.commit(place, meta, [record], keep, token)
+    except CheckpointError:
+        checkpoint.discard(place, meta.step, token)
+        raise
 
 
 def marks(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[Mark]:
@@ -141,13 +154,18 @@ def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Mark, 
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[bool]:
-    """Whether this is the only process that writes here; the system lets the lock go with whoever dies."""
+def _alone(place: Path) -> Iterator[bool | None]:
+    """Whether this is the only process that writes here; None where the file system has no locks, so cannot say.
+
+    The kernel releases the lock of a process that dies.
+    """
     place.mkdir(parents=True, exist_ok=True)
     with (place / "saving").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
         except BlockingIOError:
-            yield False
-            return
-        yield True
+            alone = False
+        except OSError:
+            alone = None
+        yield alone

@@ -11,6 +11,7 @@ import torch
 from apps._presets import find_preset
 from pipelined import checkpoint
 from pipelined.checkpoint import Meta
+from pipelined.claim import claim
 from tests.launching import ROOT
 
 
@@ -76,6 +77,7 @@ MISTAKES = [
     mistake("--checkpoint ~/empty", "is a file", "give --checkpoint a directory"),
     mistake("--checkpoint ~/other", "another model", "layers: 9 saved, 4 asked", "another directory"),
     mistake("--checkpoint ~/same", "an earlier run (the latest: step-00000007)", "add --resume auto"),
+    mistake("--checkpoint ~/taken", "taken is in use by another run (process ", "give --checkpoint another directory"),
     mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
     mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
     mistake("--resume ~/absent", "no checkpoint", "name one"),
@@ -136,7 +138,8 @@ def files(tmp_path_factory):
     shard = next(save(folder / "cut", tiny).glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
     (save(folder / "garbled", tiny) / "manifest.json").write_text("{")
-    return folder
+    with claim(folder / "taken", "another"):
+        yield folder
 
 
 def contents(folder):

@@ -33,7 +33,8 @@ def state(names=NAMES, value=1.0):
 
 
 def save(directory, step, parts, keep=3, value=1.0):
-    """Save with one rank for each list of names in `parts`."""
+    """Save with one rank for each list of names in `parts`, as a run does that has claimed the directory."""
+    checkpoint.clean(directory)
     whole = state(value=value)
     owned = [{name: whole[name] for name in part} for part in parts]
     records = [checkpoint.write_shard(directory, step, rank, len(parts), mine) for rank, mine in enumerate(owned)]
@@ -278,6 +279,50 @@ def test_a_shard_on_another_disk_is_noticed_before_the_name_is_given(tmp_path):
         checkpoint.commit(here, meta(1), records, keep=1)
 
 
+def test_a_save_that_another_run_wrote_over_is_refused_and_the_other_is_kept(tmp_path):
+    save(tmp_path, 9, [NAMES])
+    ours, theirs = (checkpoint.write_shard(tmp_path, 10, 0, 1, state(value=value)) for value in (2.0, 3.0))
+    with pytest.raises(CheckpointError, match=r"shard-00-of-01.safetensors was written over by another run \(hash"):
+        checkpoint.commit(tmp_path, meta(10), [ours], keep=1)
+    same(checkpoint.open(tmp_path).load(NAMES), state())
+    checkpoint.commit(tmp_path, meta(10), [theirs], keep=1)
+    same(checkpoint.open(tmp_path).load(NAMES), state(value=3.0))
+
+
+@pytest.mark.parametrize("theirs", [10, 11])
+def test_two_saves_with_tokens_of_their_own_both_succeed(tmp_path, theirs):
+    runs = {"a": (10, 2.0), "b": (theirs, 3.0)}
+    records = {
+        run: checkpoint.write_shard(tmp_path, step, 0, 1, state(value=v), run) for run, (step, v) in runs.items()
+    }
+    for run, (step, value) in runs.items():
+        path = checkpoint.commit(tmp_path, meta(step), [records[run]], 2, run)
+        same(checkpoint.open(path).load(NAMES), state(value=value))
+
+
+def test_a_write_that_fails_leaves_no_bytes_behind(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    big = {"x": {"value": torch.ones(1 << 16)}}
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        with pytest.raises(CheckpointError, match=r"cannot write .*free or choose another place"):
+            checkpoint.write_shard(tmp_path, 2, 0, 1, big)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_save_that_failed_is_removed_before_the_next_writes(tmp_path):
+    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), "one")
+    checkpoint.clean(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), "other")
+    checkpoint.discard(tmp_path, 8, "other")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_written_is_named_with_the_rank(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"rank 3 cannot write .*Not a directory"):
@@ -288,6 +333,7 @@ def test_a_checkpoint_is_judged_without_torch(tmp_path):
     save(tmp_path, 1, [NAMES])
     program = f"""
 import sys
+from functools import partial
 from pipelined import checkpoint
 try:
     checkpoint.open({str(tmp_path)!r}).require({{"layers": 5}})

@@ -1,5 +1,6 @@
 """A swarm on disk: what was saved comes back to the bit, at the latest step that every stage has of one lineage."""
 
+import errno
 import fcntl
 from pathlib import Path
 
@@ -120,6 +121,33 @@ def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is None
     assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is not None
+
+
+def test_what_a_dead_save_of_a_stage_left_is_removed_before_the_next_is_written(tmp_path: Path):
+    left = tmp_path / "stage-00" / "step-00000003.part"
+    left.mkdir(parents=True)
+    (left / "shard-00-of-01.safetensors").write_bytes(bytes(100))
+    save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+    assert not left.exists()
+
+
+def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pipelined.checkpoint.write_manifest", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+    assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]
+
+
+def test_a_stage_is_saved_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    save_all(tmp_path, 7)
+    assert common_step(marks(tmp_path)) == Mark(7, 0, 2, "a")
 
 
 def test_a_damaged_stage_is_passed_over(tmp_path: Path):
