@@ -34,14 +34,16 @@ class Result:
     Args:
         tokens_per_s: over all timed steps.
         cpu_s: of one core, all ranks together, a step; it hardly depends on what else the machine does.
-        loss: of the last step, by which it is seen that the contenders do the same work.
+        losses: of every step, the untimed ones too. With the norm they show that the contenders do the same work.
+        norm: the global gradient norm of the last step, which is not timed.
     """
 
     schedule: str
     ends: Ends
     tokens_per_s: float
     cpu_s: float
-    loss: float
+    losses: tuple[float, ...]
+    norm: float
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,5 @@ def launch(module: str, ranks: int, contest: Contest, trials: Sequence[Trial]) -
             timeout=START_LIMIT_S,
         )
     plain = json.loads(done.stdout.splitlines()[-1])
-    return [Result(**{**result, "ends": tuple(result["ends"])}) for result in plain]
+    lists = ("ends", "losses")
+    return [Result(**{**result, **{name: tuple(result[name]) for name in lists}}) for result in plain]

@@ -13,7 +13,6 @@ from collectives import all_reduce, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
-from pipelined.plan import Plan
 from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
 from transports import Transport
@@ -35,7 +34,7 @@ async def contend(transport: Transport, task: Task) -> int:
 
 
 async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Trial) -> Result:
-    plan = Plan(trial.schedule, len(trial.ends), 1, contest.batch, contest.microbatches)
+    plan = contest.plan(trial.schedule, trial.ends)
     trainer = Trainer(
         actor,
         CutGPT2(contest.config, trial.ends),
@@ -49,17 +48,17 @@ async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Tri
         contest.sequence,
         contest.seed,
     )
-    for step in range(contest.warm_up):
-        await trainer.step(step)
+    reports = [await trainer.step(step) for step in contest.before]
     await barrier(trainer.world)
     start, used = device.clock.now(), time.process_time()
-    for step in range(contest.warm_up, contest.warm_up + contest.steps):
-        report = await trainer.step(step)
+    reports += [await trainer.step(step) for step in contest.timed]
     await barrier(trainer.world)
     seconds = device.clock.now() - start
     cpu = np.array([(time.process_time() - used) / contest.steps])
     await all_reduce(trainer.world, cpu)
-    return Result(trial.schedule, trial.ends, contest.tokens * contest.steps / seconds, float(cpu[0]), report.loss)
+    reports.append(await trainer.step(contest.last))
+    rate, losses = contest.tokens * contest.steps / seconds, tuple(report.loss for report in reports)
+    return Result(trial.schedule, trial.ends, rate, float(cpu[0]), losses, reports[-1].grad_norm)
 
 
 def main() -> int:

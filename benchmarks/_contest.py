@@ -15,10 +15,21 @@ from apps._model import GPT2
 from apps._presets import ModelConfig, layer_costs
 from pipelined.noise import keyed_generator
 from pipelined.optimizer import Recipe
+from pipelined.plan import Plan
 
 Ends = tuple[int, ...]
 """A cut: where each stage ends, the last at the number of layers."""
 
+STAGES_A_RANK = {
+    "gpipe": 1,
+    "one_f_one_b": 1,
+    "interleaved": 2,
+    "zb_v": 2,
+    "chimera": 1,
+    "zb_h1": 1,
+    "chimera_w": 1,
+}
+"""How many stages the model is cut into, for each rank, by schedule; Chimera's ranks hold two of them, one a pipe."""
 SLACK = 1.35
 """A cut is worth trying whose largest stage costs at most so many times the least possible."""
 
@@ -31,8 +42,8 @@ class Contest:
         sequence: tokens, T.
         batch: sequences a microbatch, B.
         microbatches: a step, N.
-        warm_up: steps that are not timed.
-        steps: steps timed, one after another.
+        warm_up: steps before those that are timed.
+        steps: steps timed, one after another. One more follows, untimed, for its gradient norm.
     """
 
     layers: int = 8
@@ -55,6 +66,26 @@ class Contest:
     def tokens(self) -> int:
         """Tokens a step."""
         return self.batch * self.microbatches * self.sequence
+
+    @property
+    def before(self) -> range:
+        """The steps that are not timed."""
+        return range(self.warm_up)
+
+    @property
+    def timed(self) -> range:
+        """The steps between the two barriers."""
+        return range(self.warm_up, self.last)
+
+    @property
+    def last(self) -> int:
+        """The step after them, untimed, of which both contenders tell the gradient norm."""
+        return self.warm_up + self.steps
+
+    def plan(self, schedule: str, ends: Ends) -> Plan:
+        """This project's arrangement of a schedule on a cut, one pipeline group."""
+        chunks = STAGES_A_RANK[schedule] if schedule == "interleaved" else 1
+        return Plan(schedule, len(ends), 1, self.batch, self.microbatches, chunks=chunks)
 
     @property
     def recipe(self) -> Recipe:

@@ -1,13 +1,15 @@
-"""Our pipeline beside torch.distributed.pipelining over gloo: `python -m benchmarks.torch_pipelining`.
+"""Our pipelines beside torch.distributed.pipelining over gloo: `python -m benchmarks.torch_pipelining`.
 
-The same GPT-2, batch, recipe and schedule on the same machine. Each contender first tries every cut worth trying and
-keeps its own best of each schedule; then they take turns, each round a launch of either, with the ceiling: as many
-independent one-thread trainers of the whole model as there are cores. Losses must agree, or nothing is reported.
+The same GPT-2, batch and optimizer on the same machine; each schedule that both have, and the best of each. Each
+contender first tries every cut worth trying and keeps its own best of each schedule. Then come rounds, each a launch of
+either and of the ceiling (as many independent one-thread trainers of the whole model as there are cores), in an order
+drawn anew. The losses of every step and a gradient norm must agree, or nothing is reported.
 """
 
 import json
 import math
 import os
+import random
 import statistics
 import sys
 from collections import defaultdict
@@ -17,29 +19,36 @@ from dataclasses import asdict, dataclass, field
 import tyro
 
 from benchmarks._contender import Result, Trial, launch
-from benchmarks._contest import Contest, Ends
+from benchmarks._contest import STAGES_A_RANK, Contest
+from benchmarks._contest_table import ENTRY_HEAD, Duel, Entry, duels, limit
 from pipelined.errors import UsageError
 
 OURS, TORCH = "benchmarks._contender_ours", "benchmarks._contender_torch"
+NAMES = {OURS: "ours", TORCH: "torch"}
 ALONE = "alone"
-LOSSES_AGREE = 1e-4
-"""Largest relative difference of two contenders' losses: sums in float32 are made in another order."""
-PROMISED = {2: 1.1, 4: 1.0}
-"""By number of ranks, our tokens a second over theirs."""
+AGREE = 1e-5
+"""Largest relative difference of two contenders' losses and norms: sums in float32 are made in another order."""
+
+Entrant = tuple[int, str]
+"""Ranks, and the contender's module."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Let our pipeline and torch's train the same model in turns."""
+    """Let our pipelines and torch's train the same model in turns."""
 
     ranks: tuple[int, ...] = (2, 4)
     """Numbers of ranks."""
-    schedules: tuple[str, ...] = ("gpipe", "one_f_one_b")
-    """Schedules that both have."""
+    ours: tuple[str, ...] = ("gpipe", "one_f_one_b", "chimera", "zb_h1", "chimera_w")
+    """Our schedules."""
+    torch: tuple[str, ...] = ("gpipe", "one_f_one_b", "interleaved", "zb_v")
+    """Torch's schedules, under our names for them."""
     rounds: int = 5
     """How often each is launched, after the search."""
-    cuts: int = 4
+    cuts: int = 3
     """Cuts each contender may try."""
+    seed: int = 0
+    """Of the order in each round."""
     contest: Contest = field(default_factory=Contest)
     """What is trained."""
     json: bool = False
@@ -49,72 +58,13 @@ class Options:
         for name in ("rounds", "cuts"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)}); leave it out or raise it")
+        unknown = [name for name in (*self.ours, *self.torch) if name not in STAGES_A_RANK]
+        if unknown:
+            raise UsageError(f"no schedule of this contest: {', '.join(unknown)}; known: {', '.join(STAGES_A_RANK)}")
 
-
-@dataclass(frozen=True)
-class Row:
-    """One schedule on one number of ranks, a figure of each round.
-
-    Args:
-        ours, theirs, ceiling: tokens a second.
-        our_cpu, their_cpu, alone_cpu: core-seconds a step of all ranks together, or of one trainer of the whole model.
-        our_ends, their_ends: the cuts each contender chose.
-    """
-
-    schedule: str
-    ranks: int
-    our_ends: Ends
-    their_ends: Ends
-    ours: tuple[float, ...]
-    theirs: tuple[float, ...]
-    ceiling: tuple[float, ...]
-    our_cpu: tuple[float, ...]
-    their_cpu: tuple[float, ...]
-    alone_cpu: tuple[float, ...]
-
-    @property
-    def ratios(self) -> list[float]:
-        """Our tokens a second over theirs in each round."""
-        return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
-
-    @property
-    def fraction(self) -> float:
-        """Our share of the ceiling: the median over rounds."""
-        return statistics.median(ours / most for ours, most in zip(self.ours, self.ceiling, strict=True))
-
-    @property
-    def their_fraction(self) -> float:
-        return statistics.median(theirs / most for theirs, most in zip(self.theirs, self.ceiling, strict=True))
-
-    @property
-    def kept(self) -> bool | None:
-        """Whether the promise is kept; None where nothing is promised."""
-        promised = PROMISED.get(self.ranks)
-        return None if promised is None else statistics.median(self.ratios) >= promised
-
-    def plain(self) -> dict[str, object]:
-        """As JSON can hold it."""
-        fractions = {"fraction": self.fraction, "their_fraction": self.their_fraction}
-        return {**asdict(self), "ratios": self.ratios, "ratio": statistics.median(self.ratios), **fractions}
-
-    def line(self) -> str:
-        """As a row of the table."""
-        ours, theirs, ratio = map(statistics.median, (self.ours, self.theirs, self.ratios))
-        our_cpu, their_cpu, alone = map(statistics.median, (self.our_cpu, self.their_cpu, self.alone_cpu))
-        promised = PROMISED.get(self.ranks)
-        verdict = "" if promised is None else f"  {'kept' if self.kept else 'short of'} {promised:.1f}"
-        return (
-            f"{self.schedule:12} {self.ranks:5} {ours:9.0f} {theirs:9.0f} {ratio:7.3f} "
-            f"({min(self.ratios):.3f}-{max(self.ratios):.3f}) {self.fraction:8.1%} {self.their_fraction:8.1%} "
-            f"{our_cpu:7.2f} {their_cpu:7.2f} {alone:7.2f}  "
-            f"{_cut(self.our_ends)} {_cut(self.their_ends)}{verdict}"
-        )
-
-
-HEAD = (
-    f"{'schedule':12} {'ranks':>5} {'ours':>9} {'torch':>9} {'ratio':>7} (least-most) of the ceiling; core-s a step: "
-    "ours, torch, alone; cuts"
-)
+    def schedules(self, module: str) -> tuple[str, ...]:
+        """What a contender runs."""
+        return self.ours if module == OURS else self.torch
 
 
 def chosen(results: Sequence[Result]) -> list[Trial]:
@@ -127,72 +77,83 @@ def chosen(results: Sequence[Result]) -> list[Trial]:
 
 
 def agreed(results: Sequence[Result]) -> None:
-    """See that all have trained the same model on the same data.
+    """See that all have trained the same model on the same data, step by step.
 
     Raises:
-        RuntimeError: two losses differ by more than the order of sums explains.
+        RuntimeError: two losses of a step, or two norms, differ by more than the order of sums explains.
     """
-    low, high = (pick(results, key=lambda result: result.loss) for pick in (min, max))
-    if not math.isclose(low.loss, high.loss, rel_tol=LOSSES_AGREE):
-        fact = f"losses differ ({low.schedule}: {low.loss}, {high.schedule}: {high.loss})"
-        raise RuntimeError(f"{fact}; the contenders do not do the same work, so their times mean nothing")
+    first = results[0]
+    for other in results[1:]:
+        pairs = [*zip(first.losses, other.losses, strict=True), (first.norm, other.norm)]
+        apart = [(step, pair) for step, pair in enumerate(pairs) if not math.isclose(*pair, rel_tol=AGREE)]
+        if apart:
+            step, (mine, others) = apart[0]
+            what = "gradient norms" if step == len(first.losses) else f"losses of step {step + 1}"
+            fact = f"{what} differ ({first.schedule}: {mine}, {other.schedule}: {others})"
+            raise RuntimeError(f"{fact}; the contenders do not do the same work, so their times mean nothing")
 
 
-def search(options: Options, ranks: int) -> dict[str, list[Trial]]:
-    """Each contender's best cut of every schedule, tried in one launch of each."""
-    cuts = options.contest.cuts(ranks, options.cuts)
-    trials = [Trial(schedule, ends) for schedule in options.schedules for ends in cuts]
-    return {module: chosen(launch(module, ranks, options.contest, trials)) for module in (OURS, TORCH)}
+def search(options: Options, ranks: int, module: str) -> list[Trial]:
+    """A contender's best cut of each schedule, all tried in one launch."""
+    trials = [
+        Trial(schedule, ends)
+        for schedule in options.schedules(module)
+        for ends in options.contest.cuts(ranks * STAGES_A_RANK[schedule], options.cuts)
+    ]
+    return chosen(launch(module, ranks, options.contest, trials)) if trials else []
 
 
-def compete(options: Options) -> list[Row]:
+def compete(options: Options) -> list[Entry]:
     """Search, then let all take turns."""
     contest, cores = options.contest, len(os.sched_getaffinity(0))
-    whole = [Trial(ALONE, (contest.config.layers + 2,))]
-    best = {ranks: search(options, ranks) for ranks in options.ranks}
-    taken = defaultdict[tuple[int, str, str], list[Result]](list)
+    entrants = [(ranks, module) for ranks in options.ranks for module in (OURS, TORCH)]
+    best: dict[Entrant, list[Trial]] = {each: search(options, *each) for each in entrants}
+    whole = (cores, ALONE)
+    best[whole] = [Trial(ALONE, (contest.config.layers + 2,))]
+    taken = defaultdict[tuple[Entrant, str], list[Result]](list)
+    order = random.Random(options.seed)
     for _ in range(options.rounds):
-        (alone,) = launch(TORCH, cores, contest, whole)
-        taken[cores, TORCH, ALONE].append(alone)
-        for ranks, module in ((ranks, module) for ranks in options.ranks for module in (OURS, TORCH)):
-            results = launch(module, ranks, contest, best[ranks][module])
-            agreed([alone, *results])
-            for result in results:
-                taken[ranks, module, result.schedule].append(result)
+        turn = list[Result]()
+        for ranks, module in order.sample(list(best), len(best)):
+            if best[ranks, module]:
+                results = launch(TORCH if module == ALONE else module, ranks, contest, best[ranks, module])
+                turn += results
+                for result in results:
+                    taken[(ranks, module), result.schedule].append(result)
+        agreed(turn)
+    ceiling = tuple(result.tokens_per_s for result in taken[whole, ALONE])
     return [
-        row(taken[ranks, OURS, schedule], taken[ranks, TORCH, schedule], taken[cores, TORCH, ALONE])
-        for ranks in options.ranks
-        for schedule in options.schedules
+        entry(contest, each, taken[each, trial.schedule], ceiling, cores) for each in entrants for trial in best[each]
     ]
 
 
-def row(ours: Sequence[Result], theirs: Sequence[Result], alone: Sequence[Result]) -> Row:
-    """What one schedule came to, from the results of each round."""
-    contenders = ours, theirs, alone
-    rates = [tuple(result.tokens_per_s for result in results) for results in contenders]
-    cpus = [tuple(result.cpu_s for result in results) for results in contenders]
-    return Row(ours[0].schedule, len(ours[0].ends), ours[0].ends, theirs[0].ends, *rates, *cpus)
+def entry(
+    contest: Contest, entrant: Entrant, results: Sequence[Result], ceiling: tuple[float, ...], cores: int
+) -> Entry:
+    """What one schedule of a contender came to, from its results of each round."""
+    (ranks, module), first = entrant, results[0]
+    rates, cpus = (tuple(getattr(r, name) for r in results) for name in ("tokens_per_s", "cpu_s"))
+    most = limit(contest, first.schedule, first.ends, cores)
+    return Entry(NAMES[module], first.schedule, ranks, first.ends, rates, ceiling, cpus, most)
 
 
-def told(options: Options, rows: Sequence[Row]) -> str:
+def told(options: Options, entries: Sequence[Entry], found: Sequence[Duel]) -> str:
     """The table, or one JSON object."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     if options.json:
-        load = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
-        return json.dumps({**asdict(options), **load, "rows": [row.plain() for row in rows]})
-    low, middle, high = min(rows[0].ceiling), statistics.median(rows[0].ceiling), max(rows[0].ceiling)
-    cores = len(os.sched_getaffinity(0))
-    ceiling = f"ceiling: {middle:.0f} tokens/s ({low:.0f}-{high:.0f}), {cores} independent trainers of one thread each"
-    return "\n".join([HEAD, *[row.line() for row in rows], f"{ceiling}; load {os.getloadavg()[0]:.1f}"])
-
-
-def _cut(ends: Ends) -> str:
-    return "|".join(map(str, ends))
+        rows = {"entries": [each.plain() for each in entries], "duels": [each.plain() for each in found]}
+        return json.dumps({**asdict(options), "cores": cores, "load": load, **rows})
+    rates = entries[0].ceiling
+    spread = f"{statistics.median(rates):.0f} tokens/s ({min(rates):.0f}-{max(rates):.0f})"
+    ceiling = f"ceiling: {spread}, {cores} independent trainers of one thread each; load {load:.1f}"
+    return "\n".join([ENTRY_HEAD, *[each.line() for each in entries], ceiling, *[each.line() for each in found]])
 
 
 def main() -> int:
     """Read the flags, let them compete, and say how it went."""
     options = tyro.cli(Options, prog="python -m benchmarks.torch_pipelining")
-    print(told(options, compete(options)))
+    entries = compete(options)
+    print(told(options, entries, duels(entries)))
     return 0
 
 

@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from apps._presets import layer_costs
 from benchmarks._contender import Result, Task, Trial
 from benchmarks._contender_torch import Alone
-from benchmarks._contest import Contest, CutGPT2, TokenRows, stages
-from benchmarks.torch_pipelining import Options, agreed, chosen, row, told
+from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
+from benchmarks._contest_table import Duel, Entry, duels, limit
+from benchmarks.torch_pipelining import Options, agreed, chosen, told
 from pipelined.errors import UsageError
 from pipelined.partition import partition
 
@@ -49,8 +51,8 @@ def test_a_task_goes_over_the_command_line_whole():
     assert Task.loads(task.dumps()) == task
 
 
-def result(schedule: str, ends: tuple[int, ...], tokens_per_s: float = 1.0, cpu_s: float = 1.0, loss: float = 2.0):
-    return Result(schedule, ends, tokens_per_s, cpu_s, loss)
+def result(schedule: str, ends: tuple[int, ...], tokens_per_s=1.0, cpu_s=1.0, losses=(3.0, 2.0), norm=1.0):
+    return Result(schedule, ends, tokens_per_s, cpu_s, losses, norm)
 
 
 def test_each_schedule_keeps_its_fastest_cut():
@@ -58,29 +60,87 @@ def test_each_schedule_keeps_its_fastest_cut():
     assert chosen(results) == [Trial("a", (2, 3)), Trial("b", (1, 2))]
 
 
-def test_unequal_losses_make_times_worthless():
-    agreed([result("a", (1,), loss=2.0), result("b", (1,), loss=2.00001)])
-    with pytest.raises(RuntimeError, match="losses differ"):
-        agreed([result("a", (1,), loss=2.0), result("b", (1,), loss=2.01)])
+@pytest.mark.parametrize(
+    "other, fact",
+    [
+        ({"losses": (3.0001, 2.0)}, "losses of step 1 differ"),
+        ({"losses": (3.0, 2.0001)}, "losses of step 2 differ"),
+        ({"losses": (3.0, math.nan)}, "losses of step 2 differ"),
+        ({"norm": 1.0001}, "gradient norms differ"),
+    ],
+)
+def test_other_losses_in_any_step_or_another_norm_make_times_worthless(other, fact):
+    close = result("b", (1,), losses=(3.00001, 2.00001), norm=1.000001)
+    agreed([result("a", (1,)), close])
+    with pytest.raises(RuntimeError, match=fact):
+        agreed([result("a", (1,)), close, result("c", (1,), **other)])
 
 
-def results(*rates: float, ends: tuple[int, ...] = (1, 2)) -> list[Result]:
-    return [result("gpipe", ends, rate, cpu_s=rate / 10) for rate in rates]
+def entry(contender: str, schedule: str, *rates: float, ranks: int = 2, ceiling: float = 40.0) -> Entry:
+    several = (ceiling,) * len(rates)
+    return Entry(contender, schedule, ranks, (1, 2), rates, several, tuple(rate / 10 for rate in rates), 0.8)
 
 
 def test_figures_are_medians_of_what_was_seen_within_each_round():
-    seen = row(results(10.0, 30.0, 22.0), results(10.0, 20.0, 20.0), results(20.0, 50.0, 40.0))
-    assert seen.ratios == [1.0, 1.5, 1.1] and seen.kept
-    assert seen.fraction == 0.55 and seen.their_fraction == 0.5
-    assert seen.our_cpu == (1.0, 3.0, 2.2) and seen.alone_cpu == (2.0, 5.0, 4.0)
+    duel = Duel(entry("ours", "gpipe", 10.0, 30.0, 22.0), entry("torch", "gpipe", 10.0, 20.0, 20.0))
+    assert duel.ratios == [1.0, 1.5, 1.1] and duel.ratio == 1.1
+    assert duel.ours.rate == 22.0 and duel.ours.share == 0.55
+
+
+def test_each_schedule_meets_its_twin_the_others_meet_1f1b_and_the_best_meet_each_other():
+    entries = [
+        entry("ours", "one_f_one_b", 9.0),
+        entry("ours", "chimera", 11.0),
+        entry("torch", "one_f_one_b", 10.0),
+        entry("torch", "zb_v", 8.0),
+        entry("ours", "one_f_one_b", 5.0, ranks=4),
+        entry("torch", "one_f_one_b", 10.0, ranks=4),
+    ]
+    found = [(d.ours.ranks, d.ours.schedule, d.theirs.schedule, d.best, d.kept) for d in duels(entries)]
+    assert found == [
+        (2, "one_f_one_b", "one_f_one_b", False, None),
+        (2, "chimera", "one_f_one_b", False, None),
+        (2, "chimera", "one_f_one_b", True, True),
+        (4, "one_f_one_b", "one_f_one_b", False, None),
+        (4, "one_f_one_b", "one_f_one_b", True, False),
+    ]
 
 
 def test_a_promise_is_that_of_the_number_of_ranks():
-    four, three = (row(results(9.0, ends=e), results(10.0, ends=e), results(20.0)) for e in ((1, 2, 3, 4), (1, 2, 3)))
-    assert four.kept is False and three.kept is None
-    assert "short of 1.0" in told(Options(), [four]) and "short" not in told(Options(), [three])
+    entries = [entry(c, "gpipe", rate, ranks=ranks) for ranks in (4, 3) for c, rate in (("ours", 9.0), ("torch", 10.0))]
+    text = told(Options(), entries, duels(entries))
+    assert "4 ranks: ours gpipe over torch gpipe (best of each): 0.900 (0.900-0.900)  short of 1.0" in text
+    assert text.count("short of") == 1
 
 
-def test_no_rounds_are_refused():
-    with pytest.raises(UsageError, match="--rounds must be at least 1"):
-        Options(rounds=0)
+def test_the_limit_counts_bubbles_the_cut_and_the_cores():
+    even = Contest(layers=4, d_model=8, heads=2, vocab=1, sequence=5, batch=2, microbatches=8)
+    ends = (3, 6)
+    shares = stage_shares(even, ends)
+    bubble = 8 / 9
+    assert limit(even, "gpipe", ends, 2) == pytest.approx(bubble * 0.5 / max(shares), rel=0.01)
+    assert limit(even, "chimera", ends, 2) > 0.97
+    assert limit(even, "gpipe", ends, 1) == pytest.approx(1.0)
+
+
+def stage_shares(contest, ends):
+    costs = layer_costs(contest.config, contest.sequence)
+    return [sum(costs[layer] for layer in stage) / sum(costs) for stage in stages(ends)]
+
+
+@pytest.mark.parametrize("schedule", STAGES_A_RANK)
+def test_every_schedule_of_the_contest_runs_on_two_ranks(schedule):
+    ends = Contest().cuts(2 * STAGES_A_RANK[schedule], 1)[0]
+    assert Contest().plan(schedule, ends).world_size == 2
+
+
+@pytest.mark.parametrize(
+    "options, fact",
+    [
+        ({"rounds": 0}, "--rounds must be at least 1"),
+        ({"torch": ("zb_x",)}, "no schedule of this contest: zb_x; known"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, fact):
+    with pytest.raises(UsageError, match=fact):
+        Options(**options)
