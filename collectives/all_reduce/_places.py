@@ -11,6 +11,10 @@ from collectives._terms import GREETING_BYTES
 from collectives._vector import Vector
 from transports._contract import Shared
 
+ALIGNED = 64
+"""Bytes that divide a slot's length, so that places begin at the same byte for every dtype. Otherwise a call could
+write over the end of the place that another rank still reads in the call before, of another dtype."""
+
 
 class Places:
     """The windows of a group, for vectors of one dtype.
@@ -23,7 +27,8 @@ class Places:
     def __init__(self, group: Group, memory: Shared, vector: Vector):
         self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.windows(vector)
         self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
-        self._part = (len(self.windows[0]) - self._first) // (2 * group.size)
+        slot_bytes = (self.windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
+        self._part = slot_bytes // vector.itemsize
         self.most = self._part * group.size
         self.whole = self.most if group.size == 2 else self._part
         self._starts = [self._starts_of(turn) for turn in (0, 1)]

@@ -7,6 +7,8 @@ import pytest
 
 from collectives import Group, all_reduce
 from collectives._terms import GREETING_BYTES, Mismatch
+from collectives._vector import Vector
+from collectives.all_reduce._places import Places
 from transports.local import world
 
 
@@ -54,6 +56,25 @@ def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
     asyncio.run(main())
     for row in arrays:
         assert all((array == sum(range(size)) + size * turn).all() for turn, array in enumerate(row))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7])
+def test_slots_begin_at_the_same_byte_for_every_dtype(size):
+    """Otherwise a call writes where another rank still reads in the call before, of another dtype: sums were wrong."""
+
+    async def starts(end):
+        group = Group(end, range(size), 0, window=1 << 14)
+        memory = await group.shared()
+        vectors = [Vector.of(np.empty(0, dtype)) for dtype in ("int8", "int16", "float32", "int64", "complex128")]
+        slots = [(turn, number) for turn in (0, 1) for number in range(size)]
+        return {
+            tuple(Places(group, memory, vector).slot(*slot) * vector.itemsize for slot in slots) for vector in vectors
+        }
+
+    async def main():
+        return await asyncio.wait_for(asyncio.gather(*map(starts, world(size, lends=True))), 30)
+
+    assert all(len(places) == 1 for places in asyncio.run(main()))
 
 
 @pytest.mark.parametrize(("size", "length", "meetings"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
