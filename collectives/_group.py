@@ -16,7 +16,6 @@ from collectives._alarm import Alarm
 from collectives._allocated import Allocated, Found
 from collectives._calling import Call
 from collectives._inquest import Statement
-from collectives._kept import Kept
 from collectives._links import Links
 from collectives._pieces import Range, pieces
 from collectives._terms import GREETING_BYTES
@@ -47,8 +46,6 @@ class Group:
             one another closely, but each costs a message.
         window: bytes that each rank lends the others where the transport lets them share memory.
         patience: seconds after which a rank that waits in a collective begins to ask what the others are doing.
-        intact: whether an all-reduce that fails leaves the array as it was, so that the ranks that are left can run
-            it again among themselves; it takes a copy for that. None: where the transport outlives its peers.
     Attributes:
         prices: what each all-reduce takes here, as `measure` found; None: `auto` goes by `links`. Equal on all ranks.
     Raises:
@@ -64,7 +61,6 @@ class Group:
         piece: int = 2 << 20,
         window: int = (2 << 20) + 2 * GREETING_BYTES,
         patience: float = 0.1,
-        intact: bool | None = None,
     ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
         self.links, self.piece, self._window = links or Links(), piece, window
@@ -73,7 +69,6 @@ class Group:
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
         self.alarm = Alarm(patience)
-        self.intact = transport.outlives_peers if intact is None else intact
         self.prices: Prices | None = None
         self.call: Call | None = None
         self.calls = 0
@@ -81,7 +76,6 @@ class Group:
         self.statements = self._statements()
         self._lanes: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
-        self._kept = np.empty(0, np.uint8)
         self._made: dict[Hashable, Any] = {}
         self._last: tuple[Hashable, Any] = (None, None)
         self._allocated: list[Allocated] = []
@@ -203,12 +197,6 @@ class Group:
             memory = self._lanes[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
-    def keeping(self, vector: Vector) -> Kept:
-        """What keeps the vector's bytes, in memory that the group keeps for the next call."""
-        if self._kept.nbytes < vector.nbytes:
-            self._kept = np.empty(vector.nbytes, np.uint8)
-        return Kept(vector, memoryview(self._kept)[: vector.nbytes])
-
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements; an empty one has no pieces."""
         return pieces(*span, self._most(vector))
@@ -243,7 +231,7 @@ class Group:
 
     async def allocate(self, nbytes: int) -> np.ndarray | None:
         """So many bytes in memory that all ranks of the group map, or None, on all alike; inside the turn."""
-        if self.intact or await self.shared() is None:
+        if await self.shared() is None:
             return None
         memory = self.transport.shared(self.ranks, self.channel, nbytes)
         if memory is None or not await memory.ready():

@@ -46,11 +46,11 @@ class Reduction:
         self._combine(first, second, out=out)
 
     def into(self, vector: Vector, span: Range, other: Vector, mine_first: bool = True) -> None:
-        """Reduce the first elements of another vector into those of `span`, which are kept before."""
-        for low, high in vector.kept(*span):
-            mine, theirs = vector.elements[low:high], other.elements[low - span[0] : high - span[0]]
-            first, second = (mine, theirs) if mine_first else (theirs, mine)
-            self.combine(first, second, mine)
+        """Reduce the first elements of another vector into those of `span`."""
+        low, high = span
+        mine, theirs = vector.elements[low:high], other.elements[: high - low]
+        first, second = (mine, theirs) if mine_first else (theirs, mine)
+        self.combine(first, second, mine)
 
     def finish(self, elements: Any, size: int) -> None:
         """Make of the reduced elements of `size` ranks the result: only a mean still has to be divided."""

@@ -84,7 +84,6 @@ class Walk:
         for step in range(start, min(stop, turn)):
             await self._reduce(previous, step + 1, ready)
         for low, high in self._met(max(start, turn) + 1, stop + 1):
-            self.vector.keep(low, high)
             await self.group.receive(previous, self.vector.bytes(low, high))
             ready.release()
 

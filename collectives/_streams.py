@@ -18,7 +18,6 @@ async def send_pieces(group: Group, to: int, vector: Vector, span: Range) -> Non
 async def receive_pieces(group: Group, source: int, vector: Vector, span: Range) -> None:
     """Receive what `send_pieces` sends straight into the elements of `span`."""
     for low, high in group.pieces(vector, span):
-        vector.keep(low, high)
         await group.receive(source, vector.bytes(low, high))
 
 

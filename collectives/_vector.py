@@ -6,15 +6,10 @@ GB/s). It is never imported here: who passes a tensor has imported it.
 """
 
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from collectives._pieces import Range, pieces
-
-KEPT_BYTES = 128 << 10
-"""Bytes that are kept, then reduced, at once: with their copy and the other operand they fit a core's cache."""
 _BYTE = np.dtype(np.uint8)
 _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16", "int64", "int32")}  # `name` takes a µs
 
@@ -27,25 +22,16 @@ class Vector:
         data: the same memory as a memoryview of format "B".
         dtype: the name that numpy and torch share.
         itemsize: bytes an element takes.
-        before_writing: told of each range of elements before it is written to; None: nobody cares.
     Attributes:
         nbytes: of all elements.
     """
 
-    __slots__ = ("_before_writing", "_length", "data", "dtype", "elements", "itemsize", "nbytes")
+    __slots__ = ("_length", "data", "dtype", "elements", "itemsize", "nbytes")
 
-    def __init__(
-        self,
-        elements: Any,
-        data: memoryview,
-        dtype: str,
-        itemsize: int,
-        before_writing: Callable[[int, int], None] | None = None,
-    ):
+    def __init__(self, elements: Any, data: memoryview, dtype: str, itemsize: int):
         self.elements, self.data, self.dtype, self.itemsize = elements, data, dtype, itemsize
         self.nbytes = data.nbytes
         self._length = self.nbytes // itemsize
-        self._before_writing = before_writing
 
     @classmethod
     def of(cls, array: Any) -> "Vector":
@@ -91,29 +77,7 @@ class Vector:
 
     def slice(self, low: int, high: int) -> "Vector":
         """Elements [low, high) as a vector over the same memory."""
-        whole = self._before_writing
-        keep = None if whole is None else lambda first, last: whole(low + first, low + last)
-        return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize, keep)
-
-    def watched(self, before_writing: Callable[[int, int], None]) -> "Vector":
-        """The same memory as a vector that tells of what is going to be written to."""
-        return Vector(self.elements, self.data, self.dtype, self.itemsize, before_writing)
-
-    def keep(self, low: int, high: int) -> None:
-        """Say that elements [low, high) are about to be written to; whoever writes to an array of the caller's does."""
-        if self._before_writing is not None:
-            self._before_writing(low, high)
-
-    def kept(self, low: int, high: int) -> Iterator[Range]:
-        """Elements [low, high) in ranges to be written to at once: whole, or a cache-sized one after another, each kept
-        just before.
-        """
-        if self._before_writing is None:
-            yield low, high
-            return
-        for part in pieces(low, high, max(KEPT_BYTES // self.itemsize, 1)):
-            self._before_writing(*part)
-            yield part
+        return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize)
 
     def like(self, other: "Vector") -> bool:
         """Whether both compute alike: of one dtype, and both in numpy or both in torch."""

@@ -11,8 +11,8 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     """An array of zeros for every rank of the group, in memory that they share, if they run on one node.
 
     A long array that lies in it is all-reduced by `shared` and by `auto` where it is, without a copy; all ranks must
-    then pass the same part of theirs. It lives as long as the group or the array. Where ranks share no memory, and
-    where the group keeps arrays `intact`, it is ordinary memory.
+    then pass the same part of theirs. It lives as long as the group or the array. Where ranks share no memory it is
+    ordinary memory.
 
     Shapes: (length,).
 

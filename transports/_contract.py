@@ -126,8 +126,6 @@ class Transport(ABC):
     rank: int
     world_size: int
     traffic: Traffic
-    outlives_peers = True
-    """Whether the other ranks can go on after one of them is gone."""
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -64,8 +64,6 @@ class MpiTransport(Transport):
         shared: larger bodies, so many bytes of them at a time, travel through memory shared by the ranks of a node.
     """
 
-    outlives_peers = False
-
     def __init__(
         self,
         world: MPI.Comm,

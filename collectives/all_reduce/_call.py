@@ -1,7 +1,4 @@
-"""The way in: takes the group's turn, then runs the algorithm asked for. Knows no algorithm.
-
-The one rule: on a transport that outlives its peers, whoever raises has its array as it was.
-"""
+"""The way in: takes the group's turn, then runs the algorithm asked for. Knows no algorithm."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -34,11 +31,10 @@ async def all_reduce(
         ValueError: the algorithm, the op, the array or its accumulation is refused; nothing was sent and
             the group is as before.
         BrokenGroup: an earlier collective of the group was left half done.
-        Mismatch: lengths, dtypes, ops or algorithms differ between ranks; all of them raise it, and it names both.
-        TransportError: a rank or link failed; all ranks of the group raise it.
-        After the last two the group is broken, and the array is as it was where the group is `intact`; else it holds
-        partial sums.
-    Cancelled: as after a TransportError, but the other ranks wait until the transport tells them.
+        Mismatch: lengths, dtypes, ops or algorithms differ between ranks; it names both calls.
+        TransportError: a rank or link failed.
+        After the last two, and when cancelled, the group is broken and the array holds partial sums. Other ranks may
+        wait until the owner of the transport aborts it, or is told of its end.
     Cost: see each algorithm; accumulated in float32, half-width floats travel as such (see `_wide`).
         With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
@@ -49,8 +45,6 @@ async def all_reduce(
     async with group.calling(terms):
         if not len(vector):
             await group.meet()
-        elif group.intact and group.size > 1:
-            await _restoring(run, group, vector, reduction)
         else:
             await run(group, vector, reduction)
 
@@ -62,14 +56,3 @@ def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> t
     if _wide.check(accumulate, vector):
         run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"
-
-
-async def _restoring(run: Algorithm, group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run it so that the array is either reduced, here and wherever else nobody fails, or as it was."""
-    kept = group.keeping(vector)
-    try:
-        await run(group, vector.watched(kept.keep), reduction)
-        await group.meet()  # else who has all it needs would go on, while another still misses what a lost rank had
-    except BaseException:
-        kept.restore()
-        raise

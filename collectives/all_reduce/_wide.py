@@ -56,7 +56,6 @@ async def all_reduce(
         block = group.scratch(float32, high - low, LANE)
         _copy(vector.elements[low:high], block.elements)
         await run(group, block, in_float32)
-        vector.keep(low, high)
         _copy(block.elements, vector.elements[low:high])
 
 

@@ -45,7 +45,6 @@ async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: i
     """A ring of sums; a mean is divided by the ranks of the whole group, once it is whole everywhere."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
     await Walk(leaders, vector, whole).all_reduce()
-    vector.keep(0, len(vector))  # of a leader alone on one node: nobody else has written to it
     reduction.finish(vector.elements, size)
 
 
@@ -53,7 +52,6 @@ async def _down(inside: Group, vector: Vector, parent: int | None, children: Seq
     for low, high in inside.pieces(vector, (0, len(vector))):
         piece = vector.bytes(low, high)
         if parent is not None:
-            vector.keep(low, high)
             await inside.receive(parent, piece)
         for child in children:
             await inside.send(child, piece)

@@ -21,7 +21,6 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         raise ValueError(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
     await group.meet()  # a library compares nothing: other lengths or dtypes elsewhere would be written over
     if group.size > 1 and len(vector):
-        vector.keep(0, len(vector))
         block = Block(vector.dtype, (len(vector),), vector.data)
         await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
     reduction.finish(vector.elements, group.size)

@@ -85,7 +85,6 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
     whole.mine[turn][:] = vector.data
     await memory.meet()
     places.compare(call)
-    vector.keep(0, whole.length)
     operands = whole.operands[turn]
     if places.rank < 2:  # the first two are read before anything is written, and this rank's own array is at hand
         operands = [*operands]
@@ -119,7 +118,6 @@ def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduc
     (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
     into = vector.elements[low:high]
-    vector.keep(low, high)
     operands[places.rank] = into
     _combine(operands, into, reduction)
     reduction.finish(into, places.size)
@@ -161,7 +159,6 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
     mine, operands[places.rank] = operands[places.rank], vector.elements[low:high]
     _combine(operands, mine, reduction)
     reduction.finish(mine, places.size)
-    vector.keep(low, high)
     vector.bytes(low, high)[:] = places.windows[places.rank].bytes(start, stop)
 
 
@@ -170,7 +167,6 @@ def _take(places: Places, vector: Vector, chunk: Range) -> None:
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
         at = places.slot(places.memory.meetings - 2, rank)
-        vector.keep(low, high)
         vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
 
 

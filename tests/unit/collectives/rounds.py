@@ -57,8 +57,6 @@ class Rounds:
 class End:
     """One rank's end, with as much of `Transport` as a group needs."""
 
-    outlives_peers = False
-
     def __init__(self, network, rank, world_size):
         self._network, self.rank, self.world_size, self.traffic = network, rank, world_size, Traffic()
 

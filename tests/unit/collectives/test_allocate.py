@@ -12,12 +12,12 @@ from transports.local import world
 LENGTH = LONG // 4 + 1001
 
 
-def on_groups(size, work, lends=True, intact=False):
+def on_groups(size, work, lends=True):
     """Run work(group) on every rank; what each gave or raised."""
     ends = world(size, lends=lends)
 
     async def main():
-        groups = [Group(end, range(size), 0, intact=intact, patience=60) for end in ends]
+        groups = [Group(end, range(size), 0, patience=60) for end in ends]
         return await asyncio.wait_for(asyncio.gather(*map(work, groups), return_exceptions=True), 30)
 
     return asyncio.run(main())
@@ -27,8 +27,8 @@ def normal(rank, length=LENGTH):
     return np.random.default_rng(rank).standard_normal(length).astype("float32")
 
 
-@pytest.mark.parametrize(("lends", "intact"), [(True, False), (True, True), (False, False)])
-def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(lends, intact):
+@pytest.mark.parametrize("lends", [True, False])
+def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(lends):
     async def work(group):
         array = await allocate(group, LENGTH, "int32")
         assert array.shape == (LENGTH,) and array.dtype == "int32" and not array.any()
@@ -36,7 +36,7 @@ def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(l
         await all_reduce(group, array)
         return array
 
-    for array in on_groups(3, work, lends, intact):
+    for array in on_groups(3, work, lends):
         assert (array == 6).all()
 
 

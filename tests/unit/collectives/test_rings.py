@@ -23,7 +23,7 @@ def test_extra_memory_is_a_piece_for_each_ring(name, size):
     arrays = [np.ones(6_000_000 // 4, "float32") for _ in ends]
 
     async def main():
-        groups = [Group(end, range(size), 0, piece=PIECE, patience=60, intact=False) for end in ends]
+        groups = [Group(end, range(size), 0, piece=PIECE, patience=60) for end in ends]
         tracemalloc.start()
         calls = (all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True))
         await asyncio.gather(*calls)

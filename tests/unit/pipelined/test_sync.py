@@ -55,7 +55,7 @@ def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_me
 
     async def rank(end):
         weight = nn.Parameter(torch.zeros(200, 1000))
-        bucket, group = fill_bucket(plan, (0,), {"w": weight}), Group(end, (0, 1), 0, intact=False)
+        bucket, group = fill_bucket(plan, (0,), {"w": weight}), Group(end, (0, 1), 0)
         groups = {(0,): group}
         await place_gradients(groups, [bucket], algorithm)
         assert (group.allocated(Vector.of(bucket.gradient)) is not None) == placed
