@@ -7,6 +7,7 @@ at the door, the one that has stood there longest goes.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Dialogue, Hello, Identity, Verdict, accepting, connecting
@@ -66,6 +67,8 @@ class Door:
         admit: judges a hello whose key is proved.
         enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the door closes.
         turned_away: told of every caller that was not admitted: what it did wrong, or that it hung up or kept silent.
+        failed: called with each error that `enter` or `turned_away` raises, and with one that ends the acceptor. If
+            None, such an error ends the acceptor and is raised when the door closes.
     """
 
     def __init__(
@@ -75,13 +78,14 @@ class Door:
         admit: Callable[[Hello], Verdict],
         enter: Callable[[Hello, socket.socket], Awaitable[None]],
         turned_away: Callable[[Exception], None] = lambda error: None,
+        failed: Callable[[Exception], None] | None = None,
     ):
         self._listener, self._me = listener, me
-        self._admit, self._enter, self._turned_away = admit, enter, turned_away
+        self._admit, self._enter, self._turned_away, self._failed = admit, enter, turned_away, failed
         self._strangers: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Door":
-        self._serving = asyncio.create_task(self._serve())
+        self._serving = asyncio.create_task(self._supervise(self._serve))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -92,13 +96,22 @@ class Door:
         if not self._serving.cancelled():
             self._serving.result()
 
+    async def _supervise(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Report an error of ours to the owner at once: it must end neither the acceptor nor stay unseen."""
+        try:
+            await work(*arguments)
+        except Exception as error:
+            if self._failed is None:
+                raise
+            self._failed(error)
+
     async def _serve(self) -> None:
         async with Nursery() as callers:
             while True:
                 sock = await accept(self._listener)
                 if len(self._strangers) == STRANGERS:
                     next(iter(self._strangers.values())).cancel()
-                self._strangers[sock] = callers.create_task(self._greet(sock))
+                self._strangers[sock] = callers.create_task(self._supervise(self._greet, sock))
 
     async def _greet(self, sock: socket.socket) -> None:
         try:
@@ -112,4 +125,8 @@ class Door:
             raise
         finally:
             del self._strangers[sock]
-        await self._enter(hello, sock)
+        try:
+            await self._enter(hello, sock)
+        except Exception:
+            sock.close()
+            raise

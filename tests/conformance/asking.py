@@ -220,6 +220,24 @@ async def who_calls_and_is_called_at_once_is_lost_once(world):
     assert lost == [(b.address, b.incarnation)]
 
 
+async def an_on_lost_callback_that_raises_fails_the_endpoint_which_goes_on(world):
+    def raises(party):
+        raise ZeroDivisionError
+
+    a, b = await pair(world, echo=echo)
+    a.answer("echo", echo)
+    lost = asyncio.Event()
+    a.on_lost(raises)
+    a.on_lost(lambda party: lost.set())
+    await a.ask(b.address, "echo")
+    await world.kill(b)
+    await lost.wait()
+    c = await world.open()
+    assert (await c.ask(a.address, "echo", note="third")).note == "third"
+    with pytest.raises(ZeroDivisionError):
+        await a.failed
+
+
 async def who_answered_a_party_that_died_does_not_go_on(world):
     hold = Holding()
     a, b = await pair(world, hold=hold)

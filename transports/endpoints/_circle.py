@@ -28,9 +28,14 @@ class Connected(Protocol):
 
 
 class Circle:
-    """All connections of one endpoint."""
+    """All connections of one endpoint.
 
-    def __init__(self) -> None:
+    Args:
+        failed: called with each error that an `on_lost` callback raises.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]):
+        self._failed = failed
         self._connections: dict[Connected, None] = {}
         self._towards: dict[str, Connected] = {}
         self._hearers: list[Callable[[Party], None]] = []
@@ -65,14 +70,21 @@ class Circle:
                 del self._towards[address]
                 self._replace(address)
         if there is not None and all(other.talk.there != there for other in self._connections):
-            for hear in self._hearers:
-                hear(there)
+            self._tell_lost(there)
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:
         self._hearers.append(hear)
 
     def hear_nothing(self) -> None:
         self._hearers.clear()
+
+    def _tell_lost(self, there: Party) -> None:
+        """Run every callback: this runs inside the reader and the acceptor, which one bad callback must not end."""
+        for hear in self._hearers:
+            try:
+                hear(there)
+            except Exception as error:
+                self._failed(error)
 
     def _replace(self, address: str) -> None:
         for other in self._connections:

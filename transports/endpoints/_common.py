@@ -23,7 +23,8 @@ class CommonEndpoint(Endpoint):
         self.address, self.incarnation = address, incarnation
         self.rejected: Counter[str] = Counter()
         self.closed = False
-        self.desk, self.circle = Desk(most_under_way), Circle()
+        self.desk = Desk(most_under_way)
+        self.circle = Circle(self.desk.fail)
         self.refused = self.desk.refused
 
     def __repr__(self) -> str:

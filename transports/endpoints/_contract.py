@@ -138,13 +138,17 @@ class Endpoint(ABC):
     def on_lost(self, hear: Callable[[Party], None]) -> None:
         """Call `hear` whenever the connection with a party breaks or is closed, whichever side had opened it.
 
-        Two parties that call one another at the same moment have two connections; the last one counts.
+        Two parties that call one another at the same moment have two connections; the last one counts. A callback that
+        raises fails the endpoint (see `failed`), which goes on.
         """
 
     @property
     @abstractmethod
     def failed(self) -> "asyncio.Future[None]":
-        """Raises the first error of a handler; never done otherwise. Whoever owns the endpoint waits for it."""
+        """Raises the first error of a handler, of an `on_lost` callback or of the acceptor; never done otherwise.
+
+        The owner of the endpoint awaits it.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -74,7 +74,7 @@ class Desk:
         self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
 
     def fail(self, error: Exception) -> None:
-        """A handler raised what none may; the first error stays."""
+        """A handler, a callback or the acceptor raised what it may not; the first error stays."""
         if not self.failed.done():
             self.failed.set_exception(error)
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, intruder, opened, question, resident, run
+from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, intruder, opened, question, resident, run, until_lost
 from transports import AuthenticationError, RendezvousError
 from transports._door import converse
 from transports._handshake import Identity, connecting, digest
@@ -31,6 +31,20 @@ def test_another_key_or_none_is_not_let_in(key):
                 await other.ask(here.address, "echo")
             assert not seen.value.sent and seen.value.wrong_key
             assert here.rejected == {"wrong key": 1} and not lost
+
+    run(scenario())
+
+
+def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
+    async def scenario():
+        async with opened() as here, opened() as third:
+            monkeypatch.setattr(here.circle, "know", lambda connection, there: 1 / 0)
+            sock = await intruder(here)
+            with pytest.raises(ZeroDivisionError):
+                await here.failed
+            await until_lost(sock)
+            monkeypatch.undo()
+            assert (await third.ask(here.address, "echo", note="third")).note == "third"
 
     run(scenario())
 
