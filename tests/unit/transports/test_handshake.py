@@ -131,6 +131,24 @@ def test_a_false_acceptor_that_says_welcome_is_not_believed():
     assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
 
 
+def test_a_false_acceptor_that_returns_the_connectors_own_proof_is_not_believed():
+    """The role is part of every proof; without it this acceptor, which holds no key, would be admitted."""
+    connector, said = connecting(RANK_3, 1), []
+    ended(connector, None, said)
+    ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
+    _, proof = said
+    end, _ = ended(connector, VERDICT.pack(Verdict.WELCOME, proof), said)
+    assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
+
+
+def test_a_connector_with_another_key_gets_no_proof_of_the_acceptors():
+    """A proof sent to a stranger would let it test guesses of the key at leisure."""
+    said = []
+    stranger = replace(RANK_3, key=b"")
+    spoken(connecting(stranger, 1), accepting(RANK_1, welcome), lambda words, data: said.append(data) or data)
+    assert said[-1] == VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
+
+
 @given(word=st.integers(0, 3), place=st.integers(0, HELLO.size - 1), mask=st.integers(1, 255))
 def test_whatever_byte_is_changed_on_the_way_the_connector_trusts_nobody(word, place, mask):
     def tamper(words, data):

@@ -118,11 +118,27 @@ def test_ranks_that_never_come_are_named_to_all_who_came():
         assert "?wait=" in str(end)
 
 
-def test_a_rank_that_finds_no_rank_0_says_what_it_tried():
+class FoundUntilRefused(MasterPort):
+    """A meeting point that lets the rank's time run out, on the loop's own clock, once a call has been refused."""
+
+    def __init__(self, at, monkeypatch):
+        super().__init__(at)
+        self._monkeypatch, self._found = monkeypatch, 0
+
+    async def find(self):
+        self._found += 1
+        if self._found == 2:
+            loop = asyncio.get_running_loop()
+            late = loop.time
+            self._monkeypatch.setattr(loop, "time", lambda: late() + self._place.wait)
+        return await super().find()
+
+
+def test_a_rank_that_finds_no_rank_0_says_what_it_tried(monkeypatch):
     with socket.socket() as unused:
         unused.bind((LOOPBACK, 0))  # bound, not listening: connections are refused
-        at = place(1, 2, port=unused.getsockname()[1], wait=0.2)
-        (end,) = asyncio.run(gathered(at, point=MasterPort(at)))
+        at = place(1, 2, port=unused.getsockname()[1])
+        (end,) = asyncio.run(gathered(at, point=FoundUntilRefused(at, monkeypatch)))
     assert isinstance(end, RendezvousError)
     assert f"{LOOPBACK}:{at.port}: Connection refused" in str(end) and "MASTER_PORT" in str(end)
 
