@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -27,6 +29,13 @@ PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 
 MOST_CALLERS = 16
 """Callers at once: each has a thread, for as long as it says nothing, too."""
+
+
+REMEDIES = {
+    HTTPStatus.MISDIRECTED_REQUEST: "the Host header names another machine; open http://127.0.0.1:PORT/, "
+    "from elsewhere by way of: ssh -L PORT:127.0.0.1:PORT MACHINE"
+}
+"""What the page says beside a status."""
 
 
 class Web:
@@ -93,6 +102,8 @@ def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[
         timeout = 5  # a silent caller keeps a thread, not for long
 
         def do_GET(self) -> None:
+            if not all(map(is_this_machine, self.headers.get_all("Host", []))):
+                return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             known = {
                 "/": ("text/html", page),
                 "/status.json": ("application/json", as_json),
@@ -112,7 +123,7 @@ def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """Count it under the status' own name: nothing that a caller wrote becomes one."""
             rejected[HTTPStatus(code).phrase] += 1
-            super().send_error(code)
+            super().send_error(code, explain=REMEDIES.get(code))
 
         def log_error(self, *args: object) -> None:
             """Nobody asked within the time, or else `send_error` has counted it."""
@@ -123,6 +134,19 @@ def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[
             """Say nothing."""
 
     return Answering
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a Host header names the loopback interface, on which alone the page is served.
+
+    A page of another site can let a name of its own mean 127.0.0.1 (DNS rebinding) and would read this one then. The
+    browser sends that name here. A tunnel changes the port, so the port is not compared.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def page(look: Look) -> str:

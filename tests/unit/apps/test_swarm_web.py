@@ -7,7 +7,7 @@ import socket
 import tracemalloc
 from contextlib import ExitStack, suppress
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from rich.console import Console
@@ -114,6 +114,9 @@ HOSTILE = {
     "a long header": (b"GET / HTTP/1.1\r\nx: " + b"a" * (1 << 17), "Request Header Fields Too Large"),
     "many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 2000 + b"\r\n", "Request Header Fields Too Large"),
     "a body": (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", "Not Implemented"),
+    "the name of another site": (b"GET /status.json HTTP/1.1\r\nHost: evil.example:80\r\n\r\n", "Misdirected Request"),
+    "a host that is no address": (b"GET / HTTP/1.1\r\nHost: [::\r\n\r\n", "Misdirected Request"),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "Misdirected Request"),
     "another path": (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", "Not Found"),
 }
 
@@ -132,6 +135,21 @@ def test_hostile_requests_are_turned_away_by_name_and_the_page_stays(case):
         told = json.loads(urlopen(f"{web.address}status.json").read())
         assert told["step"] == 3 and told["web_rejected"] == {name: 1} == dict(web.rejected)
         assert f'swarm_web_rejected{{reason="{name}"}} 1' in urlopen(f"{web.address}metrics").read().decode()
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "LOCALHOST", "127.0.0.1", "127.1.2.3:80", "[::1]:8000"])
+def test_every_name_of_the_loopback_interface_is_served(host):
+    with Web(0) as web:
+        web.last = LOOK
+        assert urlopen(Request(f"{web.address}status.json", headers={"Host": host})).status == 200
+
+
+def test_a_caller_by_another_name_is_told_which_address_to_open():
+    with Web(0) as web:
+        web.last = LOOK
+        with pytest.raises(HTTPError, match="421") as refused:
+            urlopen(Request(web.address, headers={"Host": "machine.example"}))
+        assert b"open http://127.0.0.1:PORT/" in refused.value.read()
 
 
 def test_callers_that_say_nothing_are_few_and_take_no_memory():
