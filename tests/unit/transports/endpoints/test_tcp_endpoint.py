@@ -8,7 +8,17 @@ import sys
 import numpy as np
 import pytest
 
-from tests.unit.transports.endpoints.hostile import KEY, MEBI, echo, intruder, opened, question, resident, run, until_lost
+from tests.unit.transports.endpoints.hostile import (
+    KEY,
+    MEBI,
+    echo,
+    intruder,
+    opened,
+    question,
+    resident,
+    run,
+    until_lost,
+)
 from transports import AuthenticationError, RendezvousError
 from transports._door import converse
 from transports._handshake import Identity, connecting, digest
