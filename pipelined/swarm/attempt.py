@@ -4,21 +4,39 @@ The one rule: who does not answer is left out, and who takes part is fixed befor
 lost meanwhile the try has failed, and no peer is the worse for it.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.averaging import parties_of
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import RoundName, field, number, tell_members
 from pipelined.swarm.records import Peer
 from transports.endpoints import Answer, Refusal
+
+ELSEWHERE = ("stale", "behind", "left")
+"""Refusals of a peer that is at another step or life than the leader thinks: it is left out, and at no fault."""
+
+
+class Failure(NamedTuple):
+    """Why one attempt failed at one stage.
+
+    Args:
+        members: the two between which the sum failed; or one, which failed by itself.
+        why: as a member or the leader saw it.
+    """
+
+    stage: int
+    members: frozenset[str]
+    why: str
 
 
 class Failed(Exception):
@@ -48,6 +66,7 @@ class Attempt:
         asked: by stage, who has its state.
         told: by stage and name, what peers said when asked.
         digests: by stage, of the totals.
+        failures: what members refused, or found wrong with one another.
     """
 
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
@@ -55,14 +74,16 @@ class Attempt:
         self.asked, self._asking = members, asking
         self.told: list[dict[str, Told]] = []
         self.digests: list[Any] = []
+        self.failures: list[Failure] = []
+        self._took = 0.0
 
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
-        self.told = [{} for _ in self.asked]
+        self.told, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.asked):
                 for peer in peers:
-                    tasks.create_task(self._ask_prepared(stage, peer))
+                    tasks.create_task(self._ask_prepared(stage, peer, began))
         return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
 
     async def resume(self, covers: Sequence[Cover]) -> None:
@@ -84,11 +105,15 @@ class Attempt:
             Failed: a member was lost. Diverged: see there.
             UsageError: the totals are not finite.
         """
-        async with Nursery() as tasks:
-            stages = [
-                [tasks.create_task(self._ask_reduced(told.peer, each, covered, within)) for told in each.values()]
-                for each, covered in zip(self.told, covers, strict=True)
-            ]
+        first = len(self.failures)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
+                stages = [
+                    [tasks.create_task(self._ask_reduced(told.peer, stage, covered, within)) for told in each.values()]
+                    for stage, (each, covered) in enumerate(zip(self.told, covers, strict=True))
+                ]
+        if self.failures[first:]:
+            raise Failed(self.failures[first].why)
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
             if len({digest for _, digest in each}) > 1:
@@ -105,16 +130,21 @@ class Attempt:
         """By stage, the names of those who take part."""
         return [sorted(each) for each in self.told]
 
-    async def _ask_prepared(self, stage: int, peer: Peer) -> None:
+    async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
             self.told[stage][peer.name] = _read_told(peer, await self._ask(peer, "prepare"))
-        except (Ended, Refusal):
+            self._took = asyncio.get_running_loop().time() - began
+        except Ended:
             return
+        except Refusal as refusal:
+            if refusal.reason not in ELSEWHERE:
+                self._note(stage, peer, refusal)
 
-    async def _ask_reduced(
-        self, peer: Peer, each: Mapping[str, Told], covered: Cover, within: float
-    ) -> tuple[float, bytes]:
-        members = tell_members([each[name].peer for name in sorted(each)])
+    async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
+        """What a peer's total comes to. None: it failed; then the others have as long as it took to prepare them all
+        to say with which members they failed, for the first to say so may not name the member that all others name.
+        """
+        members = tell_members([told.peer for _, told in sorted(self.told[stage].items())])
         try:
             answer = await self._ask(peer, "reduce", members=members, keep=peer.name in covered.keep, within=within)
             return number(answer.note, "square"), _read_digest(answer)
@@ -122,7 +152,16 @@ class Attempt:
             if isinstance(error, Refusal) and error.reason == "not finite":
                 fact = f"the gradients of step {self._step} add up to no finite number ({peer.name}: {error})"
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
-            raise Failed(f"{peer.name}: {error}") from error
+            self._note(stage, peer, error)
+            if self._summing.when() is None:
+                self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
+            return None
+
+    def _note(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+        """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
+        named = parties_of(error).values()
+        members = frozenset(named if self.told[stage].keys() >= set(named) else ()) or frozenset([peer.name])
+        self.failures.append(Failure(stage, members, f"{peer.name}: {error}"))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
         with suppress(Refusal):  # it has heard of another round

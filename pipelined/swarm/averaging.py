@@ -28,6 +28,10 @@ UNDER_WAY = 4  # pieces asked for at once from one owner
 GATHERED = 256 << 20
 """Bytes of others' parts that an owner holds at most: the more members, the smaller the pieces."""
 TOPIC = "piece"
+PARTIES = ("by", "member")
+"""Facts of a refusal: the two members between which a round failed."""
+MOST_WHY = 120
+"""Characters of one member's reason that another passes on."""
 
 
 @dataclass
@@ -81,7 +85,7 @@ class Round:
         Args:
             spread: says when this member's parts go.
         Raises:
-            Refusal: the round was aborted, here or by another, or a member was lost (it is named).
+            Refusal: "round aborted" here; "lost", with the two members between which the round failed (`by`, `member`).
         """
         total = np.empty_like(self._sums)
         try:
@@ -92,7 +96,7 @@ class Round:
             raise self._aborted from None
         except BaseException as error:
             self._scope = None
-            self.abort(str(error))
+            self.abort(str(error), **parties_of(error))
             raise
         self._scope = None
         return total
@@ -116,11 +120,15 @@ class Round:
         blocks, codec_note = await asyncio.shield(piece.total)
         return Answer(blocks, {"codec": codec_note})
 
-    def abort(self, why: str) -> None:
-        """Give the round up: whoever waits here is refused."""
+    def abort(self, why: str, **parties: str) -> None:
+        """Give the round up: each member that waits here is refused.
+
+        Args:
+            parties: the two members between which the round failed, as `_lost` names them; none: another reason.
+        """
         if self._aborted:
             return
-        self._aborted = Refusal("round aborted", why=why)
+        self._aborted = Refusal("round aborted", why=why, **parties)
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
         for piece in self._pieces.values():
@@ -165,9 +173,14 @@ class Round:
         told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
         try:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
-        except Unreachable as error:
-            raise Refusal("lost", member=member.name) from error
-        return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
+            return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
+        except (Unreachable, Refusal) as error:
+            raise self._lost(member, error) from error
+
+    def _lost(self, owner: Peer, error: Unreachable | Refusal) -> Refusal:
+        """What to say of an owner that gave no total: where the round failed between two others, these two."""
+        parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
+        return Refusal("lost", why=str(error)[:MOST_WHY], **parties)
 
     def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
         piece.brought[position] = part
@@ -217,3 +230,10 @@ class Round:
         if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
             raise Refusal("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
         return came[0].numpy()
+
+
+def parties_of(error: BaseException) -> dict[str, str]:
+    """The two members between which a round failed, as a refusal names them; empty: it names none."""
+    facts = error.facts if isinstance(error, Refusal) else {}
+    named = {name: facts[name] for name in PARTIES if type(facts.get(name)) is str}
+    return named if len(named) == len(PARTIES) else {}

@@ -1,9 +1,9 @@
-"""What a leader does about a round that lasts: asks who reaches whom, and strikes out who cannot take part.
+"""What a leader does about a round that lasts, or fails again and again: it evicts the fewest members in the way.
 
-The one rule: that something lasts is no reason. A round goes on for as long as all who take part reach the leader and
-one another, and who does not is struck from the directory in a transaction that holds only while this one leads, and
-another of the stage serves it. Who is struck out finds that there, keeps what it has, and comes again. Knows members;
-it must not know what a round does.
+That a round lasts is no reason. It goes on for as long as all members reach the leader and one another. A member that
+does not, or with which `MOST_FAILED` attempts of one step failed, is struck from the directory, in a transaction that
+holds only while this leader leads and another peer serves the stage. A peer that is struck out finds that in the
+directory, keeps its state, and joins again.
 """
 
 from collections.abc import Coroutine, Sequence, Set
@@ -11,8 +11,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.clock import Clock
+from pipelined.events import warn
 from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.attempt import Failure
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.hearing import Hearing
@@ -24,6 +26,8 @@ from pipelined.swarm.striking import who_goes
 from transports.endpoints import Refusal
 
 T = TypeVar("T")
+MOST_FAILED = 3
+"""Attempts of one step that may fail because of members that are still here, before members are evicted."""
 MOST_LEASES = 16
 """Leases from one call to the next, at most, however long a round lasts."""
 
@@ -45,6 +49,28 @@ class RollCall:
                 is to reach every stage.
         """
         return await beside(self._call(name, members), work)
+
+    async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
+        """Strike out the fewest members that cover what failed, once it has failed often enough; whether it had.
+
+        Args:
+            attempts: what failed in each attempt of a step. Attempts that failed by members gone since do not count.
+        """
+        roster = self._roster
+        blamed = [[each for each in failed if each.members <= roster.peers.keys()] for failed in attempts]
+        if sum(map(bool, blamed)) < MOST_FAILED:
+            return False
+        for stage in range(self._rules.stages):
+            failures = [each for failed in blamed for each in failed if each.stage == stage]
+            peers = roster.holding(stage)
+            alone = {name for each in failures if len(each.members) == 1 for name in each.members}
+            said = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
+            if not failures:
+                continue
+            why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
+            with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: attempts go on
+                await self._strike(term, stage, who_goes(peers, said), said.keys(), why)
+        return True
 
     async def stand_back(self) -> None:
         """Who gave up leading lets others lead, if they would."""
@@ -70,7 +96,8 @@ class RollCall:
         elif members is not None:
             said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
             for stage, peers in enumerate(here):
-                await self._strike(name[0], stage, who_goes(peers, said), said.keys())
+                why = "the leader or another member of its stage cannot reach it"
+                await self._strike(name[0], stage, who_goes(peers, said), said.keys(), why)
 
     async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, frozenset[str]]:
         """By name, whom each cannot reach; who is missing could not be reached."""
@@ -97,13 +124,15 @@ class RollCall:
     async def _resign(self, term: int) -> None:
         """Others may reach those whom this one does not."""
         self._resigned = True
+        warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
         await self._roster.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
 
-    async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str]) -> None:
+    async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
         """Strike these out of the directory, while another of the stage, who could be asked, stays."""
         stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in peers]
         for peer in peers if stays else ():
             await self._strike_out(term, peer, stays[0])
+            warn("peer evicted", peer=peer.name, stage=stage, why=why)
 
     async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> None:
         """Raises: Conflict: one of the two has said something else meanwhile. CutOff."""
@@ -111,6 +140,11 @@ class RollCall:
         expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
         await roster.directory.transact({CONDUCTOR: term, **expect}, {}, [PEERS + peer.name])
         await roster.wait_for(lambda: not roster.is_here(peer))
+
+
+def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
+    """With which other members this one failed to sum."""
+    return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
 
 
 def _read_names(note: Any) -> frozenset[str]:

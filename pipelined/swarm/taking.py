@@ -10,9 +10,10 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from pipelined.clock import Clock
+from pipelined.events import emit, warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.attempt import Attempt, Failed
+from pipelined.swarm.attempt import Attempt, Failed, Failure
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
 from pipelined.swarm.cover import Cover
@@ -61,7 +62,7 @@ class Taking:
             complete: called when every stage is known to hold the batch, before it is summed; maybe again. Says whether
                 the next step is computed meanwhile, so that nobody waits for the sum.
         """
-        pause, within = FIRST_PAUSE_S, 0.0
+        pause, within, failed = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]]()
         if not begun:
             await self._roll_call.during(self._until(lambda: board.complete), name())
             within = self._leeway(board)
@@ -74,12 +75,21 @@ class Taking:
                     raise Failed("microbatches are missing")
                 summing = attempt.reduce(covers, within if complete() else 0.0)
                 squares = await self._roll_call.during(summing, attempt.name, members)
-            except Failed:
+            except Failed as error:
+                failed.append(self._said(head, attempt, error))
+                if await self._roll_call.evict(attempt.name[0], failed):
+                    failed.clear()
                 board.settle(attempt.missing(covers))
                 await self._resumed(attempt, covers, board, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
             return self._head_after(head, attempt, covers, squares)
+
+    def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:
+        """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
+        record = warn if attempt.failures else emit
+        record("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
+        return attempt.failures
 
     def _leeway(self, board: Board) -> float:
         """Seconds for a sum beside the next step: as the quicker of the last two was, for one may have been held up."""

@@ -1,5 +1,7 @@
 """What a peer answers to a conductor and nobody can read fails the try, and ends no process."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from pipelined.clock import run_virtual
 from pipelined.swarm.attempt import Attempt, Failed
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.endpoints import Answer
+from transports.endpoints import Answer, Refusal
 
 PEER = Peer("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
 
@@ -22,6 +24,51 @@ class Asking:
         if topic == "reduce":
             return Answer(note=self._note)
         return Answer((Block.of(np.array([0])), Block.of(np.array([1.0]))), {"load": 0.5})
+
+
+class Refusing(Asking):
+    """Answers for peers that are all prepared; each refuses to sum with its own refusal, after so many seconds."""
+
+    def __init__(self, refusals):
+        self._refusals = refusals
+
+    async def ask(self, who, topic, **note):
+        if topic == "prepare":
+            await asyncio.sleep(0.1)
+            return await super().ask(who, topic)
+        seconds, refusal = self._refusals[who.name]
+        await asyncio.sleep(seconds)
+        raise refusal
+
+
+def lost(by, member):
+    return Refusal("lost", by=by, member=member, why="strange piece")
+
+
+@pytest.mark.parametrize(
+    "refusals, blamed",
+    [
+        ({"a": (0.0, lost("a", "b")), "b": (9.0, Refusal("late")), "c": (0.05, lost("c", "b"))}, ["ab", "bc"]),
+        ({"a": (0.0, Refusal("no memory")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+        ({"a": (0.0, lost("x", "y")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+        ({"a": (0.0, lost(7, None)), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+    ],
+    ids=["two pairs", "one by itself", "it names strangers", "it names no members"],
+)
+def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed):
+    """The first refusal may come from a member that is at no fault: the others have a moment to name theirs."""
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [peers], Refusing(refusals))
+        covers = await attempt.prepare()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Failed, match=r"^a: "):
+            await attempt.reduce(covers, 0.0)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
+        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+
+    run_virtual(take())
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,38 @@ def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_proces
     run_virtual(add())
 
 
-def test_a_member_that_is_lost_is_named():
+def failed_between(refusal):
+    return refusal.reason, refusal.facts["by"], refusal.facts["member"]
+
+
+def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
     async def add():
         stage = Members(2, 3000)
         stage.network.kill("p1")
-        with pytest.raises(Refusal, match="lost") as refused:
+        with pytest.raises(Refusal) as refused:
             await stage.rounds[0].run(at_once())
-        assert refused.value.facts == {"member": "p1"}
+        assert failed_between(refused.value) == ("lost", "p0", "p1")
+
+    run_virtual(add())
+
+
+def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
+    """p1 cannot reach p2; p0 reaches both, and learns of it from p1 alone."""
+
+    async def refuse(question):
+        raise Refusal("strange piece")
+
+    async def wait(question):
+        return await asyncio.get_running_loop().create_future()
+
+    async def add():
+        stage = Members(3, 3000)
+        stage.ends[2].answer(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
+        first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
+        for each in (first, second):
+            with pytest.raises(Refusal) as refused:
+                await each
+            assert failed_between(refused.value) == ("lost", "p1", "p2")
 
     run_virtual(add())
 

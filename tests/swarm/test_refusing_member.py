@@ -1,0 +1,99 @@
+"""A member that refuses every sum is evicted after three failed attempts, and the others take the step."""
+
+import pytest
+
+from pipelined import events
+from pipelined.clock import run_virtual
+from pipelined.swarm.averaging import Round
+from pipelined.swarm.roll_call import MOST_FAILED
+from pipelined.swarm.rounds import Rounds
+from tests.swarm.virtual_swarm import VirtualSwarm
+from transports.endpoints import Refusal
+
+STEPS = 4
+
+
+def refuse_pieces(monkeypatch, culprit, until=lambda: False):
+    """The culprit refuses what the others bring: say, for its codec, its memory, or another version."""
+    plain = Round.take
+
+    async def take(self, question):
+        if self._members[self._me].name == culprit and not until():
+            raise Refusal("strange piece", arrays="float64")
+        return await plain(self, question)
+
+    monkeypatch.setattr(Round, "take", take)
+
+
+def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):
+    """The culprit counts microbatches, and refuses to sum as soon as the leader asks."""
+    plain = Rounds.reduce
+
+    async def reduce(self, question):
+        if self._held.name == culprit and not until():
+            raise Refusal("out of memory")
+        return await plain(self, question)
+
+    monkeypatch.setattr(Rounds, "reduce", reduce)
+
+
+def warned(kind, since):
+    return [event for event in events.recent()[since:] if event.kind == kind]
+
+
+async def trained(peers, within=20.0):
+    swarm = VirtualSwarm(stages=1 + max(peers.values()), batch=6)
+    for name, stage in peers.items():
+        swarm.peer(name, stage)
+    swarm.trainer("t0", STEPS, slots=2)
+    await swarm.finish(within)
+    await swarm.close()
+    return swarm
+
+
+@pytest.fixture(autouse=True)
+def _no_events():
+    events._kept.clear()
+
+
+@pytest.mark.parametrize("refuse", [refuse_pieces, refuse_to_reduce])
+@pytest.mark.parametrize("culprit", ["a", "b", "d"])
+def test_the_member_that_all_others_fail_with_is_evicted_and_the_reason_is_told(refuse, culprit, monkeypatch):
+    refuse(monkeypatch, culprit)
+    swarm = run_virtual(trained({"a": 0, "b": 0, "c": 1, "d": 0}))
+    assert swarm.heads[-1].step == STEPS
+    for step in range(1, STEPS + 1):
+        failed = [e for e in events.recent() if e.kind == "attempt failed" and e.facts["step"] == step and e.level > 20]
+        assert len(failed) <= MOST_FAILED
+    evicted = [event for event in events.recent() if event.kind == "peer evicted"]
+    assert {event.facts["peer"] for event in evicted} == {culprit}
+    assert all(f"{MOST_FAILED} attempts failed" in event.facts["why"] for event in evicted)
+
+
+@pytest.mark.parametrize("refuse", [refuse_pieces, refuse_to_reduce])
+def test_of_two_members_that_cannot_sum_one_goes_and_every_step_is_taken(refuse, monkeypatch):
+    refuse(monkeypatch, "b")
+    swarm = run_virtual(trained({"a": 0, "b": 0, "c": 1}))
+    assert swarm.heads[-1].step == STEPS
+
+
+def test_a_member_that_fails_twice_and_then_sums_is_kept(monkeypatch):
+    tries = []
+    refuse_to_reduce(monkeypatch, "b", until=lambda: tries.append(1) or len(tries) >= MOST_FAILED)
+    swarm = run_virtual(trained({"a": 0, "b": 0, "c": 1}))
+    assert all(head.members[0] == ["a", "b"] for head in swarm.heads if head.members)
+    assert not [event for event in events.recent() if event.kind == "peer evicted"]
+
+
+def test_the_last_member_of_a_stage_is_never_evicted(monkeypatch):
+    async def train():
+        swarm = VirtualSwarm(stages=2, batch=6)
+        for name, stage in {"a": 0, "b": 1}.items():
+            swarm.peer(name, stage)
+        refuse_to_reduce(monkeypatch, "b", until=lambda: swarm.heads and swarm.network.clock("t0").now() > 5.0)
+        swarm.trainer("t0", STEPS, slots=2)
+        await swarm.finish(20.0)
+        await swarm.close()
+
+    run_virtual(train())
+    assert not [event for event in events.recent() if event.kind == "peer evicted"]
