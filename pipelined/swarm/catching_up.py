@@ -9,6 +9,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.missed import missed
 from pipelined.swarm.records import Head, Phase
+from pipelined.swarm.rendezvous import by_preference
 from pipelined.swarm.transfer import TransferError
 from transports.endpoints import Refusal
 
@@ -19,7 +20,8 @@ async def catch_up(holding: Holding, head: Head, roster: Roster, asking: Asking,
     Args:
         limit: seconds after which an answer is late.
     """
-    others = [peer for peer in roster.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
+    had_part = [peer for peer in roster.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
+    others = by_preference(holding.name, had_part)
     try:
         while holding.step < head.step and others:
             await holding.take_missed(await missed(asking, others[0], holding.point, holding.stage.sums, limit))

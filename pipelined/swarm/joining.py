@@ -17,6 +17,7 @@ from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.missed import Missed, lineage_of, missed
 from pipelined.swarm.notes import field, whole
 from pipelined.swarm.records import Peer, Point
+from pipelined.swarm.rendezvous import by_preference
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Download, Layout, TransferError, expect, layout_of
 from transports import Block
@@ -32,6 +33,7 @@ class Joining:
     """One peer on its way to a stage's state.
 
     Args:
+        name: of the peer; donors are tried in its own order.
         index: which stage.
         point: where `stage` is now, if it is of this swarm; None: nobody knows.
         find: asked where nobody has the state.
@@ -42,6 +44,7 @@ class Joining:
 
     def __init__(
         self,
+        name: str,
         stage: SwarmStage,
         index: int,
         point: Point | None,
@@ -51,7 +54,7 @@ class Joining:
         device: Device,
         find: Find,
     ):
-        self.point, self._find, self._hearing = point, find, hearing
+        self.point, self._find, self._hearing, self._name = point, find, hearing, name
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
@@ -97,8 +100,10 @@ class Joining:
         return state is not None
 
     def _donor(self) -> Peer | None:
-        """Somebody who has the state; who failed is asked again once all have, or when it announces itself again."""
-        serving = [peer for peer in self._roster.holding(self._index)]
+        """The first peer that has the state, in this peer's own order. A donor that failed is tried again once all have
+        failed, or when it announces itself again.
+        """
+        serving = by_preference(self._name, self._roster.holding(self._index))
         fresh = [peer for peer in serving if self._roster.announced[peer.name] not in self._failed]
         if serving and not fresh:
             self._failed.clear()

@@ -220,7 +220,8 @@ class StagePeer:
         self._let_go()
         self._roster.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
-        self._joining = Joining(stage, index, point, self._roster, self._asking, self._hearing, self._device, find)
+        ways = self._roster, self._asking, self._hearing, self._device, find
+        self._joining = Joining(self.name, stage, index, point, *ways)
         point = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._roster.head.basis
         self._topics.holding = Holding(

@@ -76,7 +76,7 @@ class Visitor:
         while any(point != self._roster.head.point for point in points):
             for index, stage in enumerate(stages):
                 ways = self._roster, self._asking, self._hearing, self._device, _nowhere
-                points[index] = await Joining(stage, index, points[index], *ways).arrive()
+                points[index] = await Joining(self.name, stage, index, points[index], *ways).arrive()
         at = self._roster.head.point
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
