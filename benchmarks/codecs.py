@@ -23,11 +23,13 @@ import tyro
 from benchmarks._codec_overlap import Overlap, measure_overlap
 from benchmarks._ranks import check, program
 from pipelined.errors import UsageError
-from pipelined.memory import keep_freed
+from pipelined.memory import KEPT, LARGEST, keep_freed
 from transports import codec_names, pack, unpack
 
 PEER = Path(__file__).with_name("_codec_peer.py")
 BLOCK = 4096
+SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(LARGEST), "MALLOC_TRIM_THRESHOLD_": str(KEPT)}
+"""What lets the peer's C library keep freed memory, as `keep_freed` does here: else only the peer pays page faults."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ def peer(python: Path | None) -> Iterator[Peer | None]:
         raise UsageError(f"no Python with bitsandbytes (--peer {python}); install it there, or leave --peer out")
     command = [str(python or sys.executable), str(PEER)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+    env = {**os.environ, **SAME_ALLOCATOR}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=env) as process:
         yield Peer(process)
         _stream(process.stdin).close()
 
