@@ -29,9 +29,9 @@ async def measure(task: Task) -> list[tuple[int, Times]]:
 
 async def opened(transport: Transport, folder: str) -> dict[str, Road]:
     """All roads between the two ranks."""
-    bare = await Bare.open(transport)
+    bare, tuned = await Bare.open(transport), await Bare.open(transport, tuned=True)
     gloo = Gloo.open(1 - transport.rank, folder)
-    return {"bare": bare, "gloo": gloo, "buffer": Buffers(transport), "message": Messages(transport)}
+    return {"bare": bare, "tuned": tuned, "gloo": gloo, "buffer": Buffers(transport), "message": Messages(transport)}
 
 
 async def compared(transport: Transport, roads: dict[str, Road], nbytes: int, task: Task) -> Times:

@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from transports import Transport
+from transports._sockets import CACHED_BUFFER
 
 Views = dict[str, memoryview]
 
@@ -35,22 +36,26 @@ class Bare(Road):
 
     Args:
         sock: connected to the peer.
+        tuned: with kernel buffers of the size that our transport asks for between ranks of one machine.
     """
 
-    def __init__(self, sock: socket.socket):
+    def __init__(self, sock: socket.socket, tuned: bool = False):
         self._sock = sock
+        if tuned:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CACHED_BUFFER)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CACHED_BUFFER)
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @classmethod
-    async def open(cls, transport: Transport) -> "Bare":
+    async def open(cls, transport: Transport, tuned: bool = False) -> "Bare":
         """Connect the two ranks; the transport carries the port."""
         if transport.rank == 0:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 await transport.send(1, ("port",), note=listener.getsockname()[1])
-                return cls(listener.accept()[0])
+                return cls(listener.accept()[0], tuned)
         port = (await transport.receive(0, ("port",))).note
-        return cls(socket.create_connection(("127.0.0.1", port)))
+        return cls(socket.create_connection(("127.0.0.1", port)), tuned)
 
     async def send(self, view: memoryview) -> None:
         self._sock.sendall(view)

@@ -1,4 +1,4 @@
-"""Messages over TCP beside a bare socket pair and gloo: `python -m benchmarks.tcp`.
+"""Messages over TCP beside bare socket pairs and gloo: `python -m benchmarks.tcp`.
 
 Starts two ranks that talk over loopback, by every road in turns; the measure is the ratio within a round.
 """
@@ -13,12 +13,15 @@ import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
 
-OURS, PEERS = ("buffer", "message"), ("bare", "gloo")
+OURS, PEERS = ("buffer", "message"), ("bare", "tuned", "gloo")
+"""`tuned` is a bare socket pair with the kernel buffers that ours asks for between ranks of one machine."""
+SHOWN = "bare", "gloo"
+"""Peers whose own times the table shows."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Time messages over TCP beside a bare socket pair and gloo."""
+    """Time messages over TCP beside bare socket pairs and gloo."""
 
     sizes: tuple[int, ...] = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
     """Bytes of a message."""
@@ -65,12 +68,13 @@ def rows(measured: list[tuple[int, dict[str, list[float]]]]) -> list[Row]:
 
 def table(found: list[Row]) -> str:
     """For people: a line a row."""
-    head = f"{'road':8}{'bytes':>10}{'time':>12}{'GB/s':>8}{'bare':>12}{'gloo':>12}{'over bare':>20}{'over gloo':>20}"
+    over = "".join(f"{f'over {peer}':>20}" for peer in PEERS)
+    head = f"{'road':8}{'bytes':>10}{'time':>12}{'GB/s':>8}" + "".join(f"{peer:>12}" for peer in SHOWN) + over
     return "\n".join([head, *map(line, found)])
 
 
 def line(row: Row) -> str:
-    times = "".join(f"{row[name] * 1e6:>9,.0f} µs" for name in ("bare_s", "gloo_s"))
+    times = "".join(f"{row[name] * 1e6:>9,.0f} µs" for name in (f"{peer}_s" for peer in SHOWN))
     ratios = "".join(f"{'{1:.2f} ({0:.2f}-{2:.2f})'.format(*row[f'over_{peer}']):>20}" for peer in PEERS)
     return f"{row['road']:8}{row['bytes']:>10}{row['seconds'] * 1e6:>9,.0f} µs{row['gbytes_s']:>8.2f}{times}{ratios}"
 

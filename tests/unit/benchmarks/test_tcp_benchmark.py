@@ -11,7 +11,13 @@ from pipelined.errors import UsageError
 from transports import open_local
 from transports._shape import Shape
 
-TIMES = {"bare": [1.0, 2.0, 4.0], "gloo": [2.0, 6.0, 8.0], "buffer": [2.0, 2.0, 2.0], "message": [4.0, 4.0, 4.0]}
+TIMES = {
+    "bare": [1.0, 2.0, 4.0],
+    "tuned": [1.0, 1.0, 1.0],
+    "gloo": [2.0, 6.0, 8.0],
+    "buffer": [2.0, 2.0, 2.0],
+    "message": [4.0, 4.0, 4.0],
+}
 
 
 def test_ratios_are_taken_within_a_round():
@@ -19,7 +25,8 @@ def test_ratios_are_taken_within_a_round():
     assert (buffer["seconds"], buffer["gbytes_s"], buffer["bare_s"], buffer["gloo_s"]) == (2.0, 4e-9, 2.0, 6.0)
     assert buffer["over_bare"] == spread([0.5, 1.0, 2.0]) == (0.5, 1.0, 2.0)
     assert message["over_gloo"] == spread([0.5, 1.5, 2.0])
-    assert "1.00 (0.50-2.00)" in tcp.line(buffer)
+    assert buffer["over_tuned"] == spread([0.5, 0.5, 0.5])
+    assert "1.00 (0.50-2.00)" in tcp.line(buffer) and "0.50 (0.50-0.50)" in tcp.line(buffer)
 
 
 def test_an_all_reduce_has_its_bandwidths_and_ratio():
