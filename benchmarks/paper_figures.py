@@ -37,7 +37,6 @@ class Approach:
         microbatch: B.
         recompute: R in the paper.
         printed: how many times Chimera's throughput is this one's; None for Chimera itself.
-        flush: asynchronous approaches have none: nobody waits, and a sum only shows where it outlasts the computing.
     """
 
     label: str
@@ -46,7 +45,6 @@ class Approach:
     microbatch: int = 1
     recompute: bool = False
     printed: float | None = None
-    flush: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ FIGURES = (
             Approach("DAPPLE", "one_f_one_b", (4,), 4, printed=1.19),
             Approach("GPipe", "gpipe", (4,), 4, recompute=True, printed=1.32),
             Approach("GEMS", "gems", (4,), 32, printed=2.41),
-            Approach("PipeDream-2BW", "one_f_one_b", (4,), 16, recompute=True, printed=1.17, flush=False),
+            Approach("PipeDream-2BW", "pipedream_2bw", (4,), 16, recompute=True, printed=1.17),
         ),
     ),
     Figure(
@@ -88,7 +86,7 @@ FIGURES = (
             Approach("DAPPLE", "one_f_one_b", (8, 16), recompute=True, printed=1.38),
             Approach("GPipe", "gpipe", (16,), recompute=True, printed=1.42),
             Approach("GEMS", "gems", (8,), printed=2.34),
-            Approach("PipeDream-2BW", "one_f_one_b", (8, 16), recompute=True, printed=1.16, flush=False),
+            Approach("PipeDream-2BW", "pipedream_2bw", (8, 16), recompute=True, printed=1.16),
         ),
     ),
 )  # fmt: skip
@@ -112,7 +110,7 @@ class Line:
         moved: bytes a link moves in 1,000 floating-point operations.
         depth: the fastest of those tried.
         microbatches: N.
-        bubble: idle share of all ranks' time until the last backward; 0 without a flush.
+        bubble: idle share of all ranks' time until the last backward; without a flush, of a further step.
         memory: the least and the most bytes a rank holds, with AdamW and a fused attention.
         operations: floating-point operations in the time of a step.
         speedup: how many times Chimera's throughput is this one's.
@@ -143,9 +141,9 @@ def lines(figure: Figure, moved: float) -> Iterator[Line]:
         fewest, _, _ = priced(figure, approach, plan.depth, figure.fewest, moved)
         chimera = chimera or seconds
         totals = [memory.total for memory in step.memory]
-        bubble = step.bubble_ratio if approach.flush else 0.0
         yield Line(
-            figure.name, approach.label, moved, plan.depth, plan.microbatches, approach.recompute, bubble,
+            figure.name, approach.label, moved, plan.depth, plan.microbatches, approach.recompute,
+            step.bubble_ratio,
             (min(totals), max(totals)), seconds, seconds / chimera, approach.printed, fewest / seconds,
         )  # fmt: skip
 
@@ -156,9 +154,7 @@ def priced(figure: Figure, approach: Approach, depth: int, nodes: int, moved: fl
     plan = Plan(approach.schedule, depth, width, approach.microbatch, each // approach.microbatch)
     machine = Machine(Links(0.0, 1000 / moved, 0.0))
     step = simulate(plan, stages(figure, depth, approach.microbatch), machine, recompute=approach.recompute)
-    if approach.flush:
-        return step.step_seconds, plan, step
-    return max([*step.busy, *(done.end - done.start for done in step.sums)]), plan, step
+    return step.step_seconds, plan, step
 
 
 def stages(figure: Figure, depth: int, microbatch: int) -> Workload:
