@@ -9,6 +9,7 @@ from pathlib import Path
 
 from apps._job import Job
 from apps._places import check_directory, check_export, check_file
+from apps._resumed import start_of
 from collectives.all_reduce import choices
 from pipelined import checkpoint
 from pipelined.checker import check
@@ -95,19 +96,14 @@ def check_resume(job: Job) -> None:
     """Refuse a checkpoint that is not whole, of another model, or beyond the last step."""
     steps, done = job.config.steps, _done(job)
     if done > steps:
-        raise UsageError(f"{start_of(job)} is beyond the last step (saved: {done}, --steps {steps}); raise --steps")
-
-
-def start_of(job: Job) -> Path | None:
-    """The checkpoint that the run goes on from, if any."""
-    if job.config.resume == "auto":
-        return checkpoint.latest(job.config.checkpoint)
-    return job.config.resume and Path(job.config.resume)
+        raise UsageError(
+            f"{start_of(job.config)} is beyond the last step (saved: {done}, --steps {steps}); raise --steps"
+        )
 
 
 def _done(job: Job) -> int:
     """Steps that the run has behind it when it begins."""
-    path = start_of(job)
+    path = start_of(job.config)
     return 0 if path is None else _own(job, path).meta.step
 
 

@@ -102,6 +102,8 @@ class Config:
     """Checkpoints to keep."""
     resume: str | None = None
     """auto (the latest under --checkpoint, if any) or a checkpoint's directory."""
+    new_data: bool = False
+    """With --resume: go on with another text or tokenizer than the checkpoint's."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates only at the end."""
     metrics: Path | None = None
@@ -126,6 +128,8 @@ class Config:
                 refuse_below(least, flag(name), value)
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+        if self.new_data and self.resume is None:
+            raise UsageError("--new-data goes with a run that is resumed; add --resume auto, or leave it out")
         if self.listen is not None and self.schedule != "swarm":
             fact = f"only a swarm is joined by others (--listen {self.listen}, --schedule {self.schedule or 'open'})"
             raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
@@ -148,11 +152,14 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def parse(arguments: list[str]) -> Config:
+def parse(arguments: list[str], default: Config | None = None) -> Config:
     """Make a Config of a command line.
+
+    Args:
+        default: what flags that are not given come to, instead of their own defaults.
 
     Raises:
         SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
         UsageError: a value out of range.
     """
-    return tyro.cli(Config, args=arguments, prog="python -m apps.gpt2")
+    return tyro.cli(Config, args=arguments, default=default or Config(), prog="python -m apps.gpt2")

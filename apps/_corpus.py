@@ -3,6 +3,7 @@
 The parting depends on the text alone. This file must not know what a token is.
 """
 
+import hashlib
 import importlib.util
 import re
 from collections.abc import Sequence
@@ -28,6 +29,17 @@ class Corpus:
     name: str
     train: tuple[str, ...]
     validation: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """The blake2b of all documents and of how they are parted."""
+        hasher = hashlib.blake2b(digest_size=16)
+        for part in (self.train, self.validation):
+            for document in part:
+                raw = document.encode()
+                hasher.update(len(raw).to_bytes(8, "big"))
+                hasher.update(raw)
+        return hasher.hexdigest()
 
 
 def read_corpus(paths: Sequence[str | Path] = ()) -> Corpus:

@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 from os import sched_getaffinity
 from typing import Any
 
-from apps._checks import start_of
 from apps._follow import AUTO, arrangement, is_open
 from apps._job import Job
+from apps._resumed import start_of
 from apps._subject import Subject, subject_of
 from pipelined import checkpoint
 from pipelined.errors import UsageError
@@ -69,7 +69,7 @@ def recorded(config: Mapping[str, Any]) -> Candidate | None:
 
 def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     """What is decided without measuring: as the run that is resumed had it, or by the rule where that must do."""
-    path = start_of(job)
+    path = start_of(job.config)
     before = path and recorded(checkpoint.open(path).meta.config)
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
         return Decision(before, f"as in {path}").plain()

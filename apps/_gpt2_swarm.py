@@ -27,6 +27,10 @@ from transports import Transport
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a swarm's job to its end; returns its exit code."""
     rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
+    if transport.rank == 0:
+        print(
+            f"{text.describe(job.tokens * job.config.steps, job.config.steps)}; device: {rank.device.name}", flush=True
+        )
     try:
         async with meeting_point(transport, job.config.listen, rank.begin) as address:
             await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)

@@ -59,7 +59,10 @@ class Job:
         sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
         numbers["clip"] = self.clip
-        return {**self.config.plain(), **plan, **sizes, **numbers, "batch": self.plan.batch, "reason": self.reason}
+        given = self.config.plain()
+        left_open = [name for name in ("clip",) if given[name] is None]
+        chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
+        return {**given, **plan, **sizes, **numbers, **chosen}
 
     def describe(self) -> str:
         """The plan in a few lines: who holds what, and how much memory that takes."""

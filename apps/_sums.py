@@ -6,9 +6,10 @@ every checkpoint, and a run that goes on from one takes them from there: other s
 
 from dataclasses import replace
 
-from apps._checks import MEASURED, start_of
+from apps._checks import MEASURED
 from apps._decide import recorded
 from apps._job import Job
+from apps._resumed import start_of
 from apps._workload import workload
 from collectives.all_reduce import choices
 from pipelined import checkpoint
@@ -37,7 +38,7 @@ async def decide_sums(transport: Transport, job: Job) -> Job:
 
 def _before(job: Job) -> str | None:
     """What the run that is resumed summed by, if it was arranged in the same way and chose for itself."""
-    path = start_of(job)
+    path = start_of(job.config)
     if path is None:
         return None
     config = checkpoint.open(path).meta.config

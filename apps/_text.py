@@ -18,6 +18,7 @@ from apps._config import Config
 from apps._corpus import read_corpus
 from apps._job import Job
 from apps._presets import ModelConfig
+from apps._resumed import require_text
 from apps._tokenizer import Tokenizer, find_tokenizer
 from pipelined.exchange import share
 from pipelined.runtime import together
@@ -33,12 +34,33 @@ class Text:
         tokenizer: text to ids and back.
         train: the training ids.
         validation: the validation ids.
+        source: digest of the text itself, before it was tokenised.
+        called: how the tokenizer was asked for.
     """
 
     name: str
     tokenizer: Tokenizer
     train: np.ndarray
     validation: np.ndarray
+    source: str = ""
+    called: str = ""
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What a run that goes on must have alike: the text, and the tokenizer."""
+        tokenizer = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=16).hexdigest()
+        return {"data": self.source, "tokenizer": tokenizer}
+
+    def describe(self, tokens: int, steps: int) -> str:
+        """What is learnt from, in a line.
+
+        Args:
+            tokens: that the run takes in all of its steps.
+        """
+        epochs = f"{len(self.train):,} tokens, {tokens / max(1, len(self.train)):.3g} epochs in {steps} steps"
+        held = f"{len(self.validation):,} to validate"
+        name = f"{self.called} ({self.tokenizer.vocab_size} symbols, digest {self.digests['tokenizer'][:12]})"
+        return f"data: {self.name}, digest {self.source[:12]}, {epochs}, {held}; tokenizer: {name}"
 
     @property
     def digest(self) -> str:
@@ -75,6 +97,7 @@ def _nothing() -> None:
 
 def _read(job: Job) -> Text:
     text = text_of(job.config, job.model)
+    require_text(job.config, text.digests)
     batches_of(job, text.train)
     validation_windows(text.validation, job.sequence)
     return text
@@ -99,7 +122,8 @@ def read_text(paths: Sequence[Path], tokenizer: str) -> Text:
     """
     corpus = read_corpus(paths)
     found = find_tokenizer(tokenizer, corpus.train)
-    return Text(corpus.name, found, found.encode_all(corpus.train), found.encode_all(corpus.validation))
+    ids = found.encode_all(corpus.train), found.encode_all(corpus.validation)
+    return Text(corpus.name, found, *ids, corpus.digest, tokenizer)
 
 
 def batches_of(job: Job, train: np.ndarray) -> Batches:
@@ -109,9 +133,11 @@ def batches_of(job: Job, train: np.ndarray) -> Batches:
 
 def _pack(text: Text) -> dict[str, Any]:
     tokens = {part: getattr(text, part).tobytes() for part in ("train", "validation")}
-    return {**tokens, "name": text.name, "tokenizer": text.tokenizer.to_json(), "dtype": text.train.dtype.name}
+    about = {"name": text.name, "source": text.source, "called": text.called}
+    return {**tokens, **about, "tokenizer": text.tokenizer.to_json(), "dtype": text.train.dtype.name}
 
 
 def _unpack(told: dict[str, Any]) -> Text:
     train, validation = (np.frombuffer(told[part], told["dtype"]) for part in ("train", "validation"))
-    return Text(told["name"], Tokenizer.from_json(told["tokenizer"]), train, validation)
+    tokenizer = Tokenizer.from_json(told["tokenizer"])
+    return Text(told["name"], tokenizer, train, validation, told["source"], told["called"])

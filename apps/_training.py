@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from apps._checks import start_of
 from apps._config import Config
 from apps._data import TokenFeed, windows_of
 from apps._job import Job
 from apps._model import GPT2
 from apps._ngram import score_ngrams
 from apps._report import Report, reporting
+from apps._resumed import start_of
 from apps._sampling import Picker
 from apps._stretches import advance, due
 from apps._text import Text, batches_of
@@ -58,7 +58,8 @@ class Session:
         config = self.job.config
         if config.checkpoint is None:
             return None
-        return await save(self.trainer, config.checkpoint, step, self.job.plain(), config.keep, self.claimed)
+        told = {**self.job.plain(), "text": self.text.digests}
+        return await save(self.trainer, config.checkpoint, step, told, config.keep, self.claimed)
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """Mean nats a token over the validation text."""
@@ -81,6 +82,8 @@ async def train(
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:
+            if actor.rank == 0:
+                print(described(job, text, place), flush=True)
             trainer = _build(actor, job, text, device, place, tracer, await _orders(transport, job))
             await _run(Session(job, text, trainer, stop, claimed))
             if config.trace:
@@ -96,6 +99,12 @@ def place_of(launch: Launch, world_size: int) -> torch.device:
         return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or world_size)))
     return torch.device("cpu")
+
+
+def described(job: Job, text: Text, place: torch.device) -> str:
+    """What is trained on, and where, in a line."""
+    used = place if place.type == "cuda" else f"{place} (threads a rank: {torch.get_num_threads()})"
+    return f"{text.describe(job.plan.batch * job.sequence * job.config.steps, job.config.steps)}; device: {used}"
 
 
 async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
@@ -219,10 +228,12 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
 async def _restore(session: Session) -> int:
     """Load what the run begins with; returns how many steps it has behind it."""
     config = session.job.config
+    path = start_of(config)
+    if path is not None:
+        return await load(session.trainer, path)
     if config.init is not None:
         await _initialise(session, config.init)
-    path = start_of(session.job)
-    return 0 if path is None else await load(session.trainer, path)
+    return 0
 
 
 async def _initialise(session: Session, directory: Path) -> None:

@@ -16,6 +16,7 @@ from apps._decide import Seats, decide_job
 from apps._follow import is_open
 from apps._gpt2_swarm_job import SCHEDULE, SwarmJob, resolve_swarm
 from apps._job import Job, resolve
+from apps._resumed import agree_on_flags, parse_resumed
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
 from pipelined.ending import end_process, hush, tell
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     launch = ALONE
     try:
         launch = detect(os.environ)
-        config = parsed(launch, lambda: parse(sys.argv[1:] if arguments is None else arguments))
+        config = parsed(launch, lambda: parse_resumed(sys.argv[1:] if arguments is None else arguments))
         launch = detect(os.environ, config.transport)
         if config.schedule == SCHEDULE:
             return _swarm(config, launch)
@@ -95,6 +96,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
     from apps._checks import check_job, claim_checkpoints
     from apps._text import prepare_text
 
+    await together(transport, "flags", agree_on_flags(transport, job.plain()))
     await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
     claiming = asyncio.to_thread(claim_checkpoints, job) if transport.rank == 0 else asyncio.sleep(0)

@@ -56,6 +56,7 @@ def stopped(tmp_path_factory):
     assert code == 0, said
     saved = checkpoint.open(folder / "saved")
     assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
+    assert f"data: {ROOT / 'LICENSE'}, digest " in said and "; device: cpu" in said
     assert 0 < saved.meta.step < STEPS, "it stopped in time to be tested"
     return folder
 
@@ -67,7 +68,8 @@ def saved(stopped, tmp_path):
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, saved):
-    whole = train(ALONE, saved / "metrics", "--checkpoint", saved / "saved", "--resume", "auto")
+    arranged = [sys.executable, "-m", "apps.gpt2", "--depth", 2, "--microbatch", 2]  # all else is in the checkpoint
+    whole = train(arranged, saved / "metrics", "--checkpoint", saved / "saved", "--resume", "auto", "--sample", 0)
     assert whole == uninterrupted
     assert list(whole) == list(range(STEPS))
 

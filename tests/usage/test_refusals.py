@@ -80,6 +80,8 @@ MISTAKES = [
     mistake("--checkpoint ~/taken", "taken is in use by another run (process ", "give --checkpoint another directory"),
     mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
     mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
+    mistake("--new-data", "--new-data goes with a run that is resumed", "add --resume auto"),
+    mistake("--resume ~/trained --data LICENSE", "on other data (data: 12 saved,", "tokenizer: 34 saved", "--new-data"),
     mistake("--resume ~/absent", "no checkpoint", "name one"),
     mistake("--resume ~/cut", "is cut short (bytes: ", "resume from another checkpoint"),
     mistake("--resume ~/garbled", "is damaged", "resume from another checkpoint"),
@@ -111,10 +113,10 @@ async def schedule(worker):
 """
 
 
-def save(directory, model):
+def save(directory, model, config=None):
     """A checkpoint of one parameter after seven steps."""
     record = checkpoint.write_shard(directory, 7, 0, 1, {"weight": {"value": torch.arange(9.0)}})
-    return checkpoint.commit(directory, Meta(7, model.identity(), {}), [record], keep=1)
+    return checkpoint.commit(directory, Meta(7, model.identity(), config or {}), [record], keep=1)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,7 @@ def files(tmp_path_factory):
     (folder / "occupied" / "thesis.txt").write_text("years of work")
     tiny = find_preset("tiny")
     save(folder / "same", tiny)
+    save(folder / "trained", tiny, {"text": {"data": "12", "tokenizer": "34"}})
     save(folder / "other", type(tiny)(layers=9, d_model=128, heads=4, vocab=256))
     shard = next(save(folder / "cut", tiny).glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
