@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from transports import WireError, wire_name
+
 _BYTE = np.dtype(np.uint8)
 _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16", "int64", "int32")}  # `name` takes a µs
 
@@ -38,7 +40,8 @@ class Vector:
         """View a numpy array or a torch tensor.
 
         Raises:
-            TypeError: neither of them. ValueError: not contiguous, read-only, or on another device.
+            TypeError: neither of them. ValueError: not contiguous, read-only, on another device, of another byte order,
+                or of a dtype without a wire form.
         """
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(array, torch.Tensor):
@@ -50,8 +53,11 @@ class Vector:
             raise ValueError(f"the array is not contiguous (shape: {array.shape}, strides: {array.strides}); copy it")
         if not flags.writeable:
             raise ValueError(f"the array is read-only (shape: {array.shape}); a collective writes in place: copy it")
+        name = _NAMES.get(dtype) or _name(dtype)
+        if not dtype.isnative:
+            raise ValueError(f"the array has another machine's byte order (dtype: {dtype.str}); use .astype({name!r})")
         flat = array if array.ndim == 1 else array.ravel()  # the same memory, as it is contiguous
-        name, data = _NAMES.get(dtype) or dtype.name, _bytes(flat)
+        data = _bytes(flat)
         if torch is not None and name == "float16":
             flat = torch.from_numpy(flat)
         return cls(flat, data, name, dtype.itemsize)
@@ -62,11 +68,14 @@ class Vector:
             raise ValueError(f"the tensor is not in the CPU's memory (device: {tensor.device}); move it with .cpu()")
         if not tensor.is_contiguous():
             raise ValueError(f"the tensor is not contiguous (shape: {tuple(tensor.shape)}); call .contiguous() first")
+        if tensor.is_conj() or tensor.is_neg():
+            raise ValueError("the tensor is a lazy conjugate or negative; call .resolve_conj().resolve_neg() first")
+        name = _name(tensor.dtype)
         if tensor.dtype not in (torch.bfloat16, torch.float16):
             return cls.of(tensor.numpy())
         flat = tensor.reshape(-1)
         data = memoryview(flat.view(torch.uint8).numpy())
-        return cls(flat, data, str(flat.dtype).removeprefix("torch."), flat.element_size())
+        return cls(flat, data, name, flat.element_size())
 
     def __len__(self) -> int:
         return self._length
@@ -90,6 +99,13 @@ class Vector:
         else:
             elements = sys.modules["torch"].from_numpy(memory).view(self.elements.dtype)
         return Vector(elements, memoryview(memory), self.dtype, self.itemsize)
+
+
+def _name(dtype: Any) -> str:
+    try:
+        return wire_name(dtype)
+    except WireError as error:
+        raise ValueError(f"a collective cannot send this array: {error}") from error
 
 
 def _bytes(flat: np.ndarray) -> memoryview:

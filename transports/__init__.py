@@ -3,7 +3,7 @@
 Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
 """
 
-from transports._blocks import Block
+from transports._blocks import Block, wire_name
 from transports._codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import (
@@ -48,4 +48,5 @@ __all__ = [
     "read_url",
     "schemes",
     "unpack",
+    "wire_name",
 ]

@@ -158,20 +158,26 @@ class Transport(ABC):
             into: writable arrays, one a block, to be filled in place where their byte sizes match (no copy is made
                 where the transport can avoid it); the frame's blocks then view them.
         Raises:
-            ValueError: `into` does not fit what came (the message stays available). Else as `send`.
+            ValueError: an array in `into` cannot be filled in place (gaps, read-only, another byte order, or a dtype
+                without a wire form), which is checked before anything is awaited, or does not fit what came (the
+                message stays available). Else as `send`.
         Cancelled: a message not yet begun stays available; one being received is kept for the next asker.
         """
 
     @abstractmethod
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
-        """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel)."""
+        """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
+
+        Raises:
+            WireError: the buffer has gaps, or holds what is no plain number. Else as `send`.
+        """
 
     @abstractmethod
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Fill `buffer` with the next bare bytes from this peer on this channel; the sizes must be equal.
 
         Raises:
-            TransportError: sizes differ (both are named). Else as `receive`.
+            TransportError: sizes differ (both are named). WireError: as `send_buffer`. Else as `receive`.
         """
 
     @abstractmethod

@@ -6,7 +6,6 @@ receiver's arrays are filled straight from the socket, and a cancelled receiver'
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from transports._blocks import Block
 from transports._landing import landing
@@ -52,7 +51,7 @@ class Incoming:
         if asked is not None:
             asked()
 
-    def land(self, into: Sequence[Any]) -> tuple[Block, ...]:
+    def land(self, into: Sequence[Block]) -> tuple[Block, ...]:
         """Rest in these arrays from now on; what has come already is copied there.
 
         Raises:

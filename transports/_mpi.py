@@ -27,10 +27,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports._blocks import Block
+from transports._blocks import Block, flat_bytes
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, TransportError
-from transports._landing import copied
+from transports._landing import copied, destinations
 from transports._matching import Arrival, Mailbox
 from transports._mpi_bodies import Bodies
 from transports._mpi_buffers import Buffers
@@ -148,12 +148,13 @@ class MpiTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
+        places = destinations(into)
         self._poller.wake()
         arrival = self._poller.linger(partial(self._mailbox.take_now, peer, key))
         arrival = arrival or await self._mailbox.take(peer, key)
         message = arrival.item
         try:
-            blocks = message.land(into)
+            blocks = message.land(places)
         except ValueError:
             self._mailbox.put_back(arrival)
             raise
@@ -164,13 +165,13 @@ class MpiTransport(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        data = buffer.cast("B")
+        data = flat_bytes(buffer)
         await self._buffers.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
-        data = buffer.cast("B")
+        data = flat_bytes(buffer)
         await self._buffers.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from transports._blocks import Block
 from transports._landing import fill, landing
@@ -22,7 +21,7 @@ class Message:
     tag: int
     blocks: tuple[Block, ...] | None
 
-    def land(self, into: Sequence[Any] | None) -> tuple[Block, ...]:
+    def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
         """The blocks to hand out: filled, unless their bytes are still held at the sender."""
         if self.blocks is None:
             return landing(self.header.layouts, into)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from transports._blocks import Block
+from transports._blocks import Block, flat_bytes
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._courier import Courier
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
@@ -66,7 +66,7 @@ class Shaped(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        now, block = asyncio.get_running_loop().time(), Block.of(buffer)
+        now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
@@ -76,7 +76,7 @@ class Shaped(Transport):
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
         await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
-        self.traffic.count_received(Block.of(buffer).nbytes)
+        self.traffic.count_received(flat_bytes(buffer).nbytes)
 
     def computing(self, busy: bool) -> None:
         self._inner.computing(busy)

@@ -14,7 +14,7 @@ from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._freed import settle
-from transports._landing import copied, fill, landing
+from transports._landing import copied, destinations, fill, landing
 from transports._local_shared import LocalShared, Table
 from transports._matching import Mailbox
 from transports._shape import check_nothing_else
@@ -101,10 +101,11 @@ class Local(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
+        places = destinations(into)
         arrival = await self._messages.take(peer, key)
         header = arrival.item.header()
         try:
-            blocks = landing(header.layouts, into)
+            blocks = landing(header.layouts, places)
         except ValueError:
             self._messages.put_back(arrival)
             raise
@@ -114,14 +115,14 @@ class Local(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        block = Block.of(buffer)
+        block = Block.bare(buffer)
         held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
         await self._handed_over(held)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
-        block = Block.of(buffer)
+        block = Block.bare(buffer)
         held = (await self._buffers.take(peer, (channel,))).item
         if held.nbytes != block.nbytes:
             held.release()

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from transports._bare import BareBuffers
-from transports._blocks import Block
+from transports._blocks import Block, flat_bytes
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._credit import credit_limit
 from transports._errors import Closed, PeerAborted, PeerLost, TransportError
 from transports._incoming import Incoming
-from transports._landing import copied
+from transports._landing import copied, destinations
 from transports._matching import Arrival, Mailbox
 from transports._meeting_point import LOOPBACK, InProcess, MeetingPoint, meeting_point
 from transports._nursery import Nursery
@@ -131,14 +131,14 @@ class Tcp(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._standing.check(peer)
-        arrival = await self._take(self._messages, peer, tuple(key), into)
+        arrival = await self._take(self._messages, peer, tuple(key), destinations(into))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
-        view = memoryview(buffer).cast("B")
+        view = flat_bytes(buffer)
         if peer == self.rank:
             self._buffers.lane(peer, channel).whole(view)
         else:
@@ -147,7 +147,7 @@ class Tcp(Transport):
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check(peer, channel)
-        view = memoryview(buffer).cast("B")
+        view = flat_bytes(buffer)
         lane = self._buffers.lane(peer, channel)
         if not lane.arrived:
             self._vigil.keep()
@@ -184,7 +184,7 @@ class Tcp(Transport):
         await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
-        self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Any] | None
+        self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Block] | None
     ) -> Arrival[Incoming]:
         """Take a message and wait for its last byte; a cancelled taker gives it back, and gets his arrays back."""
         lent: list[tuple[Incoming, tuple[Block, ...]]] = []

@@ -219,6 +219,33 @@ async def what_the_wire_cannot_carry_fails_at_its_sender(end):
     await meet(end, "still works")
 
 
+WITHOUT_WIRE_FORM = (
+    np.array([None, "x"], object),
+    np.zeros(2, "M8[s]"),
+    np.array(["text"]),
+    np.zeros(2, [("number", "i4"), ("thing", "O")]),
+    np.zeros(2, np.longdouble),
+)
+
+
+async def a_dtype_without_a_wire_form_is_refused_both_ways_by_name(end):
+    for array in WITHOUT_WIRE_FORM:
+        with pytest.raises(WireError, match=r"dtype .* has no wire form; convert the array to one of bool, uint8"):
+            await end.send(right_of(end), ("plain",), array)
+        with pytest.raises(ValueError, match=r"into\[0\].*dtype .* has no wire form"):  # before any message is here
+            await end.receive(left_of(end), ("plain",), into=[array])
+    async with sending(end.send(right_of(end), ("plain",), filled(end.rank, SMALL))):
+        assert same((await end.receive(left_of(end), ("plain",))).blocks[0], filled(left_of(end), SMALL))
+
+
+async def an_array_of_another_byte_order_is_sent_in_this_machines_and_not_received_into(end):
+    foreign = filled(end.rank, SMALL).astype(">f4")
+    async with sending(end.send(right_of(end), ("order",), foreign)):
+        with pytest.raises(ValueError, match=r"into\[0\].*byte order"):
+            await end.receive(left_of(end), ("order",), into=[np.zeros(SMALL, ">f4")])
+        assert same((await end.receive(left_of(end), ("order",))).blocks[0], filled(left_of(end), SMALL))
+
+
 async def a_rank_that_is_not_in_the_world_is_named(end):
     for stranger in (-1, end.world_size):
         with pytest.raises(ValueError, match=rf"{stranger}.*{end.world_size}"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.neighbours import LARGE, filled, left_of, meet, right_of, sending
-from transports import TransportError
+from transports import TransportError, WireError
 
 
 def _bytes(array):
@@ -111,6 +111,15 @@ async def buffers_are_counted_at_both_ends(end):
     assert (traffic.messages_sent, traffic.bytes_sent) == (1, 1000)
     assert (traffic.messages_received, traffic.bytes_received) == (1, 1000)
     assert traffic.bytes_to == {right_of(end): 1000}
+
+
+async def buffers_of_objects_are_refused_both_ways(end):
+    pointers = memoryview(np.array([None, "x"], object))
+    with pytest.raises(WireError, match="plain numbers"):
+        await end.send_buffer(right_of(end), 4, pointers)
+    with pytest.raises(WireError, match="plain numbers"):
+        await end.receive_buffer(left_of(end), 4, pointers)
+    await meet(end, "still works")
 
 
 async def a_channel_or_rank_that_is_not_there_is_named(end):

@@ -54,6 +54,9 @@ def frozen():
         (torch.zeros(4, 4).T, ValueError, r"contiguous \(shape: \(4, 4\)\)"),
         (frozen(), ValueError, "read-only"),
         (torch.zeros(3, device="meta"), ValueError, "device: meta"),
+        (np.array([None, None]), ValueError, "dtype object has no wire form; convert the array to one of bool"),
+        (np.zeros(3, ">f4"), ValueError, r"another machine's byte order \(dtype: >f4\); use .astype\('float32'\)"),
+        (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "lazy conjugate"),
     ],
 )
 def test_what_cannot_be_written_in_place_is_refused(array, error, says):
