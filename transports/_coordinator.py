@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from transports._door import SILENCE_S, Door
+from transports._door import Door
 from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Hello, Identity, Verdict, WrongKey
 from transports._letters import read_letter, refuse, send_letter
 from transports._nursery import Nursery
-from transports._sockets import Address, is_loopback, readable
+from transports._sockets import SILENCE_S, Address, is_loopback, readable
 
 SECOND_CHANCE_S = 3.0
 NAMED = 16

@@ -12,9 +12,8 @@ from typing import Any
 from transports._errors import RendezvousError, TransportError, WireError
 from transports._handshake import Dialogue, Hello, Identity, Verdict, accepting, connecting
 from transports._nursery import Nursery
-from transports._sockets import Address, accept, dial, read_exactly, tune
+from transports._sockets import SILENCE_S, Address, accept, dial, read_exactly, tune
 
-SILENCE_S = 4.0
 STRANGERS = 256
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from transports._errors import WireError
 from transports._inflow import Inflow
 from transports._outflow import LONG_BYTES, Outflow, Outgoing
-from transports._sockets import told
+from transports._sockets import SENDING_S, told, unacknowledged, unanswered
 
 TRASH_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
+STEP_BYTES = 64 << 10  # that a peer must take within its patience while this end closes
+LOOKS = 12  # at a connection within the time after which one without acknowledgements ends
 TURN_BYTES = 2 << 20  # what one peer may read or write before the others' turn
 
 
@@ -27,6 +29,7 @@ class Link:
         broken: called once with the reason when the connection ends and neither side has said farewell.
         chunk: bytes written at once.
         refused: told before that of what was read and was no frame.
+        patience: seconds without an acknowledgement of what was sent after which the connection ends.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Link:
         broken: Callable[[str], None],
         chunk: int = LONG_BYTES,
         refused: Callable[[WireError], None] = lambda error: None,
+        patience: float = SENDING_S,
     ):
         self._sock, self._inflow, self._broken, self._refused = sock, inflow, broken, refused
         self._outflow = Outflow(self._sendmsg, chunk)
@@ -46,6 +50,8 @@ class Link:
         self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
+        self._patience, self._waited = patience, False
+        self._next_look = self._loop.call_later(patience / LOOKS, self._look)
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
         """Write what the kernel takes at once, and queue the rest.
@@ -92,18 +98,26 @@ class Link:
             self._flush()
 
     async def gone(self, patience: float) -> None:
-        """After a farewell, wait until the peer has hung up as well, which says that it has everything; then close.
+        """After a farewell, wait until the peer has hung up as well, which shows that it has everything; then close.
+
+        Only what the peer takes counts as progress, for what it still sends is thrown away. So closing ends after
+        `patience` for each 64 KiB that are still to be written, and one more.
 
         Args:
-            patience: seconds without any progress after which the peer is given up.
+            patience: seconds in which the peer takes 64 KiB or all that is left; else the connection ends.
         """
-        seen = -1
+        moving = True
         try:
-            while not self._gone.done() and seen != self._progress:
-                seen = self._progress
+            while moving and not self._gone.done():
+                left = self._left()
                 await asyncio.wait([self._gone], timeout=patience)
+                moving = left - self._left() >= min(left, STEP_BYTES) > 0
         finally:
             self.drop(self._farewell)
+
+    def _left(self) -> int:
+        """Bytes that the peer's kernel has not acknowledged."""
+        return 0 if self._gone.done() else self._outflow.nbytes + unacknowledged(self._sock)
 
     def discard(self, error: Exception) -> None:
         """Fail every frame that has not begun."""
@@ -122,9 +136,21 @@ class Link:
         self._ended = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
+        self._next_look.cancel()
         self._sock.close()
         self._outflow.fail(error, begun=True)
         self.fail_incoming(error)
+
+    def _look(self) -> None:
+        """End the connection with a machine that has vanished: two looks in turn must find something unanswered.
+
+        One look might fall into the moment between a probe and its answer.
+        """
+        silent = unanswered(self._sock)
+        if silent is not None and silent >= self._patience and self._waited:
+            return self._end(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
+        self._waited = silent is not None
+        self._next_look = self._loop.call_later(self._patience / LOOKS, self._look)
 
     def _read(self) -> None:
         try:

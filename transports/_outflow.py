@@ -73,6 +73,11 @@ class Outflow:
         """Whether anything is left to be written."""
         return bool(self._queue)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes still to be written."""
+        return sum(view.nbytes for frame in self._queue for view in frame.views)
+
     def push(self, views: Sequence[bytes | memoryview]) -> Outgoing:
         frame = Outgoing(views, self._chunk)
         self._queue.append(frame)

@@ -6,11 +6,17 @@ calls the socket itself; the loop's own `sock_accept` may hand a connection to a
 
 import asyncio
 import errno
+import fcntl
 import ipaddress
 import os
 import resource
 import selectors
 import socket
+import struct
+import sys
+import termios
+from contextlib import suppress
+from typing import NamedTuple
 
 from transports._errors import RendezvousError
 
@@ -19,7 +25,33 @@ SHORT_OF_FILES_S = 0.05
 SELECT_FILES = 1024
 SPARE_FILES = 64
 CACHED_BUFFER = 1 << 20
-KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 60_000}  # s, s, probes, ms
+
+# All time limits of connections, in seconds. docs/transports.md lists them for users.
+CONNECT_S = 15.0  # until a connection stands; the kernel alone would try for more than two minutes
+SILENCE_S = 4.0  # for each handshake, and for each answer that a rank owes rank 0 while the ranks meet
+SENDING_S = 60.0  # without an acknowledgement of what was sent, or an answer to a probe
+ABORT_S = 1.0  # for a failed rank to tell the others why
+CLOSE_S = 10.0  # without progress while a rank closes
+
+
+class Keepalive(NamedTuple):
+    """How the kernel examines an idle connection: it is lost after idle + interval * probes seconds, 15 by default.
+
+    Args:
+        idle: seconds without a byte before the first probe.
+        interval: seconds between probes.
+        probes: without an answer.
+    """
+
+    idle: int = 5
+    interval: int = 2
+    probes: int = 5
+
+
+KEEPALIVE = Keepalive()
+TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
+LONGEST_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; 2 minutes otherwise
+_INFO = struct.Struct("=3xB20xI16xI8xI")  # of Linux' tcp_info: probes, unacked, last_data_sent, last_ack_recv
 
 Address = tuple[str, int]
 
@@ -102,13 +134,21 @@ async def accept(listener: socket.socket) -> socket.socket:
 
 
 async def dial(address: Address) -> socket.socket:
-    """Connect to a numeric address; raises OSError."""
+    """Connect to a numeric address.
+
+    Raises:
+        OSError: refused, unreachable, or no answer within `CONNECT_S`.
+    """
     sock = socket.socket(family(address[0]), socket.SOCK_STREAM)
     try:
         watched(sock)
-        await asyncio.get_running_loop().sock_connect(sock, address)
+        async with asyncio.timeout(CONNECT_S):
+            await asyncio.get_running_loop().sock_connect(sock, address)
         if sock.getsockname() == sock.getpeername():  # a free ephemeral port can connect to itself
             raise ConnectionRefusedError("connected to itself")
+    except TimeoutError as error:
+        sock.close()
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
     except BaseException:
         sock.close()
         raise
@@ -134,13 +174,40 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def tune(sock: socket.socket) -> None:
-    """Send small frames at once, and notice a machine that vanished without a word: in 15 s, or 60 s while sending."""
+def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
+    """Send small frames at once, and let the kernel break an idle connection with a machine that vanished.
+
+    The kernel examines idle connections alone: `unanswered` is for the others. TCP_USER_TIMEOUT would serve both, but
+    it overrides the number of keepalive probes, and breaks a connection with a live process that does not read.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
+    for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), keepalive, strict=True):
         if hasattr(socket, name):  # not every system has them all
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if sys.platform == "linux":
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+
+
+def unanswered(sock: socket.socket) -> float | None:
+    """Seconds since the other machine acknowledged anything; None while nothing here waits for an answer.
+
+    A full receiver, such as a stopped process, gets a probe or a segment again from time to time. Its machine answers
+    each, so that nothing waits between two of them. Cost: one system call of some 2 µs.
+    """
+    if sys.platform != "linux" or sock.family == socket.AF_UNIX:
+        return None
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    probes, unacked, sent_ms, acknowledged_ms = _INFO.unpack(info)
+    return acknowledged_ms / 1000 if probes or (unacked and sent_ms < acknowledged_ms) else None
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """Bytes that this kernel has taken and the other end's has not acknowledged; 0 where the system does not say."""
+    with suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0
 
 
 def stay_in_cache(sock: socket.socket) -> None:

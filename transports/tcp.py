@@ -27,13 +27,12 @@ from transports._nursery import Nursery
 from transports._place import Place, this_machine
 from transports._rendezvous import gather
 from transports._settling import settle_in
+from transports._sockets import ABORT_S, CLOSE_S
 from transports._standing import Standing
 from transports._tcp_peer import TcpPeer
 from transports._vigil import Vigil
 from transports._wire import Header, Kind, Layout, encode, encode_head
 
-ABORT_S = 1.0
-CLOSE_S = 10.0
 REASON_CHARACTERS = 4096
 
 

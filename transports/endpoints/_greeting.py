@@ -11,10 +11,10 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-from transports._door import SILENCE_S, converse
+from transports._door import converse
 from transports._errors import AuthenticationError, RendezvousError, WireError
 from transports._handshake import Hello, Identity, connecting, digest
-from transports._sockets import Address, dial, is_loopback, resolve, told, tune
+from transports._sockets import SILENCE_S, Address, dial, is_loopback, resolve, told, tune
 from transports.endpoints._contract import SAME_KEY, Party, Unreachable
 from transports.endpoints._reasons import reason_of
 

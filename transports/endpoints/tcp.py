@@ -97,8 +97,9 @@ class TcpEndpoint(CommonEndpoint):
     def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
         super().__init__(written(own), secrets.randbits(63), most_under_way)
         self._me, self._shape = identity(own, self.incarnation, key), shape
-        told = self._enter, self._turned_away, self.desk.fail
-        self._door = Door(listener, self._me, lambda hello: Verdict.WELCOME, *told)
+        self._door = Door(
+            listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.desk.fail
+        )
         self._calls: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
 

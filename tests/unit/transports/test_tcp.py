@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
@@ -230,6 +230,54 @@ def test_close_delivers_what_was_sent_and_the_pending_sends_end_well():
         await there.close()
 
     run(scenario())
+
+
+def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_closing(monkeypatch):
+    monkeypatch.setattr(tcp, "CLOSE_S", 0.1)
+
+    async def scenario():
+        closing, trickling = await tcp.world(2)
+        link = trickling._peers[0].link
+        asyncio.get_running_loop().remove_reader(link._sock)
+        pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
+        trickle = asyncio.create_task(trickled(link._sock))
+        async with asyncio.timeout(SOON):
+            await closing.close()
+        with pytest.raises(Closed):
+            await pending
+        with pytest.raises(OSError):
+            await trickle
+        trickling.kill()
+
+    async def trickled(sock):
+        while True:
+            sock.send(b"\0")
+            await asyncio.sleep(0.02)
+
+    run(scenario())
+
+
+def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_rank_that_closes(monkeypatch):
+    """The peer takes 1 MiB at a time, so that closing lasts longer than the patience for a peer that takes nothing."""
+    monkeypatch.setattr(tcp, "CLOSE_S", 0.1)
+
+    async def scenario():
+        closing, slow = await tcp.world(2)
+        sock, loop = slow._peers[0].link._sock, asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
+        await asyncio.sleep(0)
+        ending, began, came = asyncio.create_task(closing.close()), loop.time(), 0
+        while came < LARGE:
+            await asyncio.sleep(0.01)
+            with suppress(BlockingIOError):
+                came += len(sock.recv(1 << 20))
+        slow.kill()
+        await ending
+        await pending
+        return loop.time() - began
+
+    assert run(scenario()) > 0.2
 
 
 def test_a_closed_rank_leaves_no_socket_and_no_task_behind():

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -83,6 +84,31 @@ def test_what_listens_and_is_no_endpoint_is_unreachable():
             with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
                 await here.ask(f"tcp://127.0.0.1:{port}", "echo")
             assert not seen.value.sent and not seen.value.wrong_key
+
+    run(scenario())
+
+
+def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_limit(monkeypatch):
+    """A listener with a full queue drops calls in silence, as a machine without power does."""
+    monkeypatch.setattr("transports._sockets.CONNECT_S", 0.1)
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        with socket.socket() as full, ExitStack() as callers:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            while True:  # until the queue is full
+                sock = callers.enter_context(socket.socket())
+                sock.setblocking(False)
+                try:
+                    async with asyncio.timeout(0.05):
+                        await loop.sock_connect(sock, full.getsockname())
+                except TimeoutError:
+                    break
+            async with opened() as here:
+                with pytest.raises(Unreachable, match="Connection timed out") as seen:
+                    await here.ask(f"tcp://127.0.0.1:{full.getsockname()[1]}", "echo")
+                assert not seen.value.sent
 
     run(scenario())
 
