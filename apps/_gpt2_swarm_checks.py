@@ -10,7 +10,7 @@ from apps._swarm_saved import saved_of
 from apps._text import Text, text_of
 from pipelined import checkpoint
 from pipelined.errors import UsageError
-from pipelined.swarm.records import common_step
+from pipelined.swarm.records import common_step, saved_steps
 
 
 def check_swarm_job(job: SwarmJob) -> None:
@@ -47,7 +47,11 @@ def _check_saved(job: SwarmJob, path: Path) -> None:
     if checkpoint.latest(path) is not None:
         fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
-    latest = common_step(saved_of(path, job.model.identity()))
+    saved = saved_of(path, job.model.identity())
+    latest = common_step(saved)
+    if latest is None and saved:
+        fact = f"{path} holds no step that all stages saved, and so none to go on from ({saved_steps(saved)})"
+        raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
     if job.config.resume is None:

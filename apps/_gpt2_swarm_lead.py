@@ -4,8 +4,10 @@ The rule: training is over for all ranks before the model is brought home, so th
 """
 
 import asyncio
+import shlex
 from dataclasses import dataclass
 
+from apps._config import Config
 from apps._gpt2_swarm_end import Outcome
 from apps._gpt2_swarm_log import Busy, Log
 from apps._gpt2_swarm_rank import Rank
@@ -52,7 +54,7 @@ class Lead:
         begun = self.rank.begun
         with reporting(True, begun.step if begun else 0, job.subject.steps, job.tokens, job.config.metrics) as report:
             async with entered(self.place) as (endpoint, directory), Nursery() as tasks:
-                report.say(f"others join by: python -m apps.swarm serve --coordinator {self.place.coordinator}")
+                report.say(f"others join by: {joining(self.place.coordinator, self.rank.job.config)}")
                 if begun and begun.step:
                     report.say(f"goes on from step {begun.step}, which all stages had saved")
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
@@ -95,6 +97,14 @@ class Lead:
         report.say(
             f"stopped on request after step {step}; saved to {config.checkpoint if visited else f'nowhere: {nowhere}'}"
         )
+
+
+def joining(coordinator: str, config: Config) -> str:
+    """The command by which another machine joins; its peer saves as the ranks do, where they save."""
+    words = ["python", "-m", "apps.swarm", "serve", "--coordinator", coordinator]
+    if config.checkpoint is not None and config.save_every:
+        words += ["--checkpoint", str(config.checkpoint.absolute()), "--save-every", str(config.save_every)]
+    return shlex.join(words)
 
 
 async def asked(stop: StopRequest, roster: Roster) -> None:

@@ -6,31 +6,39 @@ The one rule: looking on changes nothing, and whoever does not answer is shown a
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from apps._swarm_config import SUBJECT, Told
 from apps._swarm_waiting import MOMENT_S, waits_for
-from pipelined.swarm.directory import CutOff, Directory
+from pipelined.errors import UsageError
+from pipelined.swarm.directory import CutOff, Directory, Entry
 from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
     HEAD,
+    OBSERVERS,
     PEERS,
+    SAVED,
     TRAINERS,
     Conductor,
     Evaluated,
     Head,
+    Mark,
+    Observer,
     Peer,
+    Saved,
     Trainer,
+    saved_steps,
 )
 from transports.endpoints import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0
 """How long a process is given to say what it does."""
 Look = dict[str, Any]
+Kind = TypeVar("Kind")
 
 
 async def looks(endpoint: Endpoint, directory: Directory, every_s: float) -> AsyncIterator[Look]:
@@ -52,31 +60,69 @@ async def looks(endpoint: Endpoint, directory: Directory, every_s: float) -> Asy
 
 
 async def look(endpoint: Endpoint, directory: Directory) -> Look:
-    """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `steps`, `tokens_per_s`,
-    `waits_for`; `eval_loss` of validation data, as it was last, after `eval_step` steps.
+    """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `observers`, `steps`,
+    `tokens_per_s`, `waits_for`; `eval_loss` of validation data, as it was last, after `eval_step` steps;
+    `unsaved_stages`, that no peer saves though others are saved; `unreadable`, the directory's records that cannot be
+    read, by key, with the reason.
 
     Raises:
         CutOff: the directory gives no answer.
     """
-    entries = (await directory.read()).entries
-    head = Head.unpack(entries[HEAD].value) if HEAD in entries else None
-    evaluated = Evaluated.unpack(entries[EVALUATED].value) if EVALUATED in entries else None
-    leader = Conductor.unpack(entries[CONDUCTOR].value).name if CONDUCTOR in entries else None
-    peers = [Peer.unpack(entry.value) for key, entry in sorted(entries.items()) if key.startswith(PEERS)]
-    trainers = [Trainer.unpack(entry.value) for key, entry in sorted(entries.items()) if key.startswith(TRAINERS)]
+    records = _Records((await directory.read()).entries)
+    head, evaluated = records.one(Head, HEAD), records.one(Evaluated, EVALUATED)
+    leader = records.one(Conductor, CONDUCTOR)
+    peers, trainers = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
     said = await asyncio.gather(*(_ask(endpoint, each.address) for each in [*peers, *trainers]))
     seen = [{**asdict(each), **told} for each, told in zip([*peers, *trainers], said, strict=True)]
-    told = Told.unpack(entries[SUBJECT].value) if SUBJECT in entries else None
-    scored = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
+    told = records.one(Told, SUBJECT)
+    saved = [mark for each in records.all(Saved, SAVED) for mark in each.all()]
+    more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
+    more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
+    more["unsaved_stages"] = _unsaved_stages(head, peers, saved)
     left = told.held_out if told and head and not (evaluated and evaluated.point == head.point) else 0
-    return {**_told(head, leader, seen[: len(peers)], seen[len(peers) :], told, left), **scored}
+    where = head, leader and leader.name, saved_steps(saved) if head is None else ""
+    more["unreadable"] = records.unreadable
+    return {**_told(*where, seen[: len(peers)], seen[len(peers) :], told, left), **more}
+
+
+class _Records:
+    """The directory's entries, each read on its own: one that cannot be read is noted, and the others are shown."""
+
+    def __init__(self, entries: Mapping[str, Entry]):
+        self._entries, self.unreadable = entries, dict[str, str]()
+
+    def one(self, kind: type[Kind], key: str) -> Kind | None:
+        """The record of this key; None where there is none, or none that can be read."""
+        try:
+            return kind.unpack(self._entries[key].value) if key in self._entries else None
+        except (ValueError, UsageError) as error:
+            self.unreadable[key] = str(error)
+            return None
+
+    def all(self, kind: type[Kind], prefix: str) -> list[Kind]:
+        """The readable records below a prefix, by key."""
+        read = [self.one(kind, key) for key in sorted(self._entries) if key.startswith(prefix)]
+        return [record for record in read if record is not None]
+
+
+def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[Mark]) -> list[int]:
+    """The stages that no peer saves, in a swarm that saves or has saved."""
+    saves = {peer.stage for peer in peers if peer.saves_every}
+    return [stage for stage in range(head.stages) if stage not in saves] if head and (saves or saved) else []
 
 
 def _told(
-    head: Head | None, leader: str | None, peers: list[Look], trainers: list[Look], told: Told | None, left: int
+    head: Head | None,
+    leader: str | None,
+    saved: str,
+    peers: list[Look],
+    trainers: list[Look],
+    told: Told | None,
+    left: int,
 ) -> Look:
     """
     Args:
+        saved: which steps were saved of which stage, where no step stands yet.
         left: microbatches of validation data, if the parameters where it stands were not measured on them.
     """
     answers = sum((Counter(trainer.get("answers", {})) for trainer in trainers), Counter())
@@ -100,7 +146,7 @@ def _told(
         "trainers": trainers,
         "steps": told and told.subject.steps,
         "tokens_per_s": told and rate * told.subject.tokens,
-        "waits_for": waits_for(head, leader, bool(trainers), empty, evaluates, last and not left),
+        "waits_for": waits_for(head, leader, bool(trainers), empty, evaluates, last and not left, saved),
     }
 
 

@@ -13,8 +13,16 @@ def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
     """What lies in a directory of stages, all of this model.
 
     Raises:
-        UsageError: of another one lies there, too.
+        UsageError: of another one lies there, too, or the directory cannot be listed.
     """
+    try:
+        return _saved_of(directory, identity)
+    except OSError as error:
+        fact = f"--checkpoint {directory} cannot be listed ({error})"
+        raise UsageError(f"{fact}; make it readable, or give another directory") from error
+
+
+def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
     before, mine = marks(directory), marks(directory, identity)
     strange = {*before} - {*mine}
     if strange and (strange := strange & {*marks(directory)}):  # who shares the directory may have removed one

@@ -1,7 +1,7 @@
 """A look at a swarm as a person reads it: a line of where it stands, a table of peers, a line a trainer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Column, Table
@@ -9,6 +9,7 @@ from rich.text import Text
 
 from apps._swarm_look import Look
 from apps._swarm_waiting import MOMENT_S
+from pipelined.swarm.records import HEAD
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
@@ -19,7 +20,23 @@ GAP = 2
 def table(look: Look) -> Group:
     """Everything of one look."""
     trainers = [Text(_trainer(each)) for each in look["trainers"]]
-    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers)
+    warnings = [Text(each, style="yellow") for each in _warnings(look)]
+    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers, *warnings)
+
+
+def _warnings(look: Look) -> Iterator[str]:
+    """What a person should see to."""
+    if unsaved := look.get("unsaved_stages"):
+        stages = ", ".join(map(str, unsaved))
+        yield f"no peer saves stage {stages}: start one with --stage {unsaved[0]} --checkpoint DIR"
+    for key, why in look.get("unreadable", {}).items():
+        yield f"the directory's record {key!r:.80} cannot be read ({why}){_remedy(key)}"
+
+
+def _remedy(key: str) -> str:
+    if key != HEAD:
+        return ""
+    return "; if no trainer writes it anew, end the trainers and start one with --resume"
 
 
 class Peers:

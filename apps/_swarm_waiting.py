@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from apps._progress import EVERY_S, MOMENT_S, Progress
 from pipelined.nursery import Nursery
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Head, saved_steps
 
 
 def waits_for(
@@ -22,6 +22,7 @@ def waits_for(
     empty: Sequence[int],
     evaluates: str = "",
     over: bool = False,
+    saved: str = "",
 ) -> str:
     """What keeps a swarm from its next step; "": nothing.
 
@@ -32,6 +33,7 @@ def waits_for(
         evaluates: how many microbatches the parameters where it stands are measured on before anything is decided; "":
             they are not.
         over: the last step stands, and is evaluated.
+        saved: which steps were saved of which stage; see `saved_steps`.
     """
     if over:
         return ""
@@ -40,7 +42,7 @@ def waits_for(
     if leader is None:
         return "a trainer that leads"
     if head is None:
-        return "peers that have saved all stages"
+        return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
     if empty:
         return f"a peer of stage {', '.join(map(str, empty))}"
     return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
@@ -100,7 +102,8 @@ class WaitLog:
         head = roster.head
         empty = [stage for stage in range(head.stages) if not roster.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.due() else ""
-        why = waits_for(head, roster.conductor, bool(roster.trainers), empty, evaluates)
+        saved = saved_steps(mark for each in roster.saved.values() for mark in each.all()) if head is None else ""
+        why = waits_for(head, roster.conductor, bool(roster.trainers), empty, evaluates, saved=saved)
         return f"waits for {why}" if why else ""
 
 

@@ -22,20 +22,33 @@ class Announcing:
         name, address: of the peer.
         model: digest of what the swarm trains.
         asked: called when somebody asks for news.
+        saves_every: see `Peer.saves_every`; called whenever the peer announces itself.
 
     Attributes:
         said: what it last said that it does.
     """
 
-    def __init__(self, name: str, address: str, model: str, clock: Clock, asked: Callable[[], None]):
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        model: str,
+        clock: Clock,
+        asked: Callable[[], None],
+        saves_every: Callable[[], int] = lambda: 0,
+    ):
         self._name, self._address, self._model = name, address, model
-        self._clock, self._tell = clock, asked
+        self._clock, self._tell, self._saves_every, self._said_saves = clock, asked, saves_every, 0
         self.said, self._at, self._asked = Phase.JOINING, clock.now(), False
 
     @property
     def due_s(self) -> float:
         """Seconds until it is to say again what it said; infinite while nobody asks."""
         return self._at + NEWS_S - self._clock.now() if self._asked else math.inf
+
+    def is_news(self, phase: Phase) -> bool:
+        """Whether the directory has something else of this peer than would be said now."""
+        return self.said != phase or self._said_saves != self._saves_every()
 
     def ask(self) -> None:
         """A trainer banned this peer, and would have it back."""
@@ -45,8 +58,10 @@ class Announcing:
     async def say(self, place: Standing, phase: Phase, stage: int, heir: str = "") -> None:
         """Say this under a standing. Raises: as `Standing.put`."""
         self._asked, self._at, self.said = False, self._clock.now(), phase
-        await place.put(self.record(place, phase, stage, heir))
+        record = self.record(place, phase, stage, heir)
+        self._said_saves = record.saves_every
+        await place.put(record)
 
     def record(self, place: Standing, phase: Phase, stage: int, heir: str = "") -> Peer:
         """What `say` would put."""
-        return Peer(self._name, self._address, place.incarnation, stage, phase, self._model, heir)
+        return Peer(self._name, self._address, place.incarnation, stage, phase, self._model, heir, self._saves_every())

@@ -29,7 +29,7 @@ from pipelined.swarm.notes import field
 from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.saving import Saving
+from pipelined.swarm.saving import Saving, saver
 from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.standing import Standing, standing
@@ -76,9 +76,11 @@ class StagePeer:
         self._asking = Asking(endpoint, roster)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
         self._returning = Returning(name, roster, clock, rules.lease_s)
-        self._announcing = Announcing(name, endpoint.address, rules.digest, clock, roster.look_again)
-        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
         self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
+        self._announcing = Announcing(
+            name, endpoint.address, rules.digest, clock, roster.look_again, lambda: self._saving.told_every
+        )
+        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
         self._choosing, self._leaving = Choosing(name, roster, rules.stages), Leaving(name, roster, clock, grace_s)
         self._joining: Joining | None = None
 
@@ -165,7 +167,7 @@ class StagePeer:
                 return
             self.holding.donor.expect(will_be_asked(self.holding, head, self._roster))
             due = self._announcing.due_s
-            if due <= 0 or self._announcing.said != self._leaving.phase:
+            if due <= 0 or self._announcing.is_news(self._leaving.phase):
                 await self._say(place, self._leaving.phase)
             else:
                 await self._roster.next_change(min(due, self._leaving.left_s))
@@ -239,9 +241,13 @@ class StagePeer:
         return await self._saving.find(point, layout)
 
     async def _save(self, holding: Holding) -> None:
-        """Save the state, if this step is to be saved and this peer is the one of its stage to do it."""
-        first = [peer.name for peer in self._roster.serving(holding.index)[:1]]
-        if self._saving.due(holding.step) and first == [self.name]:
+        """Save the state, if this step is to be saved and this peer is the one of its stage to do it.
+
+        A peer that could not save tries at each step that is to be saved; another that can does so beside it.
+        """
+        chosen = saver(self._roster.serving(holding.index), holding.step)
+        mine = chosen is not None and chosen.name == self.name
+        if self._saving.due(holding.step) and (mine or self._saving.failed):
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
 
     async def _say(self, place: Standing, phase: Phase, heir: str = "") -> None:

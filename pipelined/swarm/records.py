@@ -88,6 +88,29 @@ def common_step(saved: Iterable[Mark]) -> Mark | None:
     return max((Mark(step, 0, count, lineage) for step, lineage, count in whole), default=None)
 
 
+def saved_steps(saved: Iterable[Mark]) -> str:
+    """Which steps were saved of which stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": none of any.
+
+    A step that was saved in several lineages is told with the end of each, since stages of two do not fit.
+    """
+    marks = sorted(set(saved))
+    lineages: dict[int, set[str]] = {}
+    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in {mark.stages for mark in marks} for at in range(n)}
+    for mark in marks:
+        lineages.setdefault(mark.step, set()).add(mark.lineage)
+    for mark in marks:
+        several = len(lineages[mark.step]) > 1
+        steps[mark.stages, mark.stage].append(f"{mark.step} ({mark.lineage[-4:]})" if several else f"{mark.step}")
+    alike: dict[tuple[int, str], list[str]] = {}
+    for (count, stage), told in sorted(steps.items()):
+        alike.setdefault((count, ", ".join(told)), []).append(str(stage))
+    several = len({mark.stages for mark in marks}) > 1
+    return "; ".join(
+        f"{f'steps {told}' if told else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
+        for (count, told), stages in alike.items()
+    )
+
+
 class Record:
     """To bytes and back, checked."""
 
@@ -138,6 +161,7 @@ class Peer(Record):
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
         heir: who took its sum over before it left; "": nobody.
+        saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
     """
 
     name: str
@@ -147,6 +171,7 @@ class Peer(Record):
     phase: str
     model: str
     heir: str = ""
+    saves_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipelined import checkpoint
 from pipelined._checkpoint_directory import found
 from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
-from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.records import Mark, common_step, saved_steps
 from pipelined.swarm.transfer import Layout, describe
 from transports import Block
 
@@ -117,10 +117,12 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         CheckpointError: there is no such step, or what was saved is damaged or of two models.
     Cost: reads every byte of that step, the optimizer's too; memory of the parameters and of one shard.
     """
-    at = common_step(mark for directory in directories for mark in marks(directory))
+    there = [mark for directory in directories for mark in marks(directory)]
+    at = common_step(there)
     if at is None:
-        places = ", ".join(map(str, directories))
-        raise CheckpointError(f"no step that all stages saved lies in {places}; name every directory of its peers")
+        places, told = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
+        fact = f"no step that all stages saved lies in {places} (saved: {told})"
+        raise CheckpointError(f"{fact}; name every directory of its peers")
     identity, values = {}, {}
     for shard in (shard for directory in directories for shard in _shards(directory, at)):
         identity = dict(shard.require(identity or shard.meta.identity).meta.identity)

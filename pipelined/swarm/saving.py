@@ -5,17 +5,29 @@ takes no other for writing before that is done, so that stages do not save diffe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from pipelined.nursery import Nursery
-from pipelined.swarm.records import SAVED, Mark, Point, Saved
+from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved
 from pipelined.swarm.shelf import Shelf, ShelfError
 from pipelined.swarm.standing import Standing
 from pipelined.swarm.transfer import Layout
 from transports import Block
 
 T = TypeVar("T")
+
+
+def saver(peers: Iterable[Peer], step: int) -> Peer | None:
+    """The peer that saves a stage at a step; None where there is no such peer.
+
+    Of those that save at this step it is the one that has been a member for longest: a newcomer never takes over.
+
+    Args:
+        peers: that serve the stage.
+    """
+    saving = [peer for peer in peers if peer.saves_every > 0 and step % peer.saves_every == 0]
+    return min(saving, key=lambda peer: peer.incarnation, default=None)
 
 
 class Saving:
@@ -28,13 +40,12 @@ class Saving:
         news: called when something else lies there than before.
 
     Attributes:
-        marks: what lay there when this peer looked last.
-        failed: why the last save failed; "": it did not.
+        marks: what lay there when this peer looked last; nothing where it could not be listed.
     """
 
     def __init__(self, shelf: Shelf | None, every: int, threads: bool, news: Callable[[], None]):
         self.marks: Sequence[Mark] = ()
-        self.failed = ""
+        self._unlisted = self._unwritten = ""
         self._shelf, self._every, self._threads, self._news = shelf, every, threads, news
         self._writing: asyncio.Task[None] | None = None
         self._place: Standing | None = None
@@ -46,14 +57,28 @@ class Saving:
         """Whether anything is saved at all."""
         return self._shelf is not None and self._every > 0
 
+    @property
+    def failed(self) -> str:
+        """Why the last save, or the last look at what lies there, failed; "": it did not."""
+        return self._unwritten or self._unlisted
+
+    @property
+    def told_every(self) -> int:
+        """What the directory is told: steps from one save to the next; 0: nothing is saved, or saving fails."""
+        return self._every if self.saves and not self.failed else 0
+
     def due(self, step: int) -> bool:
         """Whether a state of this step is to be saved."""
         return self.saves and step > 0 and step % self._every == 0
 
     async def look(self) -> None:
-        """See what lies there."""
-        if self._shelf is not None:
-            self.marks = sorted(await self._apart(self._shelf.marks))
+        """See what lies there. Where that fails the peer goes on, and `failed` says why."""
+        if self._shelf is None:
+            return
+        try:
+            self.marks, self._unlisted = sorted(await self._apart(self._shelf.marks)), ""
+        except OSError as error:
+            self.marks, self._unlisted = (), f"what was saved cannot be listed ({error}); look at the directory's disk"
 
     async def look_after(self, lost: Set[int]) -> None:
         """See what lies there where stages are lost that were not before: who saved them last tells of it no more."""
@@ -98,9 +123,9 @@ class Saving:
     async def _write(self, mark: Mark, state: Mapping[str, Any]) -> None:
         try:
             await self._apart(lambda: self._shelf.save(mark, state))
-            self.failed = ""
+            self._unwritten = ""
         except ShelfError as error:
-            self.failed = str(error)
+            self._unwritten = str(error)
         await self.look()
         self._news()
 

@@ -17,7 +17,11 @@ class Shelf(Protocol):
     """Saved stages."""
 
     def marks(self) -> Sequence[Mark]:
-        """Everything that lies there."""
+        """Everything that lies there.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
 
     def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
         """Keep a state, which nobody changes meanwhile.

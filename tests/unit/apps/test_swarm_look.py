@@ -13,13 +13,17 @@ from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
     HEAD,
+    OBSERVERS,
     PEERS,
+    SAVED,
     TRAINERS,
     Conductor,
     Evaluated,
     Head,
+    Observer,
     Peer,
     Phase,
+    Saved,
     Trainer,
 )
 from transports.endpoints import Answer, Unreachable
@@ -39,7 +43,8 @@ class Keys:
             raise answer
         if answer is None:
             await asyncio.Event().wait()
-        return View(1, {key: Entry(record.pack(), 1) for key, record in answer.items()})
+        packed = {key: each if isinstance(each, bytes) else each.pack() for key, each in answer.items()}
+        return View(1, {key: Entry(value, 1) for key, value in packed.items()})
 
 
 class Members:
@@ -83,6 +88,37 @@ def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
     for unscored, told in [(None, "7"), (3, "4 of 7")]:
         waits = seen(at(5, evaluated=4) | peers, unscored=unscored)["waits_for"]
         assert waits == f"the evaluation of step 5 (microbatches: {told})"
+
+
+@pytest.mark.parametrize("key", [HEAD, CONDUCTOR, EVALUATED, SUBJECT, PEERS + "x", TRAINERS + "x", SAVED + "x"])
+def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others(key):
+    told = seen(at(3) | {key: b"\xc1"})
+    assert [*told["unreadable"]] == [key] and told["unreadable"][key]
+    assert {trainer["name"] for trainer in told["trainers"]} == {"t", "u"}
+    assert seen(at(3))["unreadable"] == {}
+
+
+def test_observers_are_named():
+    assert seen(at(3) | {OBSERVERS + "o": Observer("o", "nowhere", 3)})["observers"] == ["o"]
+
+
+@pytest.mark.parametrize(
+    "saves_every, saved, unsaved",
+    [((5, 0), (), [1]), ((5, 5), (), []), ((0, 0), (), []), ((0, 0), ([5, 0, 2, "r"],), [0, 1])],
+)
+def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, saved, unsaved):
+    peers = {
+        f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
+        for stage, every in enumerate(saves_every)
+    }
+    assert seen(at(3) | peers | {SAVED + "0": Saved([*saved])})["unsaved_stages"] == unsaved
+
+
+def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
+    records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), CONDUCTOR: Conductor("t", "there")}
+    saved = Saved([[5, 0, 2, "r"], [10, 0, 2, "s"]])
+    waits = seen(records | {SAVED + "p": saved})["waits_for"]
+    assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"
 
 
 def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():

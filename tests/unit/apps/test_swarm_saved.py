@@ -29,3 +29,12 @@ def test_stages_of_another_model_are_refused(monkeypatch):
 
 def test_what_others_save_or_remove_meanwhile_is_not_strange(monkeypatch):
     assert saved(monkeypatch, OURS[:2], OURS[1:], OURS[1:]) == OURS[1:]
+
+
+def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch):
+    def unlisted(directory, identity=None):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(_swarm_saved, "marks", unlisted)
+    with pytest.raises(UsageError, match=r"--checkpoint there cannot be listed .*Stale file handle.*another directory"):
+        saved_of("there", {})

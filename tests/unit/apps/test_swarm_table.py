@@ -13,9 +13,9 @@ LOOK = {"step": 42, "steps": 200, "loss": 3.0, "norm": 1.0, "eval_loss": None, "
 LOOK |= {"waits_for": "", "trainers": [], "peers": [PEER, PEER | {"name": "a-machine-of-a-long-name", "stage": 1}]}
 
 
-def lines(width):
+def lines(width, **more):
     shown = StringIO()
-    Console(file=shown, width=width).print(table(LOOK))
+    Console(file=shown, width=width).print(table(LOOK | more))
     return [line.rstrip() for line in shown.getvalue().splitlines()]
 
 
@@ -29,3 +29,16 @@ def test_what_has_no_room_is_left_out_from_the_end_and_nothing_is_cut(width, lef
     first = next(line for line in shown if " p0" in line)
     cells = ["0", "p0", "serving", "42", "3", "12", "15400", "1660", "50", "%", "3.8"]
     assert first.split() == cells[: len(first.split())] and max(map(len, shown)) <= width
+
+
+def test_a_stage_that_is_not_saved_is_warned_of_with_the_remedy():
+    assert lines(100, unsaved_stages=[1])[-1] == "no peer saves stage 1: start one with --stage 1 --checkpoint DIR"
+
+
+def test_a_record_that_cannot_be_read_is_warned_of_with_the_reason_and_of_the_head_with_the_remedy():
+    told = lines(200, unreadable={"head": "not a Head", "peers/x": "not a Peer"})[-2:]
+    assert told == [
+        "the directory's record 'head' cannot be read (not a Head); if no trainer writes it anew, end the trainers "
+        "and start one with --resume",
+        "the directory's record 'peers/x' cannot be read (not a Peer)",
+    ]

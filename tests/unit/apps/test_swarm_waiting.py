@@ -19,7 +19,7 @@ HEAD, LEADER = Head(2, "m"), Conductor("t", "at t")
     [
         (None, None, False, [], "a trainer"),
         (HEAD, None, True, [0], "a trainer that leads"),
-        (None, LEADER, True, [], "peers that have saved all stages"),
+        (None, LEADER, True, [], "peers that have saved all stages at one step"),
         (HEAD, LEADER, True, [0, 1], "a peer of stage 0, 1"),
         (HEAD, LEADER, True, [], ""),
     ],

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.checkpoint import CheckpointError
-from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.records import Mark, common_step, saved_steps
 from pipelined.swarm.saved import load, load_whole, marks, save
 from pipelined.swarm.transfer import describe, layout_of
 from transports import Block
@@ -56,6 +56,25 @@ def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
     save_all(tmp_path, 5)
     save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
     assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+
+
+def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
+    save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
+    with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
+        load_whole([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "saved, told",
+    [
+        ([], ""),
+        ([(5, 0, 3, "a"), (9, 0, 3, "b"), (9, 1, 3, "b"), (5, 1, 3, "a")], "steps 5, 9: stage 0, 1; no step: stage 2"),
+        ([(10, 0, 2, "run-aaaa"), (10, 1, 2, "run-bbbb")], "steps 10 (aaaa): stage 0; steps 10 (bbbb): stage 1"),
+        ([(5, 0, 1, "a"), (9, 1, 2, "b")], "steps 5: stage 0 of 1; no step: stage 0 of 2; steps 9: stage 1 of 2"),
+    ],
+)
+def test_which_stage_has_which_steps_is_told_in_words(saved: list, told: str):
+    assert saved_steps(Mark(*each) for each in saved) == told
 
 
 def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):

@@ -1,0 +1,101 @@
+"""Every stage is saved by a peer that can save it, whichever peers come, and whatever becomes of a directory."""
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.shelf import ShelfError
+from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+
+
+class FailingShelf(MemoryShelf):
+    """A directory whose disk can be let fail.
+
+    Args:
+        failing: the operations that fail from the beginning.
+    """
+
+    def __init__(self, *failing):
+        super().__init__()
+        self.failing = set(failing)
+
+    def marks(self):
+        if "list" in self.failing:
+            raise OSError(116, "Stale file handle")
+        return super().marks()
+
+    def save(self, mark, state):
+        if "save" in self.failing:
+            raise ShelfError("the disk is full")
+        super().save(mark, state)
+
+
+def steps(shelf):
+    return [mark.step for mark in MemoryShelf.marks(shelf)]
+
+
+async def training(swarm, until, name, shelf):
+    """A stage of one peer, that took so many steps."""
+    swarm.peer(name, 0, shelf=shelf)
+    swarm.trainer("t0", steps=4000)
+    await stands(swarm, until)
+
+
+async def stands(swarm, step):
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step >= step)
+
+
+def play(scene):
+    """Run a scene in a swarm of one stage, saved at every second step."""
+
+    async def play():
+        swarm = VirtualSwarm(stages=1, batch=4)
+        await scene(swarm)
+        await swarm.close()
+
+    run_virtual(play())
+
+
+@pytest.mark.parametrize("theirs", [None, MemoryShelf()])
+def test_a_newcomer_whose_name_comes_first_does_not_take_over_the_saving(theirs):
+    async def scene(swarm):
+        shelf = MemoryShelf()
+        await training(swarm, 3, "p", shelf)
+        swarm.peer("a", 0, shelf=theirs)
+        await swarm.until(lambda: swarm.peers["a"].peer.holding)
+        await stands(swarm, 20)
+        assert steps(shelf) == list(range(2, steps(shelf)[-1] + 1, 2)) and steps(shelf)[-1] >= 18
+        assert theirs is None or not steps(theirs)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("failing", ["list", "save"])
+def test_a_directory_that_fails_ends_no_peer_and_another_peer_saves_meanwhile(failing):
+    async def scene(swarm):
+        first, second = FailingShelf(), MemoryShelf()
+        await training(swarm, 3, "a", first)
+        swarm.peer("b", 0, shelf=second)
+        await stands(swarm, 6)
+        assert not steps(second)
+        first.failing = {failing}
+        await stands(swarm, 20)
+        assert swarm.peers["a"].roster.peers["a"].saves_every == 0
+        assert set(range(8, 19, 2)) <= set(steps(second)), "no other peer saved"
+        first.failing = set()
+        await swarm.until(lambda: swarm.peers["a"].roster.peers["a"].saves_every)
+        await stands(swarm, swarm.heads[-1].step + 4)
+        assert steps(first)[-1] >= swarm.heads[-1].step - 3, "it did not save again"
+
+    play(scene)
+
+
+def test_a_stage_whose_only_directory_fails_is_saved_again_when_it_no_longer_does():
+    async def scene(swarm):
+        shelf = FailingShelf("save")
+        await training(swarm, 7, "a", shelf)
+        assert not steps(shelf)
+        shelf.failing = set()
+        await stands(swarm, 10)
+        assert steps(shelf)
+
+    play(scene)
