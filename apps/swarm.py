@@ -22,7 +22,7 @@ from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.runtime import complaint
-from pipelined.swarm.directory import CutOff, WrongKey
+from pipelined.swarm.directory import CutOff, JournalError, WrongKey
 from pipelined.swarm.watched import Stuck
 from transports import new_event_loop
 
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ChildFailed as error:
         tell(complaint(error, PROGRAM))
         return USAGE if error.code == USAGE else FAILED
-    except (CutOff, Stuck) as error:
+    except (CutOff, JournalError, Stuck) as error:
         tell(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:

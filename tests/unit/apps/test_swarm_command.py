@@ -1,5 +1,6 @@
 """The command's ends: what happened in one line, and an exit code."""
 
+import resource
 import sys
 
 import pytest
@@ -7,12 +8,13 @@ import pytest
 from apps import swarm
 from apps._swarm_config import ChildFailed
 from pipelined.errors import UsageError
-from pipelined.swarm.directory import CutOff
+from pipelined.swarm.directory import CutOff, JournalError
 from pipelined.swarm.watched import Stuck
 from tests.terminal import closed_over
 
 CASES = [
     (CutOff("no answer"), 1),
+    (JournalError("cannot write the journal"), 1),
     (Stuck("the device is stuck"), 1),
     (ChildFailed("a trainer", -9), 1),
     (ChildFailed("a trainer", 2), 2),
@@ -28,6 +30,18 @@ def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, 
     monkeypatch.setattr(swarm, "_work", fail)
     assert swarm.main(["coordinator"]) == code
     assert str(error) in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_a_coordinator_with_the_journal_and_the_remedy(tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        code = swarm.main(["coordinator", "--journal", str(tmp_path / "journal")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 1
+    assert f"cannot write the journal {tmp_path / 'journal'} (File too large); make room or mend it and start" in line
 
 
 def test_a_coordinator_whose_terminal_is_closed_ends_in_order():
