@@ -75,10 +75,9 @@ async def leave(transport: Transport, code: int, reason: str, lead: bool) -> int
             messages are under way).
     """
     await transport.abort(f"exit code {code}: {reason}")
-    kill_world = getattr(transport, "kill_world", None)
-    if kill_world is not None:
+    if transport.kill_world is not None:
         await asyncio.sleep(LEAD_S if lead else GRACE_S)
-        kill_world(code)
+        transport.kill_world(code)
     return code
 
 

@@ -7,7 +7,7 @@ size: the collectives' inner loop.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -126,6 +126,8 @@ class Transport(ABC):
     rank: int
     world_size: int
     traffic: Traffic
+    kill_world: Callable[[int], None] | None = None
+    """End every rank of the job now, with this exit code; None where each rank can end by itself after `abort`."""
 
     @property
     def nodes(self) -> tuple[int, ...]:

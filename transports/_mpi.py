@@ -194,7 +194,7 @@ class MpiTransport(Transport):
         return MpiShared(self, self._poller, self._standing, ring, ranks, channel, nbytes, crowded)
 
     def kill_world(self, code: int) -> None:
-        """End every rank of the job now, with this exit code; for a launcher whose job cannot end otherwise."""
+        """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
         self._world.Abort(code)
 
     async def abort(self, reason: str) -> None:

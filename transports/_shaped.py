@@ -1,13 +1,13 @@
 """Any transport over slow links: the same messages, later. For rehearsing a slow network on one machine.
 
 The one rule: only time is added; what comes, in which order, and what goes wrong is the inner transport's business.
-Every rank delays what it sends; what a rank sends to itself is not delayed. Collectives that a transport offers by
-itself are not passed on, because their bytes could not be delayed.
+Every rank delays what it sends; what a rank sends to itself is not delayed. Every member of the contract is passed on
+but `native` and `shared`, whose bytes could not be delayed.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from transports._blocks import Block, flat_bytes
@@ -45,6 +45,10 @@ class Shaped(Transport):
     @property
     def nodes(self) -> tuple[int, ...]:
         return self._inner.nodes
+
+    @property
+    def kill_world(self) -> Callable[[int], None] | None:
+        return self._inner.kill_world
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)

@@ -27,6 +27,11 @@ def same(block, array):
     return got.dtype == array.dtype and got.shape == array.shape and got.tobytes() == array.tobytes()
 
 
+def public(kind):
+    """The public members of a class, those that it only annotates included."""
+    return {name for name in {*dir(kind), *kind.__annotations__} if not name.startswith("_")}
+
+
 @asynccontextmanager
 async def sending(*sends):
     """Run sends beside the body, and see them end well after it."""

@@ -1,9 +1,14 @@
 """Over slow links a transport keeps every clause that it keeps without them; on the virtual clock, so nobody waits."""
 
+import asyncio
+import inspect
+
 import pytest
 
 from pipelined.clock import run_virtual
 from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
+from tests.conformance.neighbours import public
+from transports import Transport
 from transports._shape import split_shape
 from transports._shaped import Shaped
 from transports.local import world
@@ -21,3 +26,48 @@ def test_clause(clause, query):
         await hold([Shaped(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
 
     run_virtual(main())
+
+
+UNDELAYABLE = {"native", "shared"}
+OWN = {"rank", "world_size", "traffic", "count", *UNDELAYABLE}
+"""Members of the contract that a slowed end does not ask of its inner end at each use."""
+ARGUMENTS = {"peer": 0, "key": ("k",), "channel": 0, "buffer": memoryview(bytearray(4)), "reason": "why", "busy": True}
+
+
+def noting(asked):
+    """A transport of one rank that notes which of its members are asked for."""
+
+    class Noting(Transport):
+        rank, world_size = 0, 1
+
+        def __getattribute__(self, name):
+            asked.add(name)
+            return super().__getattribute__(name)
+
+        nodes, kill_world = (7,), staticmethod(lambda code: None)
+
+        async def _done(self, *arguments, **named):
+            pass
+
+        send = receive = send_buffer = receive_buffer = abort = close = _done
+
+    return Noting()
+
+
+@pytest.mark.parametrize("name", sorted(public(Transport) - OWN))
+def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
+    asked = set()
+
+    async def main():
+        end = Shaped(noting(asked), split_shape("delay=5ms")[0])
+        asked.clear()
+        member = getattr(end, name)
+        if inspect.ismethod(member):
+            arguments = inspect.signature(getattr(Transport, name)).parameters
+            called = member(*[ARGUMENTS[word] for word in arguments if word in ARGUMENTS])
+            await asyncio.gather(called, return_exceptions=True) if inspect.isawaitable(called) else None
+        else:
+            assert member == getattr(end._inner, name)
+
+    run_virtual(main())
+    assert name in asked
