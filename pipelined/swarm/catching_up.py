@@ -8,7 +8,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.missed import missed
-from pipelined.swarm.records import Head, Phase
+from pipelined.swarm.records import Head
 from pipelined.swarm.rendezvous import by_preference
 from pipelined.swarm.transfer import TransferError
 from transports.endpoints import Refusal
@@ -30,12 +30,10 @@ async def catch_up(holding: Holding, head: Head, roster: Roster, asking: Asking,
     return await holding.follow(roster.head)
 
 
-def will_be_asked(holding: Holding, head: Head, roster: Roster) -> bool:
-    """Whether an observer may ask for totals, or a peer that is on its way, or one of this stage that missed the last
-    step.
-    """
-    stage = holding.index
-    return bool(roster.observers) or any(
-        peer.phase == Phase.JOINING or (peer.stage == stage and not head.was_taken_by(peer.name, stage))
-        for peer in roster.peers.values()
-    )
+def late_and_on_time(holding: Holding, head: Head, roster: Roster) -> tuple[set[str], set[str]]:
+    """Addresses of the other peers of a stage: those that had no part in the last step, and those that had one."""
+    late, on_time = set[str](), set[str]()
+    for peer in [*roster.joining(holding.index), *roster.holding(holding.index)]:
+        if peer.name != holding.name:
+            (on_time if head.was_taken_by(peer.name, holding.index) else late).add(peer.address)
+    return late, on_time

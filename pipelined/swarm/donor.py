@@ -1,13 +1,14 @@
 """Giving a stage's state to those who join, while training goes on.
 
-The one rule: what a joiner gets is the state of one step, to the bit. A copy is made when the first one asks. While
-anybody is on its way, or has yet to take part in a step, the last totals are kept, so that who took long takes those
-steps itself; and the copy, as long as they reach back to it. Otherwise one is, for a peer that misses a step.
+What a joiner gets is the state of one step, to the bit. A copy is made when the first joiner asks. The last totals are
+kept while a peer needs them, so that a joiner that took long takes those steps itself; and the copy, as long as they
+reach back to it. A peer needs them if, within the last `MOST_TOTALS` steps, it asked for something here, came to this
+stage or missed its first step. Otherwise one total is kept, for a peer that misses the next step.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +69,13 @@ class Donor:
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
         self._taken: deque[Taken] = deque()
-        self._expects = False
+        self._steps, self._waiting = (
+            0,
+            dict[str, int](),
+        )  # by address: at which step a peer was last known to need totals
         self._describing = asyncio.Lock()
 
-    async def manifest(self, point: Callable[[], Point]) -> Answer:
+    async def manifest(self, question: Question, point: Callable[[], Point]) -> Answer:
         """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
 
         Args:
@@ -83,6 +87,7 @@ class Donor:
                 self._copy = Copy(point(), copied(self._stage.state()))
             return self._copy
 
+        self._note(question)
         async with self._describing:  # once for all who ask
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
@@ -91,6 +96,7 @@ class Donor:
 
     async def chunk(self, question: Question) -> Answer:
         """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""
+        self._note(question)
         copy = self._copy
         if copy is None or copy.manifest is None or question.note.get("root") != copy.manifest.root:
             raise Refusal("not kept")
@@ -106,6 +112,7 @@ class Donor:
         Raises:
             Refusal: that is not kept here (any more).
         """
+        self._note(question)
         at, found, nbytes = (whole(question.note, "step"), field(question.note, "lineage")), list[Taken](), 0
         for taken in self._taken:
             if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
@@ -119,19 +126,33 @@ class Donor:
     def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
         self._taken.append(Taken(before, after, total, scale))
+        self._steps += 1
         self._forget()
 
-    def expect(self, somebody: bool) -> None:
-        """Whether somebody is on its way to this stage, or has yet to take part in a step; said after every step."""
-        self._expects = somebody
-        if not somebody:
-            self._copy = None
+    def expect(self, waiting: Set[str], arrived: Set[str]) -> None:
+        """Account for the peers of this stage, by address; called after every step.
+
+        Args:
+            waiting: those that join, or had no part in the last step.
+            arrived: those that had a part in it, and need nothing.
+        """
+        asked = {each: at for each, at in self._waiting.items() if each not in arrived}
+        self._waiting = {each: at for each, at in asked.items() if each in waiting or self._is_recent(at)}
+        for each in waiting:
+            self._waiting.setdefault(each, self._steps)
         self._forget()
+
+    def _note(self, question: Question) -> None:
+        self._waiting[question.asker.address] = self._steps
+
+    def _is_recent(self, step: int) -> bool:
+        return self._steps - step <= MOST_TOTALS
 
     def _forget(self) -> None:
-        while len(self._taken) > (MOST_TOTALS if self._expects or self._copy else 1):
+        needed = any(map(self._is_recent, self._waiting.values()))
+        while len(self._taken) > (MOST_TOTALS if needed else 1):
             self._taken.popleft()
-        if self._copy and self._taken and self._copy.point.step < self._taken[0].before.step:
+        if not needed or (self._copy and self._taken and self._copy.point.step < self._taken[0].before.step):
             self._copy = None
 
 

@@ -72,7 +72,7 @@ class Holding:
 
     async def manifest(self, question: Question) -> Answer:
         """Which state a joiner can have from here."""
-        return await self.donor.manifest(lambda: self.point)
+        return await self.donor.manifest(question, lambda: self.point)
 
     def mark(self) -> Mark:
         """The name of its state."""

@@ -14,7 +14,7 @@ from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm.announcing import Announcing
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.catching_up import catch_up, will_be_asked
+from pipelined.swarm.catching_up import catch_up, late_and_on_time
 from pipelined.swarm.choosing import Choosing
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
@@ -165,7 +165,7 @@ class StagePeer:
                 self._wanted = target
                 self._let_go()
                 return
-            self.holding.donor.expect(will_be_asked(self.holding, head, self._roster))
+            self.holding.donor.expect(*late_and_on_time(self.holding, head, self._roster))
             due = self._announcing.due_s
             if due <= 0 or self._announcing.is_news(self._leaving.phase):
                 await self._say(place, self._leaving.phase)

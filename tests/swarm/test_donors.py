@@ -1,6 +1,7 @@
-"""Joiners that come at once spread over the peers of their stage, and pass to the next where one fails."""
+"""Joiners that come at once spread over the peers of their stage; one that never arrives costs no memory."""
 
 from pipelined.clock import run_virtual
+from pipelined.swarm.donor import MOST_TOTALS
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 DONORS, JOINERS = 4, 6
@@ -39,3 +40,21 @@ def test_a_joiner_whose_donor_is_cut_off_from_it_takes_the_next():
     asked = run_virtual(joined(lambda swarm: swarm.network.cut("j0", first)))
     donors = [donor for joiner, donor in asked if joiner == "j0"]
     assert donors and first not in donors
+
+
+def test_a_joiner_that_never_arrives_keeps_no_totals_at_any_peer():
+    """It is cut from the one peer of its stage, and not from the directory."""
+
+    async def live():
+        swarm = VirtualSwarm(stages=2, batch=4)
+        for name, stage in {"a": 0, "b": 1}.items():
+            swarm.peer(name, stage)
+        swarm.trainer("t0", steps=400)
+        swarm.peer("j", 1)
+        swarm.network.cut("j", "b")
+        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step > MOST_TOTALS)
+        kept = {name: len(swarm.peers[name].peer.holding.donor._taken) for name in "ab"}
+        await swarm.close()
+        assert kept == {"a": 1, "b": 1}
+
+    run_virtual(live())

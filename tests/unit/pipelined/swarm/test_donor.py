@@ -12,9 +12,11 @@ from pipelined.swarm.records import Point
 from tests.swarm.exact import ExactStage
 from transports.endpoints import Party, Question, Refusal
 
+LATE = "virtual://late"
+
 
 def asked(**note):
-    return Question(Party("virtual://late", 1), "topic", note)
+    return Question(Party(LATE, 1), "topic", note)
 
 
 class Training:
@@ -38,22 +40,14 @@ class Training:
         return work()
 
     async def manifest(self):
-        return (await self.donor.manifest(lambda: self.point)).note
+        return (await self.donor.manifest(asked(), lambda: self.point)).note
 
     async def totals(self, step):
         return await self.donor.totals(asked(step=step, lineage=f"at-{step}"))
 
-    async def kept(self):
-        """The steps whose totals can be had."""
-        return [step for step in range(self.point.step) if await self._keeps(step)]
-
-    async def _keeps(self, step):
-        try:
-            await self.totals(step)
-        except Refusal as refusal:
-            assert refusal.reason == "not kept"
-            return False
-        return True
+    def kept(self):
+        """The steps whose totals can be had; looked at without asking, for who asks is known to need them."""
+        return [taken.before.step for taken in self.donor._taken]
 
 
 def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
@@ -63,7 +57,7 @@ def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
         assert (await training.manifest())["step"] == 5
         training.take(MOST_TOTALS)
         assert (await training.manifest())["step"] == 5
-        assert await training.kept() == list(range(5, 5 + MOST_TOTALS))
+        assert training.kept() == list(range(5, 5 + MOST_TOTALS))
 
     run_virtual(live())
 
@@ -73,12 +67,13 @@ def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_present_sta
 
     async def live():
         training = Training()
-        training.donor.expect(True)
         root = (await training.manifest())["root"]
-        training.take(MOST_TOTALS + 1)
+        training.take(MOST_TOTALS)
+        await training.donor.chunk(asked(root=root, index=0))
+        training.take(1)
         with pytest.raises(Refusal, match="not kept"):
             await training.donor.chunk(asked(root=root, index=0))
-        assert await training.kept() == list(range(1, MOST_TOTALS + 1))
+        assert training.kept() == list(range(1, MOST_TOTALS + 1))
         assert (await training.manifest())["step"] == MOST_TOTALS + 1
 
     run_virtual(live())
@@ -89,20 +84,47 @@ def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected():
         training = Training()
         await training.manifest()
         training.take(3)
-        training.donor.expect(False)
-        assert await training.kept() == [2]
+        training.donor.expect(set(), {LATE})
+        assert training.kept() == [2]
         training.take(1)
-        assert await training.kept() == [3]
+        assert training.kept() == [3]
 
     run_virtual(live())
 
 
-def test_steps_are_kept_while_somebody_has_yet_to_take_part_who_fetched_long_ago():
+def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
+    """A joiner that is cut from its donors never arrives: what is kept for it is given up when it could not use it."""
+    training = Training()
+    for _ in range(MOST_TOTALS + 1):
+        training.donor.expect({LATE}, set())
+        training.take(1)
+    assert len(training.kept()) == 1
+    training.donor.expect({LATE, "virtual://later"}, set())
+    training.take(3)
+    assert len(training.kept()) == 4, "another that has just come needs the steps since"
+
+
+def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_on():
     async def live():
         training = Training()
-        training.donor.expect(True)
+        for _ in range(2 * MOST_TOTALS):
+            training.donor.expect({LATE}, set())
+            training.take(1)
+        assert (await training.manifest())["step"] == 2 * MOST_TOTALS
         training.take(3)
-        assert await training.kept() == [0, 1, 2]
+        assert (await training.totals(2 * MOST_TOTALS)).note["scales"] == [1.0] * 3
+
+    run_virtual(live())
+
+
+def test_a_copy_is_freed_when_all_that_asked_for_it_take_part():
+    async def live():
+        training = Training()
+        await training.manifest()
+        training.donor.expect(set(), set())
+        assert training.donor._copy is not None, "an observer asked, which is no peer of the stage"
+        training.donor.expect(set(), {LATE})
+        assert training.donor._copy is None
 
     run_virtual(live())
 
@@ -110,7 +132,7 @@ def test_steps_are_kept_while_somebody_has_yet_to_take_part_who_fetched_long_ago
 def test_one_answer_brings_all_steps_that_are_missing():
     async def live():
         training = Training()
-        training.donor.expect(True)
+        training.donor.expect({LATE}, set())
         training.take(4)
         answer = await training.totals(1)
         assert [block[0] for block in answer.blocks] == [1, 2, 3]
@@ -122,7 +144,7 @@ def test_one_answer_brings_all_steps_that_are_missing():
 def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
     async def live():
         training = Training()
-        training.donor.expect(True)
+        training.donor.expect({LATE}, set())
         for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
             before, after = Point(step, f"at-{step}"), Point(step + 1, f"at-{step + 1}")
             training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
@@ -145,6 +167,6 @@ def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it
         assert not any(each.done() for each in asking), "a step waited for what it does not need"
         first, second = await asyncio.gather(*asking)
         assert first == second and first["step"] == 1 and VirtualClock().now() == 5.0
-        assert await training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"
+        assert training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"
 
     run_virtual(live())
