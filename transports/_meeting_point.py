@@ -20,7 +20,13 @@ STORE_S = 6.0
 
 
 class MeetingPoint(Protocol):
-    """Rank 0 calls `open` once; every other rank calls `find` as often as it likes."""
+    """Rank 0 calls `open` once; every other rank calls `find` as often as it likes.
+
+    Attributes:
+        key: the secret that the meeting point itself gives to the ranks, after `open` or `find`; empty if it has none.
+    """
+
+    key: bytes = b""
 
     async def open(self) -> socket.socket:
         """Listen for the other ranks; raises RendezvousError where that cannot be."""

@@ -17,7 +17,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transports._coordinator import Coordinator, listening
@@ -69,15 +69,21 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
     if place.rank == 0:
         listener = await point.open()
         try:
+            me = keyed(me, point)
             return Peers(me, await Coordinator(me, place.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
         sock, hello = await reach(place, point, me)
         opened.callback(sock.close)
-        peers = await join(place, me, sock, hello, opened)
+        peers = await join(place, keyed(me, point), sock, hello, opened)
         opened.pop_all()
         return peers
+
+
+def keyed(me: Identity, point: MeetingPoint) -> Identity:
+    """This rank with the key of the meeting point, unless it was given one of its own."""
+    return me if me.key else replace(me, key=point.key)
 
 
 async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
@@ -88,7 +94,7 @@ async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket
             while True:
                 for address in await point.find():
                     try:
-                        return await knock(address, me, 0)
+                        return await knock(address, keyed(me, point), 0)
                     except OSError as error:
                         seen = f"{address[0]}:{address[1]}: {told(error)}"
                 await asyncio.sleep(RETRY_S)
