@@ -109,12 +109,12 @@ class Log:
         while True:
             try:
                 if revision is None:
-                    view = await self._directory.read()
+                    view = await self._directory.read((HEAD, EVALUATED))
                     revision = view.revision
                     for key in (HEAD, EVALUATED):
                         if key in view.entries:
                             yield key, view.entries[key].value
-                async for changes in self._directory.watch("", revision):
+                async for changes in self._directory.watch((HEAD, EVALUATED), revision):
                     for change in changes:
                         revision = change.revision
                         if change.entry is not None:

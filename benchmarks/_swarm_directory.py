@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.clock import VirtualClock
 from pipelined.swarm.bell import Bell
-from pipelined.swarm.directory import Change, Directory, Lease, View
+from pipelined.swarm.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.swarm.directory.asked import Request
 from pipelined.swarm.directory.keeping import RENEWALS
 from pipelined.swarm.directory.machine import Machine
@@ -48,7 +48,7 @@ class DirectDirectory(Directory):
             self.machine.deeds.clear()
             self._changed.ring()
 
-    async def read(self, prefix: str = "") -> View:
+    async def read(self, prefix: Prefixes = "") -> View:
         self._catch_up()
         return self.machine.read(prefix)
 
@@ -64,12 +64,12 @@ class DirectDirectory(Directory):
         self.told()
         return revision
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
         while True:
-            for changes in (seen := self.machine.changes(prefix, after)):
-                after = changes[0].revision
-                yield changes
-            if not seen:
+            if seen := self.machine.changes(prefix, after):
+                after = seen[-1][0].revision
+                yield [change for changes in seen for change in changes]
+            else:
                 await self._changed.wait()
 
     async def grant(self, seconds: float) -> Lease:

@@ -38,8 +38,16 @@ def clause(clauses):
 
 
 async def first(changes):
-    """The next revision's changes of a watch."""
+    """The next item of a watch."""
     return await anext(aiter(changes))
+
+
+async def several(changes, count):
+    """So many of the next changes of a watch."""
+    told = []
+    while len(told) < count:
+        told += await first(changes)
+    return told
 
 
 @clause(EVERYWHERE)
@@ -143,10 +151,52 @@ async def a_watch_tells_all_after_its_revision_in_order(one, other):
     second = await one.directory.transact({}, {"w/a": b"1", "w/b": b"1", "x": b""})
     third = await other.directory.transact({}, {"x": b"2"}, delete=["w/a"])
     changes = other.directory.watch("w/", before)
-    told = [await first(changes)]
-    told.append(await first(changes))
-    assert sorted(told[0]) == [Change("w/a", Entry(b"1", second), second), Change("w/b", Entry(b"1", second), second)]
-    assert told[1] == [Change("w/a", None, third)]
+    told = await several(changes, 3)
+    assert sorted(told[:2]) == [Change("w/a", Entry(b"1", second), second), Change("w/b", Entry(b"1", second), second)]
+    assert told[2:] == [Change("w/a", None, third)]
+    await changes.aclose()
+
+
+@clause(EVERYWHERE)
+async def several_prefixes_are_read_at_one_revision(one, other):
+    revision = await one.directory.transact({}, {"a/1": b"", "b": b"", "b/2": b"", "c/3": b"", "ba": b""})
+    view = await other.directory.read(("b/", "a/", "absent/", "ba"))
+    assert set(view.entries) == {"a/1", "b/2", "ba"} and view.revision == revision
+
+
+@clause(EVERYWHERE)
+async def several_prefixes_are_watched_as_one(one, other):
+    """What a watcher knows after each item is what the directory held below the prefixes at that revision."""
+    truth = {0: {}}
+    state = {}
+
+    async def write(put, delete=()):
+        state.update(put)
+        for key in delete:
+            del state[key]
+        revision = await one.directory.transact({}, put, delete)
+        truth[revision] = {key: value for key, value in state.items() if key.startswith(("w/", "v/", "u"))}
+        return revision
+
+    before = await write({"w/a": b"0", "x/y": b"0"})
+    changes, known = other.directory.watch(("w/", "v/", "u"), before), {"w/a": b"0"}
+    async with asyncio.TaskGroup() as tasks:
+        seen = tasks.create_task(first(changes))
+        await write({"x/y": b"1"})
+        await write({"v/b": b"1", "w/a": b"1"})
+        await write({"u": b"2"}, ["w/a"])
+        last = await write({"w/c": b"3", "x/z": b"3"}, ["v/b"])
+    told = seen.result()
+    while True:
+        known.update((change.key, change.entry.value) for change in told if change.entry)
+        for change in told:
+            if change.entry is None:
+                known.pop(change.key, None)
+        assert known in [truth[revision] for revision in truth if revision >= told[-1].revision]
+        if told[-1].revision >= last:
+            break
+        told = await first(changes)
+    assert known == truth[last] == {"u": b"2", "w/c": b"3"}
     await changes.aclose()
 
 

@@ -10,6 +10,7 @@ from pipelined.swarm.directory.contract import (
     Full,
     Lease,
     LeaseLost,
+    Prefixes,
     View,
     WrongKey,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "LeaseLost",
     "Limits",
     "MemoryDisk",
+    "Prefixes",
     "View",
     "WrongKey",
     "keep",

@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+Prefixes = str | tuple[str, ...]
+"""What keys begin with, or several such, as `str.startswith` takes them; "" is every key."""
+
 
 class Entry(NamedTuple):
     """A key that exists.
@@ -35,7 +38,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything below a prefix at one revision."""
+    """Everything below one or several prefixes at one revision."""
 
     revision: int
     entries: Mapping[str, Entry]
@@ -100,8 +103,8 @@ class Directory(ABC):
     """
 
     @abstractmethod
-    async def read(self, prefix: str = "") -> View:
-        """All keys that begin with the prefix, as of now: a linearizable read."""
+    async def read(self, prefix: Prefixes = "") -> View:
+        """All keys that begin with a prefix, or with one of several, as of now: a linearizable read."""
 
     @abstractmethod
     async def transact(
@@ -127,11 +130,15 @@ class Directory(ABC):
         """
 
     @abstractmethod
-    def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
-        """Every change below the prefix with a revision above `after`, in order, each revision's changes together.
+    def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+        """What changes below one or several prefixes above the revision `after`.
 
-        Survives a restart of the directory. Raises CutOff as other calls do, and FellBehind where some of these changes
-        are no longer known.
+        Each item holds the changes of one or more whole revisions, in order, so that what a watcher knows is always the
+        directory as it was at one revision. Below one prefix every change is told; below several, at least the last of
+        each key. Survives a restart of the directory.
+
+        Raises:
+            CutOff: as other calls do. FellBehind: some of these changes are no longer known.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ from pipelined.clock import Clock
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters
 from pipelined.swarm.directory.caller import Caller, Forgotten
-from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, View
+from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, Lease, Prefixes, View
 from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.round_trip import RoundTrip
@@ -45,8 +45,8 @@ class EmbeddedDirectory(Directory):
         endpoint.on_lost(self._lost)
         endpoint.answer(letters.ALIVE, self._say_alive)
 
-    async def read(self, prefix: str = "") -> View:
-        self._limits.check_prefix(prefix)
+    async def read(self, prefix: Prefixes = "") -> View:
+        self._limits.check_prefixes(prefix)
         told = await self._ask(letters.READ, prefix=prefix)
         return View(told["revision"], letters.read_entries(told["entries"]))
 
@@ -64,12 +64,12 @@ class EmbeddedDirectory(Directory):
             raise Conflict(letters.read_entries(told["conflict"]))
         return told["revision"]
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
-        self._limits.check_prefix(prefix)
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+        self._limits.check_prefixes(prefix)
         wait = min(self._caller.insistence.patience / 2, self._limits.longest_wait)
         while True:
             told = await self._ask(letters.CHANGES, wait, prefix=prefix, after=after, wait=wait)
-            for changes in letters.read_changes(told["changes"]):
+            if changes := letters.read_changes(told["changes"]):
                 yield changes
             after = told["through"]
 

@@ -4,15 +4,26 @@ Knows the contract and what etcd is told; members, retries and marks are others'
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from pipelined.clock import Clock
-from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directory, FellBehind, Lease, LeaseLost, View
-from pipelined.swarm.directory.etcd_gateway import NOT_FOUND, EtcdError, Gateway
+from pipelined.swarm.directory.contract import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    FellBehind,
+    Lease,
+    LeaseLost,
+    Prefixes,
+    View,
+)
+from pipelined.swarm.directory.etcd_gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
 from pipelined.swarm.directory.etcd_leases import EtcdLease
 from pipelined.swarm.directory.etcd_letters import Keys, Letter, revision_of
 from pipelined.swarm.directory.etcd_marks import Marks
 from pipelined.swarm.directory.etcd_place import EtcdPlace
+from pipelined.swarm.directory.etcd_several import watch_several
 from pipelined.swarm.directory.insisting import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.within import within
@@ -33,10 +44,9 @@ class EtcdDirectory(Directory):
         self._keys = Keys(f"{place.namespace}/")
         self._marks = Marks(self._gateway, clock, f"{place.namespace}.marks/")
 
-    async def read(self, prefix: str = "") -> View:
-        self._limits.check_prefix(prefix)
-        told = await self._gateway.call("kv/range", self._keys.below(prefix))
-        return View(revision_of(told), self._keys.entries(told))
+    async def read(self, prefix: Prefixes = "") -> View:
+        self._limits.check_prefixes(prefix)
+        return await self._read(prefix)
 
     async def transact(
         self,
@@ -62,16 +72,43 @@ class EtcdDirectory(Directory):
             raise Conflict({key: entries.get(key) for key in expect})
         return revision
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
-        self._limits.check_prefix(prefix)
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+        self._limits.check_prefixes(prefix)
+        changes = self._watch_one(prefix, after) if isinstance(prefix, str) else self._watch_several(prefix, after)
+        async with aclosing(changes):
+            async for each in changes:
+                yield each
+
+    async def _read(self, prefix: Prefixes, at: int = 0) -> View:
+        """All that begins with the prefixes at one revision; 0: as of now. Raises EtcdError: COMPACTED."""
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
+        told = await self._gateway.call("kv/txn", {"success": ranges})
+        found = {}
+        for each in told["responses"]:
+            found |= self._keys.entries(each["response_range"])
+        return View(at or revision_of(told), found)
+
+    async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncIterator[Sequence[Change]]:
+        try:
+            before = await self._read(prefixes, after) if after else View(0, {})
+        except EtcdError as error:
+            if error.code != COMPACTED:
+                raise
+            raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
+        async with aclosing(watch_several(self, prefixes, before)) as changes:
+            async for each in changes:
+                yield each
+
+    async def _watch_one(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
         while True:
             wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
             stream, told = await self._gateway.stream("watch", {"create_request": wanted})
             try:
                 while not told.get("canceled"):
-                    for changes in self._keys.changes(told):
+                    if changes := self._keys.changes(told):
                         yield changes
-                        after = changes[0].revision
+                        after = changes[-1].revision
                     told = await within(self._clock, self._gateway.insistence.patience / 2, anext(stream))
             except (NoAnswer, TimeoutError):
                 self._gateway.leave()

@@ -16,7 +16,7 @@ from pipelined.swarm.directory.contract import CutOff, Full
 from pipelined.swarm.directory.etcd_place import EtcdPlace
 from pipelined.swarm.directory.insisting import Insistence, NoAnswer
 
-NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, UNAUTHENTICATED = 5, 6, 7, 8, 9, 16
+NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
 """gRPC status codes."""
 AGAIN = (1, 2, 4, 10, 13, 14)
 """Cancelled, unknown, late, aborted, internal, unavailable: a member without a leader, or on its way up or down."""

@@ -4,8 +4,7 @@ Source: etcd v3.4, api reference.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any
 
 from pipelined.swarm.directory.contract import Change, Entry
@@ -49,10 +48,9 @@ class Keys:
         """What was found."""
         return {self._key(found): entry_of(found) for found in told.get("kvs", ())}
 
-    def changes(self, told: Mapping[str, Any]) -> list[Sequence[Change]]:
-        """What has changed, a revision an item."""
-        changes = [self._change(event) for event in told.get("events", ())]
-        return [list(each) for _, each in groupby(changes, lambda change: change.revision)]
+    def changes(self, told: Mapping[str, Any]) -> list[Change]:
+        """What has changed, in order; etcd never spreads a revision over two answers unless it is asked to."""
+        return [self._change(event) for event in told.get("events", ())]
 
     def _change(self, event: Mapping[str, Any]) -> Change:
         found = event["kv"]

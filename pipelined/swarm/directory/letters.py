@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from pipelined.swarm.directory.asked import Request, StaleRequest
-from pipelined.swarm.directory.contract import Change, Entry, FellBehind, Full, LeaseLost
+from pipelined.swarm.directory.contract import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
 from pipelined.swarm.directory.limits import Limits, check_length_of_time, check_whole
 from transports.endpoints import Answer, Question, Refusal
 
@@ -111,9 +111,12 @@ class Asking:
         check_length_of_time(name, self._told.get(name))
         return self._told[name]
 
-    def prefix(self) -> str:
-        self._limits.check_prefix(self._told.get("prefix"))
-        return self._told["prefix"]
+    def prefix(self) -> Prefixes:
+        """What is read or watched."""
+        told = self._told.get("prefix")
+        prefixes = tuple(told) if isinstance(told, list) else told
+        self._limits.check_prefixes(prefixes)
+        return prefixes
 
     def seconds(self) -> float:
         """How long a lease is to live."""
@@ -149,6 +152,6 @@ def tell_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
     ]
 
 
-def read_changes(told: Any) -> list[list[Change]]:
-    """The same as they were told."""
-    return [[Change(key, entry, at) for key, entry in read_entries(each).items()] for at, each in told]
+def read_changes(told: Any) -> list[Change]:
+    """The same as they were told, one after another."""
+    return [Change(key, entry, at) for at, each in told for key, entry in read_entries(each).items()]

@@ -25,6 +25,7 @@ class Limits:
         unsettled: requests of one client whose answers it has not said to have heard.
         history: of changes kept for those who watch.
         longest_wait: in seconds, that an asker may be kept waiting for a change.
+        prefixes: that one read or watch names.
     """
 
     key: int = 512
@@ -39,6 +40,17 @@ class Limits:
     unsettled: int = 1024
     history: int = 16 << 20
     longest_wait: float = 3600.0
+    prefixes: int = 16
+
+    def check_prefixes(self, prefixes: object) -> None:
+        """Raises ValueError: no text or tuple of such, one is too long, or there are too many or none."""
+        several = (prefixes,) if isinstance(prefixes, str) else prefixes
+        if not isinstance(several, tuple):
+            raise ValueError(f"prefixes are text, or a tuple of such (type: {type(prefixes).__name__})")
+        if not 0 < len(several) <= self.prefixes:
+            raise ValueError(f"too few or too many prefixes (prefixes: {len(several)}, most: {self.prefixes})")
+        for prefix in several:
+            self.check_prefix(prefix)
 
     def check_prefix(self, prefix: object) -> None:
         """Raises ValueError: no text, or too long."""

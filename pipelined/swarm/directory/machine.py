@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.swarm.directory.asked import Asked, Client, Request
-from pipelined.swarm.directory.contract import Change, Conflict, Entry, Full, LeaseLost, View
+from pipelined.swarm.directory.contract import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
+from pipelined.swarm.directory.folders import Folders
 from pipelined.swarm.directory.leases import Leases
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.past import Past
@@ -32,19 +33,24 @@ class Machine:
         self.name, self.limits = name, limits or Limits()
         self.revision = 0
         self.deeds: list[Deed] = []
-        self._numbers = self._bytes = 0
+        self._numbers = self._bytes = self._told = 0
         self._entries: dict[str, Entry] = {}
+        self._folders = Folders()
         self._bound: dict[int, set[str]] = {}
         self._leases, self._past, self._asked = Leases(), Past(self.limits.history), Asked(self.limits)
 
-    def read(self, prefix: str) -> View:
-        """Everything below a prefix. Cost: one look at each key."""
-        below = {key: entry for key, entry in self._entries.items() if key.startswith(prefix)}
-        return View(self.revision, below)
+    def read(self, prefix: Prefixes) -> View:
+        """Everything below the prefixes. Cost: as `Folders.below`."""
+        return View(self.revision, self._folders.below(prefix))
 
-    def changes(self, prefix: str, after: int) -> list[Sequence[Change]]:
-        """All changes below a prefix since a revision, a revision an item. Raises FellBehind."""
+    def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
+        """All changes below the prefixes since a revision, a revision an item. Raises FellBehind."""
         return self._past.after(prefix, after)
+
+    def latest(self) -> list[Change]:
+        """What has changed since this was last asked; what is no longer kept by now is left out."""
+        since, self._told = max(self._told, self._past.since), self.revision
+        return [change for changes in self._past.after("", since) for change in changes]
 
     def enter(self) -> int:
         """A new client's number."""
@@ -199,6 +205,7 @@ class Machine:
         """Put a key, or delete it, and bind it to its lease alone."""
         self._bytes -= self._size(key)
         before = self._entries.pop(key, None)
+        self._folders.place(key, entry)
         if before and before.lease:
             self._unbind(before.lease, key)
         if entry:

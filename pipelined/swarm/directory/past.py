@@ -6,7 +6,7 @@ Every revision above `since` is here, without a gap, so that whoever has seen `s
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from pipelined.swarm.directory.contract import Change, FellBehind
+from pipelined.swarm.directory.contract import Change, FellBehind, Prefixes
 
 CHANGE_BYTES = 100
 """About what a change takes beside its key and value."""
@@ -38,8 +38,8 @@ class Past:
             self._bytes -= size(oldest)
             self.since = oldest[0].revision
 
-    def after(self, prefix: str, revision: int) -> list[Sequence[Change]]:
-        """What has changed below a prefix since then, a revision an item.
+    def after(self, prefix: Prefixes, revision: int) -> list[Sequence[Change]]:
+        """What has changed below the prefixes since then, a revision an item.
 
         Raises:
             FellBehind: some of it has been forgotten.

@@ -14,12 +14,13 @@ from pipelined.clock import Clock
 from pipelined.nursery import Nursery
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import letters, past
-from pipelined.swarm.directory.contract import Change, Conflict
+from pipelined.swarm.directory.contract import Change, Conflict, Prefixes
 from pipelined.swarm.directory.disks import Disk, disk_of
 from pipelined.swarm.directory.journal import Journal
 from pipelined.swarm.directory.letters import Asking
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.machine import Machine
+from pipelined.swarm.directory.watchers import Watchers
 from pipelined.swarm.directory.within import within
 from transports import TransportError
 from transports.endpoints import Answer, Endpoint, Handler, Party, Question, Refusal
@@ -28,10 +29,12 @@ LATE_S = 0.1
 """A timer that is later than this says that the process did not run meanwhile."""
 PART_BYTES = 1 << 20
 """Changes beyond these are told in the next answer."""
-SHARED = 16
-"""Answers that are kept for others who ask the same."""
+SHARED = 1024
+"""Answers that are kept for others that ask the same, until something changes."""
 
 Told = dict[str, Any]
+Decide = Callable[[Asking], Awaitable[Told | bytes]]
+"""Answers one kind of question; bytes are a letter that is packed already."""
 
 
 async def serve_directory(
@@ -67,10 +70,11 @@ class _Server:
     def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: Machine, journal: Journal):
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
-        self._holders: dict[int, tuple[Party, float]] = {}
+        self._holders: dict[int, Party] = {}
+        self._held: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
-        self._changed, self._hurried = Bell(), Bell()
-        self._told: dict[tuple[str, int], Told] = {}
+        self._watchers, self._hurried = Watchers(clock), Bell()
+        self._told: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
         self._stopped = False
 
     async def run(self) -> NoReturn:
@@ -78,6 +82,7 @@ class _Server:
         async with self._tasks as tasks:
             self._open()
             tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
+            tasks.create_task(self._watchers.wake(), name="wake those that watch the directory")
             try:
                 await self._end_leases()
             finally:
@@ -109,17 +114,17 @@ class _Server:
             with suppress(TimeoutError):
                 await within(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
 
-    def _answering(self, decide: Callable[[Asking], Awaitable[Told]]) -> Handler:
+    def _answering(self, decide: Decide) -> Handler:
         async def answer(question: Question) -> Answer:
             outcome = await self._outcome(decide, question)
             await self._journal.durable()
             if isinstance(outcome, Refusal):
                 raise outcome
-            return Answer((letters.pack(outcome),))
+            return Answer((outcome if isinstance(outcome, bytes) else letters.pack(outcome),))
 
         return answer
 
-    async def _outcome(self, decide: Callable[[Asking], Awaitable[Told]], question: Question) -> Told | Refusal:
+    async def _outcome(self, decide: Decide, question: Question) -> Told | bytes | Refusal:
         """What a question comes to; nothing is told yet."""
         if self._stopped:
             return Refusal(letters.STOPPING)
@@ -143,25 +148,34 @@ class _Server:
         view = self._machine.read(asking.prefix())
         return {"revision": view.revision, "entries": letters.tell_entries(view.entries)}
 
-    async def _changes(self, asking: Asking) -> Told:
+    async def _changes(self, asking: Asking) -> bytes:
         """Wait for changes, at most as long as the asker says."""
-        prefix, after = asking.prefix(), asking.whole("after")
+        prefixes, after = asking.prefix(), asking.whole("after")
         end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
-        while not self._machine.changes(prefix, after) and (left := end - self._clock.now()) > 0:
-            after = max(after, self._machine.revision)
-            with suppress(TimeoutError):
-                await within(self._clock, left, self._changed.wait())
-        return self._changes_after(prefix, after)
+        with self._watchers.waiting(prefixes) as group:
+            while True:
+                told, some = self._changes_after(prefixes, after)
+                left = end - self._clock.now()
+                if some or left <= 0:
+                    return told
+                after = max(after, self._machine.revision)
+                with suppress(TimeoutError):
+                    await within(self._clock, left, group.wait())
+                    after = max(after, group.since)
 
-    def _changes_after(self, prefix: str, after: int) -> Told:
-        """As much as one answer takes; worked out once for all who have heard as much, until something changes."""
-        if (prefix, after) not in self._told:
+    def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
+        """As much as one answer takes, and whether that is anything.
+
+        It is worked out once for all that have heard as much, until something changes.
+        """
+        if (prefixes, after) not in self._told:
             if len(self._told) >= SHARED:
                 self._told.clear()
-            told = _part(self._machine.changes(prefix, after))
+            told = _part(self._machine.changes(prefixes, after))
             through = told[-1][0].revision if told else after
-            self._told[prefix, after] = {"changes": letters.tell_changes(told), "through": through}
-        return self._told[prefix, after]
+            letter = {"changes": letters.tell_changes(told), "through": through}
+            self._told[prefixes, after] = letters.pack(letter), bool(told)
+        return self._told[prefixes, after]
 
     async def _transact(self, asking: Asking) -> Told:
         return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
@@ -186,11 +200,21 @@ class _Server:
     def _hold(self, lease: int, holder: Party, grace: float) -> None:
         """From now on this is who is asked whether it lives."""
         if self._machine.lives(lease):
-            self._holders[lease] = holder, grace
+            self._let_go(lease)
+            self._holders[lease] = holder
+            self._held.setdefault(holder, {})[lease] = grace
+
+    def _let_go(self, lease: int) -> None:
+        """Nobody holds this lease any more."""
+        holder = self._holders.pop(lease, None)
+        if holder is not None:
+            del self._held[holder][lease]
+            if not self._held[holder]:
+                del self._held[holder]
 
     def _lost(self, party: Party) -> None:
         """A connection with a party broke, perhaps not the only one."""
-        held = {lease: grace for lease, (holder, grace) in self._holders.items() if holder == party}
+        held = self._held.get(party)
         if not held or self._stopped:
             return
         for lease, grace in held.items():
@@ -204,7 +228,7 @@ class _Server:
             answer = await within(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
             if answer.note != party.incarnation:
                 return
-            for lease in [lease for lease, (holder, _) in self._holders.items() if holder == party]:
+            for lease in self._held.get(party, ()):
                 self._machine.renew(lease, self._clock.now())
 
     def _catch_up(self) -> None:
@@ -219,11 +243,11 @@ class _Server:
         """Tell the journal and those who watch of what was done."""
         for name, *told in self._machine.deeds:
             if name == "end":
-                self._holders.pop(told[0], None)
+                self._let_go(told[0])
         if self._machine.deeds:
             self._journal.keep(self._machine.deeds)
             self._told.clear()
-            self._changed.ring()
+            self._watchers.changed(self._machine.latest())
         self._machine.deeds.clear()
 
 
