@@ -3,7 +3,6 @@
 The rule: it only reads; nothing is run or predicted here.
 """
 
-import json
 import os
 import statistics
 from collections.abc import Sequence
@@ -60,11 +59,11 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def as_json(options: Any, ranks: int, rows: Sequence[Row]) -> str:
+def plain(options: Any, ranks: int, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything, in seconds and bytes."""
     told = [{**asdict(row), "error": row.error} for row in rows]
     cores = len(os.sched_getaffinity(0))
-    return json.dumps({**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": told})
+    return {**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": told}
 
 
 def as_table(rows: Sequence[Row]) -> str:

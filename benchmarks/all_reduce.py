@@ -7,7 +7,6 @@ nothing but numpy: once torch.distributed is loaded, memory comes at another pri
 
 import asyncio
 import gc
-import json
 import os
 import statistics
 import sys
@@ -17,9 +16,10 @@ from dataclasses import asdict, dataclass
 from math import log
 from random import Random
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks._flags import flags
+from benchmarks._results import Reported, tell
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
 from pipelined.launch import detect
@@ -41,7 +41,7 @@ FIRST, SECOND, ALONE = ("ours", "mpi", "pass", "alone"), ("ours", "gloo"), ("alo
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time sums over all ranks."""
 
     sizes: tuple[int, ...] = SIZES
@@ -56,10 +56,9 @@ class Options:
     """What we sum: arrays of the caller's own, or such as `collectives.allocate` gives. The others sum the former."""
     threads: Literal["funneled", "multiple"] = "funneled"
     """Which threads may call MPI: one, as programs of this runtime start it, or all, as mpi4py does by itself."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rounds <= 0:
             raise UsageError(f"--rounds must be above 0 (it is {self.rounds}); leave it out or raise it")
         if not self.sizes or min(self.sizes) < 4:
@@ -170,14 +169,17 @@ async def table(bench: Bench, options: Options, ranks: int, gloo: "Callable[[], 
     return rows
 
 
-def told(options: Options, library: str, rows: Sequence[Row]) -> str:
-    """The table, or one JSON object."""
+def plain(options: Options, library: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """As JSON can hold it."""
     machine = {"mpi": library, "ranks": rows[0].ranks, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    if options.json:
-        return json.dumps({**asdict(options), **machine, "rows": [row.plain() for row in rows]})
+    return {**asdict(options), **machine, "rows": [row.plain() for row in rows]}
+
+
+def told(options: Options, library: str, rows: Sequence[Row]) -> str:
+    """The table."""
     kept = sum(not row.short_of for row in rows)
-    last = f"{library}, threads: {options.threads}; arrays: {options.arrays}; ranks: {machine['ranks']}, "
-    last += f"cores: {machine['cores']}, load {machine['load']:.1f}"
+    last = f"{library}, threads: {options.threads}; arrays: {options.arrays}; ranks: {rows[0].ranks}, "
+    last += f"cores: {os.cpu_count()}, load {os.getloadavg()[0]:.1f}"
     return "\n".join([HEAD, *[row.line() for row in rows], f"{last}; {kept} of {len(rows)} rows as promised"])
 
 
@@ -203,7 +205,7 @@ async def _bench(transport: Transport, options: Options) -> None:
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
         library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0").split())
-        print(told(options, library, rows), flush=True)
+        tell(options, plain(options, library, rows), lambda: told(options, library, rows))
     here.sums["gloo"].close()
     comm.Free()
 

@@ -3,7 +3,6 @@
 The rule: what is compared was timed after `auto` had its prices, all algorithms in turns within each round.
 """
 
-import json
 import os
 import statistics
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._flags import flags
+from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce, barrier, measure
 from collectives._prices import rounds_at, runnable
 from pipelined.errors import UsageError
@@ -29,17 +29,16 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Compare what `auto` chooses with what is fastest."""
 
     ranks: tuple[int, ...] = (2, 3, 4, 8)
     """Groups of so many of the first ranks, one after another; those larger than the world are left out."""
     rounds: int = 7
     """Rounds timed, at the least: short arrays are timed more often."""
-    json: bool = False
-    """Print JSON instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rounds <= 0:
             raise UsageError(f"--rounds must be above 0 (it is {self.rounds}); leave it out or raise it")
         if not self.ranks or min(self.ranks) < 2:
@@ -55,7 +54,7 @@ async def bench(transport: Transport, options: Options) -> int:
             rows += await grid(transport, count, channel, options.rounds)
         await barrier(Group(transport, range(transport.world_size), 0))
     if not transport.rank:
-        print(json.dumps(rows) if options.json else told(rows), flush=True)
+        tell(options, rows, lambda: told(rows))
     return 0
 
 

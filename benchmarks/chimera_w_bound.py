@@ -12,6 +12,7 @@ from math import gcd
 
 import tyro
 
+from benchmarks._results import Reported, tell
 from pipelined.checker import check
 from pipelined.pricer import Costs, price_schedule
 from pipelined.schedules import Shape, find
@@ -26,7 +27,7 @@ TILED, EVEN, UNEVEN = "tiled", "even", "uneven"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Hold Chimera-W's bubble to its bound."""
 
     largest: int = 4
@@ -132,7 +133,8 @@ def main() -> int:
     """Read the flags, go through the grid, and print both tables."""
     options = tyro.cli(Options, prog="python -m benchmarks.chimera_w_bound")
     found = [find_excess(costs, options) for costs in grid(options.largest)]
-    print("\n".join([*summary(found), "", *exceptions(found, options.units)]))
+    raw = [{"costs": one.costs, "exact": one.exact, "within": one.within} for one in found]
+    tell(options, raw, lambda: "\n".join([*summary(found), "", *exceptions(found, options.units)]))
     return 0
 
 

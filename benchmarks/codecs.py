@@ -22,6 +22,7 @@ import tyro
 
 from benchmarks._codec_overlap import Overlap, measure_overlap
 from benchmarks._ranks import check, program
+from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 from pipelined.memory import KEPT, LARGEST, keep_freed
 from transports import codec_names, pack, unpack
@@ -33,7 +34,7 @@ SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(LARGEST), "MALLOC_TRIM_THRESHOLD
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time codecs out and back."""
 
     mib: tuple[int, ...] = (1, 16, 64)
@@ -44,10 +45,9 @@ class Options:
     """A Python that has bitsandbytes. Open: this one, if it has."""
     torch: bool = True
     """Import torch, as training has it: casts then use it."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(mib=self.mib, rounds=[self.rounds])
 
 
@@ -206,13 +206,13 @@ def main() -> None:
         ]
     os.sched_setaffinity(0, cores)
     overlaps = [measure_overlap(codec, 64 << 20, options.rounds) for codec in ("blockwise8", "zstd")]
-    print(as_json(options, rows, overlaps) if options.json else as_table(rows, overlaps, other is not None))
+    tell(options, plain(options, rows, overlaps), lambda: as_table(rows, overlaps, other is not None))
 
 
-def as_json(options: Options, rows: list[Timing], overlaps: list[Overlap]) -> str:
+def plain(options: Options, rows: list[Timing], overlaps: list[Overlap]) -> dict[str, Any]:
     """One object of all that was timed."""
     told = {"rows": [row.plain() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
-    return json.dumps({"torch": options.torch, "rounds": options.rounds, **told})
+    return {"torch": options.torch, "rounds": options.rounds, **told}
 
 
 def as_table(rows: list[Timing], overlaps: list[Overlap], beside: bool) -> str:

@@ -3,7 +3,6 @@
 Starts two processes that talk over loopback; the measure is the ratio within a round.
 """
 
-import json
 import statistics
 import sys
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
+from benchmarks._results import Reported, tell
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time asks between two endpoints beside a bare socket pair."""
 
     sizes: tuple[int, ...] = (1 << 10, 64 << 10, 1 << 20, 64 << 20)
@@ -36,10 +36,9 @@ class Options:
     """How long either of the two takes."""
     loop: Loop = "select"
     """The event loop of both."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self.loop, sizes=self.sizes, bytes_a_turn=[self.bytes_a_turn], most_ways=[self.most_ways])
         check(in_flight=[self.in_flight], long_bytes=[self.long_bytes])
         check(least=0.1, seconds=[self.seconds])
@@ -85,9 +84,7 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.endpoints")
     found = launch("benchmarks._endpoint_pair", 2, vars(options))
     found["rows"] = rows(found.pop("times"))
-    if options.json:
-        return print(json.dumps(found))
-    print(table(found["rows"]), told(options, found), sep="\n")
+    tell(options, found, lambda: "\n".join([table(found["rows"]), told(options, found)]))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from benchmarks._bound import bound_bytes
 from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes
 from benchmarks._resident import resident
+from benchmarks._results import Reported, tell
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
@@ -37,7 +38,7 @@ RECIPE = Recipe(lr=1e-4, steps=100)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Count what every rank of a training run holds."""
 
     schedule: str = "chimera"
@@ -58,8 +59,6 @@ class Options:
     """Vocabulary."""
     steps: int = 2
     """Steps trained; the optimizer's state is there from the first."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     @property
     def model(self) -> ModelConfig:
@@ -117,7 +116,7 @@ async def bench(transport: Transport, options: Options) -> int:
     rows = [Holding(**row) for row in await gather(transport, "holdings", row)]
     if transport.rank == 0:
         alone = rows[0] if len(rows) == 1 else await asyncio.to_thread(_alone, options)
-        print(as_json(options, rows, alone) if options.json else as_table(options, rows, alone), flush=True)
+        tell(options, plain(options, rows, alone), lambda: as_table(options, rows, alone))
     return 0
 
 
@@ -146,17 +145,19 @@ def _alone(options: Options) -> Holding:
     """What a process of its own holds that trains the same, started as if no launcher were there."""
     launchers = {name for names in (*MPI, *LOCAL, SLURM, TORCHRUN) for name in names}
     environ = {name: value for name, value in os.environ.items() if name not in launchers}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(options).items() if name != "json"]
+    flags = [
+        f"--{name.replace('_', '-')}={value}" for name, value in asdict(options).items() if name not in ("json", "save")
+    ]
     command = [sys.executable, "-m", "benchmarks.memory", *flags, "--json"]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
     row = json.loads(done.stdout)["one_process"]
     return Holding(**{name: row[name] for name in Holding.__dataclass_fields__})
 
 
-def as_json(options: Options, rows: list[Holding], alone: Holding) -> str:
+def plain(options: Options, rows: list[Holding], alone: Holding) -> dict[str, Any]:
     """Everything in bytes."""
     told = {"ranks": [_plain(row) for row in rows], "one_process": _plain(alone)}
-    return json.dumps({**asdict(options), "depth": len(rows), "cores": len(os.sched_getaffinity(0)), **told})
+    return {**asdict(options), "depth": len(rows), "cores": len(os.sched_getaffinity(0)), **told}
 
 
 def _plain(row: Holding) -> dict[str, Any]:

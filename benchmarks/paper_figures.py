@@ -6,7 +6,6 @@ link moves while a GPU makes a thousand floating-point operations. How much fast
 not stated, so here it is not at all. Source: Li and Hoefler, Chimera (2021), sections 3.4, 4.1 and 4.2, Table 4.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ import tyro
 
 from apps._memory import activation_bytes, boundary_bytes
 from apps._presets import ModelConfig, find_preset, layer_costs
+from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.plan import Plan
 from pipelined.simulation.machine import Machine
@@ -93,11 +93,9 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Simulate the paper's figures."""
 
-    json: bool = False
-    """Print one JSON object a line of the table instead of the table."""
     figure: str = ""
     """Only figures with this in their name."""
 
@@ -205,7 +203,7 @@ def main() -> int:
     options = tyro.cli(Options, prog="python -m benchmarks.paper_figures")
     figures = [figure for figure in FIGURES if options.figure in figure.name]
     rows = [line for figure in figures for moved in MOVED for line in lines(figure, moved)]
-    print("\n".join(json.dumps(asdict(row)) for row in rows) if options.json else table(rows))
+    tell(options, [asdict(row) for row in rows], lambda: table(rows))
     return 0
 
 

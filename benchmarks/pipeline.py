@@ -6,15 +6,16 @@ with free messages.
 """
 
 import asyncio
-import json
 import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
+from benchmarks._results import Reported, tell
 from pipelined.actor import Actor
 from pipelined.plan import Plan
 from pipelined.pricer import Costs, price
@@ -24,7 +25,7 @@ from transports import Transport
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time steps of a schedule on emulated devices."""
 
     schedule: str = "chimera"
@@ -49,8 +50,6 @@ class Options:
     """Bytes of each stage's parameter gradient; 0 leaves the sums out."""
     steps: int = 9
     """Steps timed, after two that are not."""
-    json: bool = False
-    """Print one JSON object instead of a line."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -71,15 +70,17 @@ async def bench(transport: Transport, options: Options) -> int:
         job = await asyncio.to_thread(EmulatedJob, actor, plan, load)
         taken = [await slowest_of(actor, step, job.step) for step in range(options.steps + 2)]
     if transport.rank == 0:
-        print(await asyncio.to_thread(_told, options, plan, taken[2:]), flush=True)
+        row = await asyncio.to_thread(plain, options, plan, taken[2:])
+        tell(options, row, lambda: told(row))
     return 0
 
 
-def _told(options: Options, plan: Plan, taken: list[float]) -> str:
+def plain(options: Options, plan: Plan, taken: list[float]) -> dict[str, Any]:
+    """As JSON can hold it, beside the makespan on the virtual clock."""
     costs = Costs(**options.seconds)
     makespan = price(record(find(plan.schedule), plan.shape, costs), costs).makespan
     step = statistics.median(taken)
-    row = {
+    return {
         **asdict(options),
         "depth": plan.depth,
         "cores": len(os.sched_getaffinity(0)),
@@ -89,12 +90,13 @@ def _told(options: Options, plan: Plan, taken: list[float]) -> str:
         "step_s_max": max(taken),
         "ratio": step / makespan,
     }
-    if options.json:
-        return json.dumps(row)
-    return (
-        f"{options.schedule} D={plan.depth} N={options.microbatches}: step {step * 1e3:.1f} ms "
-        f"({min(taken) * 1e3:.1f}-{max(taken) * 1e3:.1f}) beside {makespan * 1e3:.1f} ms ideal: {step / makespan:.3f}x"
-    )
+
+
+def told(row: dict[str, Any]) -> str:
+    """As a line."""
+    step, low, high, ideal = (row[name] * 1e3 for name in ("step_s", "step_s_min", "step_s_max", "makespan_s"))
+    shape = f"{row['schedule']} D={row['depth']} N={row['microbatches']}"
+    return f"{shape}: step {step:.1f} ms ({low:.1f}-{high:.1f}) beside {ideal:.1f} ms ideal: {row['ratio']:.3f}x"
 
 
 def main() -> int:

@@ -19,8 +19,9 @@ from apps._config import Config
 from apps._subject import Subject, subject_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
-from benchmarks._predictions import as_json, as_table, row_of
+from benchmarks._predictions import as_table, plain, row_of
 from benchmarks._punctual import PunctualClock
+from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
@@ -48,7 +49,7 @@ SLEPT_S = 5e-3
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Hold the planner to its predictions."""
 
     configurations: int = 24
@@ -63,8 +64,6 @@ class Options:
     """Width of the model."""
     seq: int = 64
     """Tokens a sequence."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def subject(self, ranks: int) -> Any:
         """What is planned with so many ranks."""
@@ -84,7 +83,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     taken = await _measured(transport, subject, await _shared(transport, "picked", picked), options)
     if question is not None:
         rows = [row_of(outcome, *measured) for outcome, measured in zip(picked, taken, strict=True)]
-        print(as_json(options, transport.world_size, rows) if options.json else as_table(rows), flush=True)
+        tell(options, plain(options, transport.world_size, rows), lambda: as_table(rows))
     return 0
 
 

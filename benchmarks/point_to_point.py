@@ -4,16 +4,17 @@ Ranks 0 and 1 send each other bodies of many sizes, there and back, by blocking 
 and as addressed messages, in interleaved rounds of one run; further ranks wait, as idle ranks do. Then both compute.
 """
 
-import json
 import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from benchmarks._flags import flags
+from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.launch import detect
@@ -29,7 +30,7 @@ beyond those of an idle device, and the share that computing may lose."""
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time messages between two ranks."""
 
     sizes: tuple[int, ...] = (8, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
@@ -42,10 +43,9 @@ class Options:
     """Bytes of the message that moves while both ranks compute."""
     compute_ms: float = 200.0
     """Milliseconds that both ranks compute at a time."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("rounds", "moved", "beside", "compute_ms"):
             if getattr(self, name) <= 0:
                 fact = f"--{name.replace('_', '-')} must be above 0 (it is {getattr(self, name)})"
@@ -161,16 +161,19 @@ def rows_of(taken: Mapping[int, Mapping[str, Sequence[float]]]) -> list[Row]:
     ]
 
 
-def told(options: Options, library: str, rows: Sequence[Row], beside: Beside) -> str:
-    """The table, or one JSON object."""
+def plain(options: Options, library: str, rows: Sequence[Row], beside: Beside) -> dict[str, Any]:
+    """As JSON can hold it."""
     machine = {"mpi": library, "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
-    if options.json:
-        besides = {**asdict(beside), "more_s": beside.more_s, "lost_share": beside.lost_share, "within": beside.within}
-        return json.dumps({**asdict(options), **machine, "rows": [row.plain() for row in rows], "beside": besides})
+    besides = {**asdict(beside), "more_s": beside.more_s, "lost_share": beside.lost_share, "within": beside.within}
+    return {**asdict(options), **machine, "rows": [row.plain() for row in rows], "beside": besides}
+
+
+def told(library: str, rows: Sequence[Row], beside: Beside) -> str:
+    """The table."""
     within = sum(row.within for row in rows)
     lines = [HEAD, *[row.line() for row in rows], beside.line()]
     return "\n".join(
-        [*lines, f"{library}; {within} of {len(rows)} within what is promised; load {machine['load']:.1f}"]
+        [*lines, f"{library}; {within} of {len(rows)} within what is promised; load {os.getloadavg()[0]:.1f}"]
     )
 
 
@@ -192,7 +195,8 @@ async def bench(transport: Transport, options: Options) -> int:
     if transport.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         both = tuple(map(statistics.mean, zip(*lost[:2], strict=True)))
-        print(told(options, library, rows_of(taken), Beside(options.beside, *map(tuple, beside[:2]), both)), flush=True)
+        found = library, rows_of(taken), Beside(options.beside, *map(tuple, beside[:2]), both)
+        tell(options, plain(options, *found), lambda: told(*found))
     return 0
 
 

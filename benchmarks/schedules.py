@@ -6,18 +6,19 @@ that is compared was measured on the same machine in the same minutes.
 """
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
+from typing import Any
 
 from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._flags import flags
 from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
+from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.actor import Actor
 from pipelined.clock import RealClock
@@ -34,7 +35,7 @@ LATE = Costs(p2p=1.0)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time the steps of all schedules on emulated devices."""
 
     schedules: str = ""
@@ -53,10 +54,9 @@ class Options:
     """Rounds timed, after one that is not."""
     hops: int = 4
     """Messages of either size timed in each round."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("forward_ms", "backward_ms", "activation_bytes", "steps", "hops"):
             if getattr(self, name) <= 0:
                 fact = f"--{name.replace('_', '-')} must be above 0 (it is {getattr(self, name)})"
@@ -171,24 +171,30 @@ def compared(options: Options, chosen: list[Entry], measured: Measured) -> tuple
     return links, rows
 
 
-def told(options: Options, links: Links, rows: list[Row], refused: list[str]) -> str:
-    """The table, or one JSON object."""
-    shapes = sorted({row.microbatches for row in rows})
-    orders = {n: [row for row in rows if row.microbatches == n] for n in shapes}
-    if options.json:
-        return json.dumps(
-            {
-                **asdict(options),
-                "cores": len(os.sched_getaffinity(0)),
-                "load": os.getloadavg()[0],
-                "alpha_s": links.alpha,
-                "beta_s": links.beta,
-                "rows": [row.plain() for row in rows],
-                "order": {n: rank_correlation(several) for n, several in orders.items() if len(several) > 1},
-                "inversions": {n: [asdict(i) for i in inversions(several)] for n, several in orders.items()},
-                "refused": refused,
-            }
-        )
+def by_microbatches(rows: list[Row]) -> dict[int, list[Row]]:
+    """The rows of each N, ascending."""
+    return {n: [row for row in rows if row.microbatches == n] for n in sorted({row.microbatches for row in rows})}
+
+
+def plain(options: Options, links: Links, rows: list[Row], refused: list[str]) -> dict[str, Any]:
+    """As JSON can hold it."""
+    orders = by_microbatches(rows)
+    return {
+        **asdict(options),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "alpha_s": links.alpha,
+        "beta_s": links.beta,
+        "rows": [row.plain() for row in rows],
+        "order": {n: rank_correlation(several) for n, several in orders.items() if len(several) > 1},
+        "inversions": {n: [asdict(i) for i in inversions(several)] for n, several in orders.items()},
+        "refused": refused,
+    }
+
+
+def told(links: Links, rows: list[Row], refused: list[str]) -> str:
+    """The table."""
+    orders = by_microbatches(rows)
     lines = [HEAD, *[row.line() for several in orders.values() for row in several], *_summary(links, rows)]
     for n, several in orders.items():
         if len(several) > 1:
@@ -216,7 +222,7 @@ async def bench(transport: Transport, options: Options) -> int:
         measured = await measure(actor, options, chosen)
     if transport.rank == 0:
         links, rows = await asyncio.to_thread(compared, options, chosen, measured)
-        print(told(options, links, rows, refused), flush=True)
+        tell(options, plain(options, links, rows, refused), lambda: told(links, rows, refused))
     return 0
 
 

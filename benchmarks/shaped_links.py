@@ -5,7 +5,6 @@ chance, it is what the link's seed draws for the very messages that are timed: a
 of the law as chance has it, which says nothing of the link. That the draws follow the law is held by tests.
 """
 
-import json
 import math
 import statistics
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import check, launch, program
+from benchmarks._results import Reported, tell
 from benchmarks._shaped_pair import WARM_UP
 from pipelined.errors import UsageError
 from transports._shape import EXAMPLE, OPTIONS, Shape, split_shape
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Measure slow links over TCP."""
 
     shapes: tuple[str, ...] = (
@@ -48,10 +48,9 @@ class Options:
     """Bytes of the messages that fill a link."""
     messages: int = 10
     """How many of them follow one another."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(least=2, turns=[self.turns])
         check(streams=[self.streams], bytes=[self.bytes], messages=[self.messages])
         try:
@@ -129,7 +128,7 @@ def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.shaped_links")
     rows = [measured(query, options) for query in options.shapes]
-    print(json.dumps({"rows": rows}) if options.json else table(rows))
+    tell(options, {"rows": rows}, lambda: table(rows))
 
 
 if __name__ == "__main__":

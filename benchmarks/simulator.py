@@ -4,7 +4,6 @@ One step of Chimera with its gradient sums, one coroutine a rank, no group stand
 own time and its own largest resident memory, so each run is a process of its own.
 """
 
-import json
 import resource
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
+from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.plan import Plan
 from pipelined.simulation.machine import Machine
@@ -26,7 +26,7 @@ LIMIT_S, LIMIT_BYTES = 10.0, 2 << 30
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Simulate one step and say what that took."""
 
     schedule: str = "chimera"
@@ -37,8 +37,6 @@ class Options:
     """N."""
     width: int = 64
     """W."""
-    json: bool = False
-    """Print one JSON object instead of a line."""
 
     @property
     def plan(self) -> Plan:
@@ -86,15 +84,16 @@ def main() -> int:
     """Read the flags, simulate, and say what it took."""
     options = tyro.cli(Options, prog="python -m benchmarks.simulator")
     done = taken(options)
-    if options.json:
-        print(json.dumps({**asdict(options), **asdict(done), "within": done.within}))
-    else:
-        each = done.cpu_s / done.instructions * 1e6
-        print(
+    each = done.cpu_s / done.instructions * 1e6
+    tell(
+        options,
+        {**asdict(options), **asdict(done), "within": done.within},
+        lambda: (
             f"{options.schedule} D={options.depth} N={options.microbatches} W={options.width}: {done.ranks} ranks, "
             f"{done.instructions} instructions in {done.cpu_s:.1f} s of one core ({each:.0f} us each), "
             f"{done.resident / 2**20:.0f} MiB at most"
-        )
+        ),
+    )
     return 0
 
 

@@ -4,7 +4,6 @@ A GPT-2 block on one core, the whole backward and both halves in turns, round af
 does meets both alike. The measure is the ratio within a round.
 """
 
-import json
 import statistics
 import sys
 import time
@@ -16,11 +15,12 @@ from torch import nn
 
 from apps._model import Block
 from apps._presets import ModelConfig
+from benchmarks._results import Reported, tell
 from pipelined.split import backward_input
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time both halves of a block's backward beside the whole."""
 
     d_model: int = 768
@@ -33,8 +33,6 @@ class Options:
     """Tokens a sequence."""
     rounds: int = 40
     """Rounds timed, after five that are not."""
-    json: bool = False
-    """Print one JSON object instead of a line."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +106,12 @@ def main() -> int:
     torch.set_num_threads(1)
     bench = Bench(options)
     row = report(options, [bench.round() for _ in range(options.rounds + 5)][5:])
-    if options.json:
-        print(json.dumps(row))
-        return 0
     spread = f"{row['ratio_lower_quartile']:.3f}-{row['ratio_upper_quartile']:.3f}"
-    print(
+    text = (
         f"block of width {options.d_model}, {options.sequences} x {options.tokens} tokens: halves {row['ratio']:.3f} "
         f"({spread}) of the whole ({row['whole_s'] * 1e3:.1f} ms); the input half is {row['input_share']:.0%} of both"
     )
+    tell(options, row, lambda: text)
     return 0
 
 

@@ -24,6 +24,7 @@ from apps._swarm_config import Subject
 from apps._text import Text, read_text
 from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
 from benchmarks._ranks import check, program
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
 from pipelined.errors import UsageError
 
@@ -46,7 +47,7 @@ TOLD_EVERY = 50
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Compare losses."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -75,10 +76,9 @@ class Options:
     """Trainings at once, a process each."""
     keep: Path | None = None
     """Directory for what was trained; what is there already is not trained again."""
-    json: bool = False
-    """Print one JSON object, with every loss, instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(steps=[self.steps / LAST], replicas=[self.replicas], workers=[self.workers])
         check(least=1 if self.keep else 2, seeds=[len(self.seeds)])
 
@@ -104,7 +104,7 @@ class Options:
 
     def told(self) -> dict[str, object]:
         """What decides the result of one training."""
-        beside = {"seeds", "workers", "keep", "json"}
+        beside = {"seeds", "workers", "keep", "json", "save"}
         return {name: value for name, value in asdict(self).items() if name not in beside}
 
 
@@ -179,12 +179,10 @@ def main() -> None:
         print(f"seed {options.seeds[0]} is in {options.keep}; to compare, give two seeds or more")
         return
     rows = rows_of(ARMS, trained, options.seeds)
-    if not options.json:
-        print(report(options, rows))
-        return
     curves = [{"arm": arm, "seed": seed, **asdict(each)} for (arm, seed), each in trained.items()]
     told = [{**asdict(row), "within": row.within} for row in rows]
-    print(json.dumps({**options.told(), "seeds": options.seeds, "rows": told, "trained": curves}))
+    raw = {**options.told(), "seeds": options.seeds, "rows": told, "trained": curves}
+    tell(options, raw, lambda: report(options, rows))
 
 
 if __name__ == "__main__":

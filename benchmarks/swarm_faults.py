@@ -8,7 +8,6 @@ to the bit. The sweep over the sum's phases: `--phases prepare reduce piece summ
 """
 
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import check, program
+from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 from tests.swarm.exact import Reference
 from tests.swarm.exact_process import BATCH, CUT, LEASE_S, STAGES, STEPS
@@ -49,7 +49,7 @@ MOST = 2.0
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Strike a swarm and time its stalls."""
 
     phases: tuple[str, ...] = tuple(TIMES_A_STEP)
@@ -60,10 +60,9 @@ class Options:
     """Runs of each phase and signal, at moments drawn at random."""
     seed: int = 0
     """Of these moments."""
-    json: bool = False
-    """Print one JSON object, with every run, instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(offsets=[self.offsets])
         for known, given, what in ((TIMES_A_STEP, self.phases, "phase"), (DETECTION_S, self.signals, "signal")):
             for name in given:
@@ -208,16 +207,24 @@ def main() -> None:
         runs.append(strike(fault))
         print(runs[-1], file=sys.stderr, flush=True)
     rows = rows_of(runs)
-    if options.json:
-        derived: list[dict[str, Any]] = [{**asdict(row), "within": row.within} for row in rows]
-        print(json.dumps({**asdict(options), "rows": derived, "runs": [asdict(run) for run in runs]}))
-        return
+    derived: list[dict[str, Any]] = [{**asdict(row), "within": row.within} for row in rows]
+    raw = {**asdict(options), "rows": derived, "runs": [asdict(run) for run in runs]}
+    tell(options, raw, lambda: told(rows, runs))
+
+
+def told(rows: Sequence[Row], runs: Sequence[Run]) -> str:
+    """The table."""
     ordinary = statistics.median(run.ordinary_s for run in runs if run.struck)
-    print("\n".join([HEAD, *(row.line() for row in rows)]))
-    print(
-        f"ratio: the longest stall in promised detections ({', '.join(f'{k} {v:g} s' for k, v in DETECTION_S.items())})"
+    detections = ", ".join(f"{k} {v:g} s" for k, v in DETECTION_S.items())
+    never = sum(not run.struck for run in runs)
+    return "\n".join(
+        [
+            HEAD,
+            *(row.line() for row in rows),
+            f"ratio: the longest stall in promised detections ({detections})",
+            f"an ordinary step takes {ordinary:.2f} s; moments that never came: {never}",
+        ]
     )
-    print(f"an ordinary step takes {ordinary:.2f} s; moments that never came: {sum(not run.struck for run in runs)}")
 
 
 if __name__ == "__main__":

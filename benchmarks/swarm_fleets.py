@@ -4,7 +4,6 @@ Tables 3 and 4 of SWARM (slow and fast devices apart and together) and the share
 by the swarm's own actors on the virtual clock: every figure is the same on any machine.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +11,7 @@ from itertools import chain
 
 import tyro
 
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import first, flow, step
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_setting import Actors, Step
@@ -40,7 +40,7 @@ SPEEDS = ((1.0, 2.0), (1.0, 1.0, 1.0, 4.0), (1.0, 2.0, 4.0, 8.0))
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Say what a swarm makes of unequal devices."""
 
     tables: tuple[str, ...] = (*PARAMETERS, "shares")
@@ -51,8 +51,6 @@ class Options:
     """Apply fleets' updates one step late, so that the next step is computed while one is summed."""
     trainers: tuple[int, ...] = (1, 3)
     """Of the swarms whose shares are counted."""
-    json: bool = False
-    """Print one JSON object instead of tables."""
 
 
 @dataclass(frozen=True)
@@ -224,12 +222,9 @@ def main() -> int:
     """Read the flags, play, and say what came of it."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_fleets")
     found = tables(options)
-    if options.json:
-        print(json.dumps({name: [_plain(each) for each in rows] for name, rows in found.items()}))
-    else:
-        print(f"{'table':8} {'fleet':10} peers  samples/s  with sums  limit     best")
-        for each in chain.from_iterable(found.values()):
-            print(each.line(), flush=True)
+    raw = {name: [_plain(each) for each in rows] for name, rows in found.items()}
+    head = f"{'table':8} {'fleet':10} peers  samples/s  with sums  limit     best"
+    tell(options, raw, lambda: "\n".join([head, *(each.line() for each in chain.from_iterable(found.values()))]))
     return 0
 
 

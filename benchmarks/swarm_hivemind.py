@@ -26,6 +26,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import ROOT, check, program
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_children import Child, address_of, child
 from pipelined.errors import UsageError
 
@@ -38,7 +39,7 @@ Lines = list[tuple[float, str, list[str]]]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Kill a peer of a swarm's stage and one of hivemind's."""
 
     hivemind_python: Path | None = None
@@ -65,10 +66,9 @@ class Options:
     """Ours: seconds after which a silent peer is none."""
     seed: int = 0
     """Of the shares at which a peer dies."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(runs=[self.runs], epochs=[self.epochs - STRUCK_STEP])
         if self.hivemind_python is not None and not self.hivemind_python.exists():
             raise UsageError(f"there is no {self.hivemind_python}; see the top of benchmarks/swarm_hivemind.py")
@@ -265,11 +265,9 @@ def main() -> None:
     for run in _runs(options):
         print(run, file=sys.stderr, flush=True)
         found.setdefault(run.name, []).append(run)
-    if options.json:
-        print(json.dumps({**options.task(), "runs": {k: [asdict(each) for each in v] for k, v in found.items()}}))
-    else:
-        print("\n".join([HEAD, *(line(name, runs) for name, runs in found.items())]))
-        print(f"medians; the target is {options.target} samples a step")
+    last = f"medians; the target is {options.target} samples a step"
+    raw = {**options.task(), "runs": {k: [asdict(each) for each in v] for k, v in found.items()}}
+    tell(options, raw, lambda: "\n".join([HEAD, *(line(name, runs) for name, runs in found.items()), last]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ so that every figure is the same on any machine. What the paper does not print o
 does, as told beside each table.
 """
 
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 import tyro
 
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import first, flow
 from benchmarks._swarm_devices import Work
 from benchmarks._swarm_gpipe import flush_seconds
@@ -46,15 +46,13 @@ GPIPE_LOSES, SWARM_LOSES = 33, 12
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Say what latency costs a swarm."""
 
     models: tuple[str, ...] = tuple(TABLE_1)
     """Which of the paper's."""
     tables: tuple[int, ...] = (1, 2)
     """Which of them."""
-    json: bool = False
-    """Print one JSON object instead of tables."""
 
 
 @dataclass(frozen=True)
@@ -218,13 +216,9 @@ def main() -> int:
     """Read the flags, play, and say what it costs."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_latency")
     found = tables(options)
-    if options.json:
-        print(json.dumps({k: [{**asdict(each), "kept": each.kept} for each in v] for k, v in found.items()}))
-        return 0
-    for name, rows in found.items():
-        print(HEADS[name])
-        for each in rows:
-            print(each.line(), flush=True)
+    raw = {k: [{**asdict(each), "kept": each.kept} for each in v] for k, v in found.items()}
+    lines = [line for name, rows in found.items() for line in (HEADS[name], *(each.line() for each in rows))]
+    tell(options, raw, lambda: "\n".join(lines))
     return 0
 
 

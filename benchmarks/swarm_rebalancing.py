@@ -5,15 +5,15 @@ trace, which is not public: how much happens in it can be read in two ways, and 
 of the optimum are ratios of sums over the hours named.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean, median, stdev
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmarks._flags import flags
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_account import Account
 from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
@@ -29,7 +29,7 @@ SIZES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Play traces and say how much of the optimum was reached."""
 
     seeds: int = 10
@@ -46,10 +46,9 @@ class Options:
     """Figure 6 (4, 8, 16 and 32 stages, the first of `events`) instead of Table 5."""
     fetch: float = 600.0
     """Seconds from being told a stage to serving it, some 4 GB at 53 Mb/s; the paper's simulation tells of none."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.seeds < 1 or self.peers < 8 or not self.events or min(self.events) <= 0:
             said = f"(seeds: {self.seeds}, peers: {self.peers}, events: {self.events})"
             raise UsageError(f"nothing to play {said}; give a seed, 8 peers, and events above 0, or more of each")
@@ -188,26 +187,23 @@ def judged(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _shown(found: Shown) -> Shown:
-    print(found.line(), flush=True)
+    print(found.line(), file=sys.stderr, flush=True)
     return found
 
 
 def main() -> int:
     """Read the flags, play, and say what was reached."""
     options = flags(Options, "swarm_rebalancing")
-    if options.json:
-        print(json.dumps({**asdict(options), **(as_json(list(figure(options))) if options.figure else _rows(options))}))
-    elif options.figure:
-        print(CURVE_HEAD, flush=True)
-        print("\n".join(trend.line() for trend in trends([_shown(each) for each in figure(options)])))
+    if options.figure:
+        curves = [_shown(each) for each in figure(options)]
+        lines = [CURVE_HEAD, *(each.line() for each in curves), *(trend.line() for trend in trends(curves))]
+        tell(options, {**asdict(options), **as_json(curves)}, lambda: "\n".join(lines))
     else:
-        print(HEAD, flush=True)
-        print("\n".join(judged([_shown(each) for each in table(options)])))
+        rows = [_shown(each) for each in table(options)]
+        raw = [{**asdict(each), "off": each.off, "within": each.within} for each in rows]
+        lines = [HEAD, *(each.line() for each in rows), *judged(rows)]
+        tell(options, {**asdict(options), "rows": raw}, lambda: "\n".join(lines))
     return 0
-
-
-def _rows(options: Options) -> dict[str, Any]:
-    return {"rows": [{**asdict(each), "off": each.off, "within": each.within} for each in table(options)]}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from itertools import pairwise
 import tyro
 
 from benchmarks._ranks import launch, program
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import step
 from benchmarks._swarm_children import address_of, child, moments
 from benchmarks._swarm_devices import Work
@@ -34,7 +35,7 @@ HOPS_S = (0.0, 0.0), (5e-4, 0.0), (1e-3, 2.5e-4)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Compare a swarm's throughput with 1F1B's."""
 
     depth: int = 4
@@ -61,10 +62,9 @@ class Options:
     """Steps timed in each round of processes, after one that is not."""
     rounds: int = 3
     """Rounds of processes."""
-    json: bool = False
-    """Print one JSON object instead of tables."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         least = min(self.microbatches, default=0)
         if least < 4 * self.depth:
             fact = f"fewer than 4 D microbatches (N: {least}, D: {self.depth})"
@@ -192,11 +192,8 @@ def main() -> None:
     """Read the flags, run, and print."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_throughput")
     found = rows(options)
-    if options.json:
-        derived = [{**asdict(row), "ratio": row.ratio, "ratios": row.ratios, "within": row.within} for row in found]
-        print(json.dumps({**asdict(options), "rows": derived}))
-    else:
-        print("\n".join([HEAD, *(row.line() for row in found)]))
+    derived = [{**asdict(row), "ratio": row.ratio, "ratios": row.ratios, "within": row.within} for row in found]
+    tell(options, {**asdict(options), "rows": derived}, lambda: "\n".join([HEAD, *(row.line() for row in found)]))
 
 
 if __name__ == "__main__":

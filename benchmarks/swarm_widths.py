@@ -4,13 +4,13 @@ Figures 1 and 3 of SWARM: how well layers of growing width use their devices at 
 the swarm's own actors and codecs on the virtual clock, so that every figure is the same on any machine.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import tyro
 
+from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import flow
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_setting import Actors
@@ -26,13 +26,11 @@ IN_FLIGHT = (1, 8)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Say how utilisation grows with the width."""
 
     widths: tuple[int, ...] = (256, 512, 768, 1024, 2048, 4096, 8192, 12288, 16384)
     """Features of a layer."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,17 @@ def main() -> int:
     """Read the flags, play, and show the figures."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_widths")
     found = [width(each) for each in options.widths]
-    if options.json:
-        print(json.dumps({"figure_1": [asdict(each) for each in found], "kept": grows(found)}))
-        return 0
+    raw = {"figure_1": [asdict(each) for each in found], "kept": grows(found)}
+    tell(options, raw, lambda: table(found))
+    return 0
+
+
+def table(found: list[Width]) -> str:
+    """The figures, a line a width."""
     idle = "  ".join(f"idle {bits}" for bits in CODECS)
     columns = "  ".join(f"{name:>13}" for name in found[0].percent)
-    print("\n".join([f"d_model  compute ms  {idle}  {columns}", *(each.line() for each in found)]))
-    print(f"use grows with the width, and 8 bits are never worse: {told(grows(found))}")
-    return 0
+    last = f"use grows with the width, and 8 bits are never worse: {told(grows(found))}"
+    return "\n".join([f"d_model  compute ms  {idle}  {columns}", *(each.line() for each in found), last])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ a gap follows add to a step without any.
 """
 
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
+from typing import Any
 
 from apps._presets import layer_shapes
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
@@ -22,6 +22,7 @@ from benchmarks._flags import flags
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
+from benchmarks._results import Reported, tell
 from benchmarks.paper_figures import BERT
 from collectives import Links
 from collectives.all_reduce import known
@@ -40,7 +41,7 @@ SUMS, GAP_SUMS, GAPS, NONE = "sums alone", "gap sums alone", "gap sums only", "n
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time steps with three ways to begin the gradient sums."""
 
     schedule: str = "chimera"
@@ -65,10 +66,9 @@ class Options:
     """Rounds timed, after one that is not."""
     hops: int = 4
     """Messages of either size timed in each round."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("forward_ms", "backward_ms", "activation_bytes", "gradient_mib", "steps", "hops"):
             if getattr(self, name) <= 0:
                 fact = f"--{name.replace('_', '-')} must be above 0 (it is {getattr(self, name)})"
@@ -193,19 +193,26 @@ def overlap_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Overla
     return Overlap(options.gaps(), *(tuple(taken[name]) for name in (NONE, GAPS, GAP_SUMS, SUMS)))
 
 
-def told(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:
-    """The table, or one JSON object; throughput is over that of summing after the flush."""
-    alone = statistics.median(overlap.all_s)
+def gains(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Throughput over that of summing after the flush, simulated and measured."""
     after = next(row for row in rows if row.sync == "after")
-    shares = {r.sync: (after.simulated_s / r.simulated_s, after.step_s / r.step_s) for r in rows}
-    if options.json:
-        machine = {"alpha_s": links.alpha, "beta_s": links.beta, "gamma_s": links.gamma, "load": os.getloadavg()[0]}
-        sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": alone, **machine}
-        plain = [
-            {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]}
-            for r in rows
-        ]
-        return json.dumps({**asdict(options), **sums, "rows": plain, "overlap": overlap.plain()})
+    return {r.sync: (after.simulated_s / r.simulated_s, after.step_s / r.step_s) for r in rows}
+
+
+def plain(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> dict[str, Any]:
+    """As JSON can hold it."""
+    shares, alone = gains(rows), statistics.median(overlap.all_s)
+    machine = {"alpha_s": links.alpha, "beta_s": links.beta, "gamma_s": links.gamma, "load": os.getloadavg()[0]}
+    sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": alone, **machine}
+    told = [
+        {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]} for r in rows
+    ]
+    return {**asdict(options), **sums, "rows": told, "overlap": overlap.plain()}
+
+
+def told(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:
+    """The table; throughput is over that of summing after the flush."""
+    alone, shares = statistics.median(overlap.all_s), gains(rows)
     lines = [
         f"{'sums':6} {'simulated':>10} {'step':>9} (least-most), ratio; throughput over after: simulated, measured"
     ]
@@ -231,7 +238,8 @@ async def bench(transport: Transport, options: Options) -> int:
     if transport.rank == 0:
         links, rows = await asyncio.to_thread(compared, options, taken)
         overlap = await asyncio.to_thread(overlap_of, options, taken)
-        print(told(options, links, rows, overlap), flush=True)
+        found = options, links, rows, overlap
+        tell(options, plain(*found), lambda: told(*found))
     return 0
 
 

@@ -3,7 +3,6 @@
 Starts two ranks that talk over loopback, by every road in turns; the measure is the ratio within a round.
 """
 
-import json
 import statistics
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
+from benchmarks._results import Reported, tell
 
 OURS, PEERS = ("buffer", "message"), ("bare", "tuned", "gloo")
 """`tuned` is a bare socket pair with the kernel buffers that ours asks for between ranks of one machine."""
@@ -20,7 +20,7 @@ SHOWN = "bare", "gloo"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time messages over TCP beside bare socket pairs and gloo."""
 
     sizes: tuple[int, ...] = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -39,10 +39,9 @@ class Options:
     """How long they do."""
     loop: Loop = "select"
     """The event loop of both ranks; uvloop where it is installed."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self.loop, sizes=self.sizes, bytes_a_turn=[self.bytes_a_turn], most_ways=[self.most_ways])
         check(in_flight=[self.in_flight])
         check(least=0, peers=[self.peers], seconds=[self.seconds])
@@ -101,9 +100,8 @@ def main() -> None:
     task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
     found = rows(launch("benchmarks._tcp_pair", 2, task)) if options.sizes else []
     fair = crowd(options) if options.peers else None
-    if options.json:
-        return print(json.dumps({"loop": options.loop, "rows": found, "crowd": fair}))
-    print(*([table(found)] if found else []), *([told(fair)] if fair else []), sep="\n")
+    lines = [*([table(found)] if found else []), *([told(fair)] if fair else [])]
+    tell(options, {"loop": options.loop, "rows": found, "crowd": fair}, lambda: "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Starts its own ranks on this machine; the measure is the ratio of times within a round.
 """
 
-import json
 import statistics
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
+from benchmarks._results import Reported, tell
 from collectives.all_reduce._known import algorithms
 from pipelined.errors import UsageError
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Time all-reduces of float32 over TCP beside gloo's."""
 
     ranks: tuple[int, ...] = (2, 4)
@@ -39,10 +39,9 @@ class Options:
     user gets, not which all-reduce is better."""
     loop: Loop = "select"
     """The event loop of all ranks; uvloop where it is installed."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self.loop, bytes_a_turn=[self.bytes_a_turn], most_repeats=[self.most_repeats])
         check(least=2, ranks=self.ranks, rounds=[self.rounds])
         if odd := [size for size in self.sizes if size < 4 or size % 4]:
@@ -89,7 +88,7 @@ def main() -> None:
     names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop", "unix")
     task = {name: getattr(options, name) for name in names}
     found = [row for ranks in options.ranks for row in rows(ranks, launch("benchmarks._tcp_reducers", ranks, task))]
-    print(json.dumps({"loop": options.loop, "unix": options.unix, "rows": found}) if options.json else table(found))
+    tell(options, {"loop": options.loop, "unix": options.unix, "rows": found}, lambda: table(found))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ either and of the ceiling (as many independent one-thread trainers of the whole 
 drawn anew. The losses of every step and a gradient norm must agree, or nothing is reported.
 """
 
-import json
 import math
 import os
 import random
@@ -15,12 +14,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import tyro
 
 from benchmarks._contender import Result, Trial, launch
 from benchmarks._contest import STAGES_A_RANK, Contest
 from benchmarks._contest_table import ENTRY_HEAD, Duel, Entry, duels, limit
+from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 
 OURS, TORCH = "benchmarks._contender_ours", "benchmarks._contender_torch"
@@ -34,7 +35,7 @@ Entrant = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Let our pipelines and torch's train the same model in turns."""
 
     ranks: tuple[int, ...] = (2, 4)
@@ -51,10 +52,9 @@ class Options:
     """Of the order in each round."""
     contest: Contest = field(default_factory=Contest)
     """What is trained."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("rounds", "cuts"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)}); leave it out or raise it")
@@ -137,12 +137,15 @@ def entry(
     return Entry(NAMES[module], first.schedule, ranks, first.ends, rates, ceiling, cpus, most)
 
 
-def told(options: Options, entries: Sequence[Entry], found: Sequence[Duel]) -> str:
-    """The table, or one JSON object."""
+def plain(options: Options, entries: Sequence[Entry], found: Sequence[Duel]) -> dict[str, Any]:
+    """As JSON can hold it."""
+    rows = {"entries": [each.plain() for each in entries], "duels": [each.plain() for each in found]}
+    return {**asdict(options), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], **rows}
+
+
+def told(entries: Sequence[Entry], found: Sequence[Duel]) -> str:
+    """The table."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    if options.json:
-        rows = {"entries": [each.plain() for each in entries], "duels": [each.plain() for each in found]}
-        return json.dumps({**asdict(options), "cores": cores, "load": load, **rows})
     rates = entries[0].ceiling
     spread = f"{statistics.median(rates):.0f} tokens/s ({min(rates):.0f}-{max(rates):.0f})"
     ceiling = f"ceiling: {spread}, {cores} independent trainers of one thread each; load {load:.1f}"
@@ -153,7 +156,8 @@ def main() -> int:
     """Read the flags, let them compete, and say how it went."""
     options = tyro.cli(Options, prog="python -m benchmarks.torch_pipelining")
     entries = compete(options)
-    print(told(options, entries, duels(entries)))
+    found = duels(entries)
+    tell(options, plain(options, entries, found), lambda: told(entries, found))
     return 0
 
 

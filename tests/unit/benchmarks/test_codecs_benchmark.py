@@ -1,5 +1,6 @@
 """The codecs' benchmark: ratios are of rounds, errors are measured, and without a peer it says so."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks._codec_overlap import Overlap, measure_overlap
-from benchmarks.codecs import Options, Timing, arrays, as_json, as_table, measure, peer
+from benchmarks.codecs import Options, Timing, arrays, as_table, measure, peer, plain
 from pipelined.errors import UsageError
 
 ROW = Timing("blockwise8", "normal", 4 << 20, (1.0, 2.0, 4.0), (1.0, 1.0, 1.0), 0.25, 1e-4, (2.0, 2.0, 2.0), (3.0,) * 3)
@@ -64,7 +65,7 @@ def test_the_table_says_what_the_ratios_are():
     table = as_table([ROW], [overlap], True)
     assert "1.00x   3.00x   0.250     0.0001" in table and "(50% hidden)" in table
     assert "not installed; give --peer" in as_table([ROW], [], False)
-    assert '"out_ratio": 1.0' in as_json(Options(), [ROW], [overlap])
+    assert '"out_ratio": 1.0' in json.dumps(plain(Options(), [ROW], [overlap]))
 
 
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"mib": (1, 0)}])

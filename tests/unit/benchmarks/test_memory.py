@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.memory import Holding, Options, as_json, as_table
+from benchmarks.memory import Holding, Options, as_table, plain
 from tests.launching import launched, mpirun
 
 SMALL = "--layers 2 --d-model 32 --heads 2 --vocab 64 --seq 16 --microbatch 2 --microbatches 6".split()
@@ -30,5 +30,5 @@ def test_more_than_the_bound_is_told():
     over = replace(ROW, activations=7)
     assert "over the bound" not in as_table(Options(), [ROW], ROW)
     assert "over the bound" in as_table(Options(), [over], ROW).splitlines()[2]
-    told = json.loads(as_json(Options(), [ROW, over], ROW))
+    told = plain(Options(), [ROW, over], ROW)
     assert [row["within"] for row in told["ranks"]] == [True, False]

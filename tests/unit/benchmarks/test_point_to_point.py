@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.point_to_point import Beside, Options, Row, rows_of, told
+from benchmarks.point_to_point import Beside, Options, Row, plain, rows_of, told
 from pipelined.errors import UsageError
 
 US = 1e-6
@@ -45,14 +45,10 @@ def test_every_size_has_a_row_for_each_road():
     assert [(row.road, row.share) for row in rows_of(taken)] == [("raw", 1.0), ("buffer", 0.5), ("message", 0.25)]
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_table_says_what_falls_short(as_json):
-    rows = rows_of({8: {"raw": [1 * US], "buffer": [2 * US], "message": [40 * US]}})
-    text = told(Options(json=as_json), "Some MPI", rows, BESIDE)
-    if as_json:
-        assert [row["within"] for row in json.loads(text)["rows"]] == [True, True, False]
-    else:
-        assert text.count("short\n") == 1 and "2 of 3 within" in text
+def test_the_table_says_what_falls_short():
+    found = "Some MPI", rows_of({8: {"raw": [1 * US], "buffer": [2 * US], "message": [40 * US]}}), BESIDE
+    assert [row["within"] for row in json.loads(json.dumps(plain(Options(), *found)))["rows"]] == [True, True, False]
+    assert told(*found).count("short\n") == 1 and "2 of 3 within" in told(*found)
 
 
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"sizes": ()}, {"sizes": (8, 0)}, {"compute_ms": -1.0}])

@@ -108,7 +108,7 @@ def test_each_schedule_meets_its_twin_the_others_meet_1f1b_and_the_best_meet_eac
 
 def test_a_promise_is_that_of_the_number_of_ranks():
     entries = [entry(c, "gpipe", rate, ranks=ranks) for ranks in (4, 3) for c, rate in (("ours", 9.0), ("torch", 10.0))]
-    text = told(Options(), entries, duels(entries))
+    text = told(entries, duels(entries))
     assert "4 ranks: ours gpipe over torch gpipe (best of each): 0.900 (0.900-0.900)  short of 1.0" in text
     assert text.count("short of") == 1
 
