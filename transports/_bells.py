@@ -1,8 +1,9 @@
 """Bells: how ranks of one machine wake each other. The one rule: a ring carries nothing and may always be spurious.
 
 MPI has no event to wait for, so a rank that waits must ask again and again. A bell is a Unix datagram socket of an
-abstract, unguessable name (no file to leave behind): who has sent something rings, and the sleeper's loop wakes within
-tens of microseconds, instead of at its next poll. Knows no MPI: it is given the names.
+abstract name (no file to leave behind): a sender rings, and the sleeper's loop wakes within tens of microseconds,
+instead of at its next poll. /proc/net/unix shows the names to every user of the machine, so a stranger can ring, too:
+that costs at most a poll a turn of the loop. Knows no MPI: it is given the names.
 """
 
 import asyncio
@@ -10,8 +11,11 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 NAME_BYTES = 32
+MOST_RINGS = 64
+"""Rings answered at once; Linux queues 10 by default (net.unix.max_dgram_qlen), and a flood must end some time."""
 
 
 class Bells:
@@ -68,11 +72,10 @@ class Bells:
         return True
 
     def _rung(self) -> None:
-        """Answer one ring; the loop calls again for each further one, and they are few."""
-        try:
-            self._socket.recv(1)
-        except BlockingIOError:
-            return
+        """Answer all rings that wait with one call of `woken`: any user of the machine may ring, and as often."""
+        with suppress(BlockingIOError):
+            for _ in range(MOST_RINGS):
+                self._socket.recv(1)
         self._woken()
 
 

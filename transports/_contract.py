@@ -90,7 +90,8 @@ class Native(Protocol):
 class Shared(Protocol):
     """Memory that the ranks of a group share, as `Transport.shared` gives it: a window for each rank, and meetings.
 
-    What a rank has written into its window before a meeting, all others see after it.
+    What a rank has written into its window before a meeting, all others see after it. The memory and its descriptors
+    are freed with this object and the last array that views a window.
 
     Attributes:
         windows: writable memory of each rank, in the group's order; only its owner may write to it.

@@ -24,7 +24,7 @@ class Lent:
     Args:
         nbytes: how much; pages that are never touched take no memory. The first `TOKEN_BYTES` bear the token.
     Attributes:
-        memory: the memory itself, zeros.
+        memory: the memory itself, zeros; None once closed.
         address: what others must know to map it, `ADDRESS_BYTES` long.
     Raises:
         OSError: there is no such memory on this system, or none left.
@@ -37,7 +37,7 @@ class Lent:
         try:
             os.ftruncate(self._file, nbytes)
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
-            self.memory = mmap.mmap(self._file, nbytes)
+            self.memory: mmap.mmap | None = mmap.mmap(self._file, nbytes)
         except OSError:
             os.close(self._file)
             raise
@@ -46,10 +46,10 @@ class Lent:
         self.address = _ADDRESS.pack(os.getpid(), self._file, token)
 
     def close(self) -> None:
-        """Let nobody map it any more; who has, keeps it, as does this process while it views `memory`."""
+        """Let no process map it any more; those that have, keep it, as does this one while something views it."""
         if self._file >= 0:
             os.close(self._file)
-            self._file = -1
+            self._file, self.memory = -1, None  # for a mapping has a descriptor of its own
 
 
 def mapped(address: bytes, nbytes: int) -> mmap.mmap:

@@ -59,12 +59,17 @@ class MpiShared:
 
     async def ready(self) -> bool:
         lent = self._lent()
-        address = bytes(ADDRESS_BYTES) if lent is None else lent.address
-        addresses = await self._told("at", address)
-        found = self._found(lent, addresses)
-        everybody = await self._told("found", b"\0" if found is None else b"\1")
-        if lent is not None:
-            lent.close()
+        try:
+            address = bytes(ADDRESS_BYTES) if lent is None else lent.address
+            addresses = await self._told("at", address)
+            found = self._found(lent, addresses)
+            everybody = await self._told("found", b"\0" if found is None else b"\1")
+        except BaseException:
+            found = None  # for the error keeps this frame
+            raise
+        finally:  # all ranks have mapped it, or this one was cancelled or lost a peer before
+            if lent is not None:
+                lent.close()
         if found is None or b"\0" in everybody:
             return False
         self._windows, self.windows = found, found.windows

@@ -1,6 +1,9 @@
 """Memory shared by the ranks of a node, between real processes."""
 
 import asyncio
+import gc
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +67,32 @@ def test_ranks_that_pass_other_parts_of_what_was_allocated_learn_of_it():
             await all_reduce(group, array[1:] if WORLD.rank == last else array[:-1])
 
     on_every_rank(work)
+
+
+def shared_memory():
+    """The descriptors and mappings of this process that are of memory shared by the runtime."""
+    folder = "/proc/self/fd"
+    files = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder) if os.path.lexists(f"{folder}/{name}")]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in [*files, *maps] if "memfd:pipelined" in line]
+
+
+def test_no_window_mapping_or_descriptor_outlives_a_closed_transport_and_its_groups():
+    async def work(transport):
+        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)
+        array = await allocate(group, 200_001)
+        await all_reduce(group, array)
+        await all_reduce(group, np.ones(7))
+        sending = asyncio.ensure_future(transport.send((WORLD.rank + 1) % WORLD.size, ("large",), np.ones(1 << 16)))
+        frame = await transport.receive((WORLD.rank - 1) % WORLD.size, ("large",))
+        await sending
+        assert shared_memory()
+        assert frame.blocks[0].numpy().sum() == 1 << 16
+
+    gc.collect()  # of what failed tests before this one keep
+    assert not shared_memory()
+    on_every_rank(work)
+    assert not shared_memory()
 
 
 def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):

@@ -1,11 +1,12 @@
 """Bells: a ring wakes, costs nothing when the bell rings already, and reaches nobody who is gone."""
 
 import asyncio
+import socket
 import sys
 
 import pytest
 
-from transports._bells import NAME_BYTES, Bells
+from transports._bells import MOST_RINGS, NAME_BYTES, Bells
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract socket names are Linux's own")
 
@@ -46,6 +47,32 @@ def test_rings_that_nobody_has_answered_yet_neither_block_nor_fail_and_come_to_a
                 await asyncio.sleep(0)
 
     ringing(work)
+
+
+def test_a_burst_of_rings_by_a_stranger_costs_the_sleeper_one_poll():
+    async def main():
+        polls = 0
+
+        def poll():
+            nonlocal polls
+            polls += 1
+            answered.set()
+
+        answered, sleeper = asyncio.Event(), Bells(poll)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+            stranger.setblocking(False)
+            for bursts in range(1, 4):
+                answered.clear()
+                with pytest.raises(BlockingIOError):  # the sleeper's queue is full
+                    for _ in range(MOST_RINGS):
+                        stranger.sendto(b"", sleeper.name)
+                await asyncio.wait_for(answered.wait(), 20)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert polls == bursts
+        sleeper.close()
+
+    asyncio.run(main())
 
 
 def test_who_has_gone_or_was_never_met_is_rung_in_vain():

@@ -1,0 +1,44 @@
+"""Memory shared over MPI: what an attempt to share leaves behind. How ranks share it is tested in tests/mpi."""
+
+import asyncio
+import os
+
+import pytest
+
+from transports import PeerLost
+from transports._mpi_shared import MpiShared
+from transports.local import world
+
+FILES = "/proc/self/fd"
+pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")
+
+
+def shared_files():
+    paths = [f"{FILES}/{name}" for name in os.listdir(FILES)]
+    return [path for path in paths if os.path.lexists(path) and "memfd:pipelined" in os.readlink(path)]
+
+
+async def gives_up(ready, peer):
+    ready.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ready
+
+
+async def loses_its_peer(ready, peer):
+    peer.kill()
+    with pytest.raises(PeerLost):
+        await ready
+
+
+@pytest.mark.parametrize("end", [gives_up, loses_its_peer])
+def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
+    async def main():
+        here, peer = world(2)
+        memory = MpiShared(here, None, None, lambda rank: None, (0, 1), 3, 2 << 20, False)
+        ready = asyncio.ensure_future(memory.ready())
+        await asyncio.sleep(0)
+        assert shared_files()
+        await end(ready, peer)
+
+    asyncio.run(main())
+    assert not shared_files()
