@@ -44,7 +44,7 @@ class PeerLog:
         if self.roster.head is None:
             return "waits for a trainer that begins"
         if mine and mine.address != self.address:
-            return f"its name is taken, by its former self or by another (at {mine.address}); give each its own --name"
+            return f"waits for its name, which another process has (at {mine.address}), until that one's lease ends"
         return self._of_stage(mine) if mine else "is no member; asks to be one"
 
     def _of_stage(self, mine: Peer) -> str:

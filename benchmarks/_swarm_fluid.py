@@ -126,7 +126,7 @@ class _Swarm:
         self._came += 1
         name, lease = f"peer-{self._came:05}", await self._directory.grant(self._policy.lease)
         self._directory.keep(lease)
-        return name, Standing(self._directory, PEERS + name, lease)
+        return name, Standing(self._directory, PEERS + name, lease, self._clock)
 
     async def _begin_to_fetch(self, name: str, standing: Standing, stage: int) -> None:
         self._alive[stage][name] = standing

@@ -99,14 +99,15 @@ class StagePeer:
 
         Raises:
             OtherModel: the swarm trains something else. Stuck: the device does nothing any more.
+            NameTaken: another process of the swarm has this peer's name.
         """
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
             watching = self._tasks.create_task(self._device.watch())
             while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
                 try:
-                    key, seconds = PEERS + self.name, self._rules.lease_s
-                    async with standing(self._roster.directory, key, seconds, self._clock) as place:
+                    key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
+                    async with standing(self._roster.directory, key, seconds, self._clock, mine) as place:
                         await self._live_as_member(place)
                 except (LeaseLost, CutOff):
                     await self._clock.sleep(RETRY_S)

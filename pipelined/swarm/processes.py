@@ -142,10 +142,10 @@ class TrainerProcess:
 
     async def _live(self) -> None:
         key, seconds = records.TRAINERS + self.name, self._rules.lease_s
+        address, digest = self._endpoint.address, self._rules.digest
         while True:
             try:
-                async with standing(self._directory, key, seconds, self._clock) as place:
-                    address, digest = self._endpoint.address, self._rules.digest
+                async with standing(self._directory, key, seconds, self._clock, address) as place:
                     await place.put(records.Trainer(self.name, address, place.incarnation, digest))
                     async with Nursery() as tasks:
                         tasks.create_task(self.leadership.run(place))

@@ -140,6 +140,15 @@ def _kinds(cls: type) -> Mapping[str, type]:
     return {entry.name: entry.metadata.get("kind") or entry.type for entry in fields(cls)}
 
 
+def address_in(data: bytes) -> str:
+    """The address that a record names, of whatever kind it is; "" where it names none, or cannot be read."""
+    try:
+        address = _mapping(Record, data).get("address")
+    except ValueError:
+        return ""
+    return address if type(address) is str else ""
+
+
 def _mapping(cls: type, data: bytes) -> dict[str, Any]:
     try:
         told = msgpack.unpackb(data, strict_map_key=False)

@@ -2,17 +2,34 @@
 
 The one rule: a lease that is lost ends the block, for everything done under it may have been given to others by then.
 Being cut off from the directory does not: the lease may outlive that.
+
+A name belongs to one process. The record of a former process dies with its lease, so a process that finds one under its
+name waits for that; if the record is there for longer, its process lives, and this one ends.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from pipelined.clock import Clock
+from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import Conflict, CutOff, Directory, Lease, LeaseLost, keep
+from pipelined.swarm.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost, keep
 from pipelined.swarm.directory.within import within
-from pipelined.swarm.records import Record
+from pipelined.swarm.records import Record, address_in
 from transports import TransportError
+
+NAME_LEASES = 2.0
+"""Leases after which a process that has a name lives: its lease ends after one, after two if the directory restarts."""
+LOOKS = 8
+"""Looks at a name that is held, in the time of a lease."""
+
+
+class NameTaken(UsageError):
+    """Another process of the swarm, which lives, has this process's name."""
+
+    def __init__(self, name: str, address: str, seconds: float):
+        fact = f"another process of this swarm has the name {name} (at {address or 'an unknown address'}"
+        super().__init__(f"{fact}, still there after {seconds:.1f} s); end it, or give this one another --name")
 
 
 class Standing:
@@ -20,11 +37,13 @@ class Standing:
 
     Args:
         lease: that the key dies with; its number is the incarnation.
+        address: of this process. A record that names it is a former one of this process, and is taken over at once;
+            None: so is any record.
     """
 
-    def __init__(self, directory: Directory, key: str, lease: Lease):
+    def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
         self.lease, self.revision = lease, 0
-        self._directory, self._key = directory, key
+        self._directory, self._key, self._clock, self._address = directory, key, clock, address
 
     @property
     def incarnation(self) -> int:
@@ -32,12 +51,38 @@ class Standing:
 
     def another(self, prefix: str) -> "Standing":
         """A second key under the same lease, and the same name."""
-        return Standing(self._directory, prefix + self._key.partition("/")[2], self.lease)
+        return Standing(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
+
+    async def claim(self) -> int:
+        """Wait until no other process has the key. Returns the revision of our own record there, 0 if there is none.
+
+        Raises: NameTaken; CutOff.
+        Cost: one small question; while another process has the key `LOOKS` in the time of a lease.
+        """
+        seconds, began = self.lease.seconds, self._clock.now()
+        while True:
+            try:
+                await self._directory.transact({self._key: 0}, {})
+                return 0
+            except Conflict as error:
+                held = error.found[self._key]
+            if not self._is_foreign(held):
+                return held.revision
+            if (passed := self._clock.now() - began) > NAME_LEASES * seconds:
+                raise NameTaken(self._key.partition("/")[2], address_in(held.value), passed)
+            await self._clock.sleep(seconds / LOOKS)
+
+    def _is_foreign(self, held: Entry) -> bool:
+        return (
+            self._address is not None
+            and held.lease not in (0, self.lease.number)
+            and address_in(held.value) != self._address
+        )
 
     async def put(self, record: Record) -> None:
         """Say what we are now.
 
-        Raises: LeaseLost: also where somebody else took our key. CutOff.
+        Raises: LeaseLost: also where another process took our key. NameTaken: as `claim`. CutOff.
         """
         while True:
             try:
@@ -48,24 +93,32 @@ class Standing:
                 found = error.found[self._key]
                 if self.revision or not found:
                     raise LeaseLost from error
-                self.revision = found.revision  # our former self's, which nobody renews any more
+                self.revision = await self.claim()
 
 
 @asynccontextmanager
-async def standing(directory: Directory, key: str, seconds: float, clock: Clock) -> AsyncIterator[Standing]:
+async def standing(
+    directory: Directory, key: str, seconds: float, clock: Clock, address: str | None = None
+) -> AsyncIterator[Standing]:
     """Hold a lease for as long as the block runs; nothing is written under the key before `Standing.put`.
+
+    The block begins when no other process has the key; see `Standing.claim`.
 
     Behind the block the lease is revoked, so that others need not wait for its end; that takes as long as it would
     live, at most.
 
     Raises:
         LeaseLost: it was lost; the block is cancelled first.
+        NameTaken: another process has the key, and lives.
     """
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:
             keeping = tasks.create_task(_keep(lease, clock))
-            yield Standing(directory, key, lease)
+            place = Standing(directory, key, lease, clock, address)
+            if address is not None:
+                await place.claim()
+            yield place
             keeping.cancel()
     finally:
         with suppress(CutOff, TimeoutError, TransportError):

@@ -59,7 +59,7 @@ def test_a_life_from_coming_to_leaving():
 
 def test_a_name_that_another_process_has():
     taken, mine = run(HEAD, replace(peer(Phase.SERVING), address="elsewhere"), peer(Phase.SERVING))[-2:]
-    assert "its name is taken" in taken and "(at elsewhere)" in taken and mine == "p: stage 1: serves"
+    assert "waits for its name" in taken and "(at elsewhere)" in taken and mine == "p: stage 1: serves"
 
 
 def test_what_changes_elsewhere_is_not_told():

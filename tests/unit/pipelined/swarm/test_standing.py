@@ -7,7 +7,7 @@ import pytest
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.swarm.records import Conductor
-from pipelined.swarm.standing import Standing, standing
+from pipelined.swarm.standing import NameTaken, Standing, standing
 
 KEY = "peers/p0"
 RECORD = Conductor("p0", "tcp://a:1")
@@ -61,7 +61,7 @@ class Place(Directory):
 def put(entries, first=None):
     async def live():
         place = Place(**entries)
-        mine = Standing(place, KEY, Scripted(None))
+        mine = Standing(place, KEY, Scripted(None), VirtualClock(), RECORD.address)
         mine.revision = first or 0
         await mine.put(RECORD)
         return place.entries
@@ -73,8 +73,48 @@ def test_a_new_record_is_put():
     assert put({})[KEY] == Entry(RECORD.pack(), 11, 7)
 
 
-def test_the_record_of_a_former_life_is_taken_over():
-    assert put({KEY: Entry(b"old", 5, 1)})[KEY].value == RECORD.pack()
+@pytest.mark.parametrize("old", [Entry(b"old", 5), Entry(b"old", 5, 7), Entry(RECORD.pack(), 5, 1)])
+def test_a_record_of_no_lease_of_ours_or_of_our_address_is_taken_over_at_once(old):
+    assert put({KEY: old})[KEY].value == RECORD.pack()
+
+
+THEIRS = Entry(Conductor("p0", "tcp://b:2").pack(), 5, 1)
+
+
+def waited(gone_after):
+    """Seconds that a process waits whose name another one has that goes after so long."""
+
+    async def live():
+        place, clock = Place(Scripted(None), **{KEY: THEIRS}), VirtualClock()
+        asyncio.get_running_loop().call_later(gone_after, place.entries.pop, KEY)
+        async with standing(place, KEY, 3.0, clock, RECORD.address) as mine:
+            await mine.put(RECORD)
+            assert place.entries[KEY].value == RECORD.pack()
+            return clock.now()
+
+    return run_virtual(live())
+
+
+def test_a_process_waits_for_its_name_until_the_lease_of_a_former_process_ends():
+    assert 2.5 <= waited(gone_after=2.5) < 3.0
+
+
+def test_a_process_ends_where_another_one_keeps_its_name():
+    with pytest.raises(NameTaken, match=r"the name p0 \(at tcp://b:2, still there after 6.* s\); end it, or .* --name"):
+        waited(gone_after=60.0)
+
+
+def test_two_processes_that_find_the_name_free_at_once_do_not_both_have_it():
+    """The second finds the first one's record when it writes its own."""
+
+    async def live():
+        place, clock = Place(Scripted(None)), VirtualClock()
+        async with standing(place, KEY, 3.0, clock, RECORD.address) as mine:
+            place.entries[KEY] = THEIRS
+            await mine.put(RECORD)
+
+    with pytest.raises(NameTaken):
+        run_virtual(live())
 
 
 @pytest.mark.parametrize("entries", [{}, {KEY: Entry(b"theirs", 9, 8)}])
