@@ -5,7 +5,7 @@ lost meanwhile the try has failed, and no peer is the worse for it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.averaging import parties_of
+from pipelined.swarm.averaging import BEYOND_CODEC, PART_NOT_FINITE, parties_of
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import RoundName, field, number, tell_members
@@ -67,6 +67,7 @@ class Attempt:
         told: by stage and name, what peers said when asked.
         digests: by stage, of the totals.
         failures: what members refused, or found wrong with one another.
+        beyond_codec: why sums could not go coded, by stage; no member is at fault.
     """
 
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
@@ -75,7 +76,8 @@ class Attempt:
         self.told: list[dict[str, Told]] = []
         self.digests: list[Any] = []
         self.failures: list[Failure] = []
-        self._took = 0.0
+        self.beyond_codec: dict[int, str] = {}
+        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, Ended | Refusal]()
 
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
@@ -96,24 +98,26 @@ class Attempt:
                 for peer in peers:
                     tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
-    async def reduce(self, covers: Sequence[Cover], within: float) -> list[float]:
+    async def reduce(self, covers: Sequence[Cover], within: float, plain: Set[int] = frozenset()) -> list[float]:
         """Sum at every stage at once; the squares of the totals' norms, by stage.
 
         Args:
             within: seconds that it may take, as nobody waits for it; 0: somebody does.
+            plain: stages whose sums go without a codec.
         Raises:
             Failed: a member was lost. Diverged: see there.
             UsageError: the totals are not finite.
         """
-        first = len(self.failures)
+        self._plain = plain
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
                 stages = [
                     [tasks.create_task(self._ask_reduced(told.peer, stage, covered, within)) for told in each.values()]
                     for stage, (each, covered) in enumerate(zip(self.told, covers, strict=True))
                 ]
-        if self.failures[first:]:
-            raise Failed(self.failures[first].why)
+        if self._refused:
+            self._end_if_diverged()
+            raise Failed(", ".join(f"{name}: {error}" for name, error in self._refused.items()))
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
             if len({digest for _, digest in each}) > 1:
@@ -144,18 +148,40 @@ class Attempt:
         """What a peer's total comes to. None: it failed; then the others have as long as it took to prepare them all
         to say with which members they failed, for the first to say so may not name the member that all others name.
         """
-        members = tell_members([told.peer for _, told in sorted(self.told[stage].items())])
+        note = {
+            "members": tell_members([told.peer for _, told in sorted(self.told[stage].items())]),
+            "keep": peer.name in covered.keep,
+            "within": within,
+            "coded": stage not in self._plain,
+        }
         try:
-            answer = await self._ask(peer, "reduce", members=members, keep=peer.name in covered.keep, within=within)
+            answer = await self._ask(peer, "reduce", **note)
             return number(answer.note, "square"), _read_digest(answer)
         except (Ended, Refusal) as error:
-            if isinstance(error, Refusal) and error.reason == "not finite":
-                fact = f"the gradients of step {self._step} add up to no finite number ({peer.name}: {error})"
-                raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
-            self._note(stage, peer, error)
+            if _reason(error) == "not finite":
+                raise self._diverged(peer.name, error) from error
+            self._take_down(stage, peer, error)
             if self._summing.when() is None:
                 self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
             return None
+
+    def _take_down(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+        self._refused[peer.name] = error
+        if _reason(error) == BEYOND_CODEC and stage not in self._plain:
+            self.beyond_codec[stage] = str(error)
+        else:
+            self._note(stage, peer, error)
+
+    def _end_if_diverged(self) -> None:
+        """Raises UsageError: no member of a stage has finite sums. Where one has, the others alone are at fault."""
+        for told in self.told:
+            reasons = {name: _reason(self._refused.get(name)) for name in told}
+            if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
+                raise self._diverged(*min(self._refused.items()))
+
+    def _diverged(self, name: str, error: Ended | Refusal) -> UsageError:
+        fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
+        return UsageError(f"{fact}; training has diverged: lower the learning rate")
 
     def _note(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
         """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
@@ -169,6 +195,10 @@ class Attempt:
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
         return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+
+
+def _reason(error: Ended | Refusal | None) -> str:
+    return error.reason if isinstance(error, Refusal) else ""
 
 
 def _read_digest(answer: Answer) -> bytes:

@@ -30,6 +30,10 @@ GATHERED = 256 << 20
 TOPIC = "piece"
 PARTIES = ("by", "member")
 """Facts of a refusal: the two members between which a round failed."""
+BEYOND_CODEC = "beyond codec"
+"""Reason of a refusal: sums are finite, and the codec cannot carry them."""
+PART_NOT_FINITE = "part not finite"
+"""Reason of a refusal: what this member would add is not finite; the total of the others may be."""
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
 
@@ -39,11 +43,13 @@ class _Piece:
     """What one owner gathers for one piece.
 
     Attributes:
+        bringers: positions of the members that brought a part.
         brought: by position, the members' parts, until they are added.
         whole: done when all have brought theirs.
         total: what all get, as it travels.
     """
 
+    bringers: set[int] = field(default_factory=set)
     brought: dict[int, np.ndarray] = field(default_factory=dict)
     whole: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     total: "asyncio.Future[Coded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -104,6 +110,9 @@ class Round:
     async def take(self, question: Question) -> Answer:
         """A member brings its part of one of my pieces, and gets the total.
 
+        A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
+        added ends the round, which names the member that brought it: there is no total without its part.
+
         Raises:
             Refusal: aborted, or it is no part of what is summed here.
         """
@@ -111,12 +120,14 @@ class Round:
         position, start = note.get("from"), note.get("start")
         self._check_bringer(position, question)
         piece = self._piece(start)
-        part = await self._decoded(question.blocks, note.get("codec"), self._span(start))
-        if not np.isfinite(part).all():
-            raise Refusal("not finite", position=position)
-        if position in piece.brought or piece.whole.done():
+        if position in piece.bringers:
             raise Refusal("strange piece", position=position)
-        self._bring(piece, position, part)
+        piece.bringers.add(position)
+        try:
+            self._bring(piece, position, await self._part(question, self._span(start)))
+        except Refusal as refusal:
+            self.abort(str(refusal), by=self._members[self._me].name, member=self._members[position].name)
+            raise
         blocks, codec_note = await asyncio.shield(piece.total)
         return Answer(blocks, {"codec": codec_note})
 
@@ -160,21 +171,23 @@ class Round:
 
     async def _own(self, start: int, span: slice) -> np.ndarray:
         piece = self._piece(start)
+        _check_finite(self._sums[span])
         self._bring(piece, self._me, self._sums[span])
         await piece.whole
-        coded = await self._encoded(self._added(piece))
+        coded = await self._encoded(self._added(piece), "not finite")
         piece.brought = {}
         piece.total.set_result(coded)
         return await self._decoded(*coded, span)
 
     async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
-        blocks, note = await self._encoded(self._sums[span])
+        blocks, note = await self._encoded(self._sums[span], PART_NOT_FINITE)
         told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
         try:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
             return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
         except (Unreachable, Refusal) as error:
+            _check_finite(self._sums[span])
             raise self._lost(member, error) from error
 
     def _lost(self, owner: Peer, error: Unreachable | Refusal) -> Refusal:
@@ -213,11 +226,20 @@ class Round:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
-    async def _encoded(self, part: np.ndarray) -> Coded:
+    async def _part(self, question: Question, span: slice) -> np.ndarray:
+        """Another member's part, decoded. Raises Refusal: it cannot be added."""
+        part = await self._decoded(question.blocks, question.note.get("codec"), span)
+        if not np.isfinite(part).all():
+            raise Refusal("not finite", start=span.start)
+        return part
+
+    async def _encoded(self, values: np.ndarray, otherwise: str) -> Coded:
+        """The values as they travel. Raises Refusal: `BEYOND_CODEC` if they are finite, else `otherwise`."""
         try:
-            return await self._coding.pack([part], "gradient sums")
+            return await self._coding.pack([values], "gradient sums")
         except WireError as error:
-            raise Refusal("not finite", why=str(error)) from error
+            finite = np.isfinite(values).all()
+            raise Refusal(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
 
     async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
         """What came, as numbers; it must be as many as the span has.
@@ -230,6 +252,12 @@ class Round:
         if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
             raise Refusal("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
         return came[0].numpy()
+
+
+def _check_finite(part: np.ndarray) -> None:
+    """Raises Refusal: this member's own part is not finite."""
+    if not np.isfinite(part).all():
+        raise Refusal(PART_NOT_FINITE)
 
 
 def parties_of(error: BaseException) -> dict[str, str]:

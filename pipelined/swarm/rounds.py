@@ -68,7 +68,8 @@ class Rounds:
 
         Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
         Raises:
-            Refusal: "stale", "not prepared", "lost" (with the member's name), "round aborted", "not finite".
+            Refusal: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
+                "not finite" (the total), "part not finite", "beyond codec" (sum again with the note `coded` False).
         """
         name, members, held = self._led(question), read_members(question.note.get("members")), self._held
         me = [at for at, member in enumerate(members) if member.name == held.name]
@@ -77,7 +78,8 @@ class Rounds:
         await self._keep(question)
         sums = await self._sums()
         self.abort("another round began")
-        self._round = Round(self._endpoint, name, members, me[0], sums, self._coding, self.piece_bytes)
+        coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
+        self._round = Round(self._endpoint, name, members, me[0], sums, coding, self.piece_bytes)
         held.changed.ring()
         total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))

@@ -62,7 +62,7 @@ class Taking:
             complete: called when every stage is known to hold the batch, before it is summed; maybe again. Says whether
                 the next step is computed meanwhile, so that nobody waits for the sum.
         """
-        pause, within, failed = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]]()
+        pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
         if not begun:
             await self._roll_call.during(self._until(lambda: board.complete), name())
             within = self._leeway(board)
@@ -73,10 +73,11 @@ class Taking:
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
-                summing = attempt.reduce(covers, within if complete() else 0.0)
+                summing = attempt.reduce(covers, within if complete() else 0.0, plain)
                 squares = await self._roll_call.during(summing, attempt.name, members)
             except Failed as error:
                 failed.append(self._said(head, attempt, error))
+                plain |= attempt.beyond_codec.keys()
                 if await self._roll_call.evict(attempt.name[0], failed):
                     failed.clear()
                 board.settle(attempt.missing(covers))
@@ -89,6 +90,8 @@ class Taking:
         """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
         record = warn if attempt.failures else emit
         record("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
+        for stage, why in attempt.beyond_codec.items():
+            warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
 
     def _leeway(self, board: Board) -> float:

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from pipelined import events
 from pipelined.clock import run_virtual
 from pipelined.errors import UsageError
-from tests.swarm import virtual_swarm
+from pipelined.swarm.rounds import Rounds
+from tests.swarm import exact, virtual_swarm
 from tests.swarm.exact import WIDTH, ExactStage, data
 from tests.swarm.virtual_swarm import VirtualSwarm
 
@@ -36,5 +38,41 @@ async def diverging(message):
         await swarm.tasks.pop("t0")
     swarm.trainers.clear()
     swarm.check()
+    await swarm.close()
+    return swarm
+
+
+def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
+    """The gradients are finite and come to more than float16 holds."""
+    events._kept.clear()
+    monkeypatch.setattr(exact, "BASE", 99_991)
+    swarm = run_virtual(trained(sums_codec="fp16"))
+    assert swarm.heads[-1].step == 5
+    uncoded = [event.facts for event in events.recent() if event.kind == "sum goes uncoded"]
+    assert {each["stage"] for each in uncoded} <= {0, 1} and "beyond float16" in uncoded[0]["why"]
+    assert not [event for event in events.recent() if event.kind == "peer evicted"]
+
+
+@pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
+def test_a_member_whose_sums_are_not_finite_is_evicted_and_training_goes_on(monkeypatch, codec):
+    """Its device is broken, say: what others add up to is finite."""
+    events._kept.clear()
+    plain = Rounds._sums
+
+    async def sums(self):
+        return np.full(WIDTH, np.nan) if self._held.name == "p1" else await plain(self)
+
+    monkeypatch.setattr(Rounds, "_sums", sums)
+    swarm = run_virtual(trained(sums_codec=codec))
+    assert swarm.heads[-1].step == 5
+    assert {event.facts["peer"] for event in events.recent() if event.kind == "peer evicted"} == {"p1"}
+
+
+async def trained(**rules):
+    swarm = VirtualSwarm(stages=2, batch=6, **rules)
+    for at, stage in enumerate((0, 0, 0, 1)):
+        swarm.peer(f"p{at}", stage)
+    swarm.trainer("t0", steps=5)
+    await swarm.finish(60.0)
     await swarm.close()
     return swarm

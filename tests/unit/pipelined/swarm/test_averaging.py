@@ -195,6 +195,136 @@ def test_a_round_aborted_before_it_began_is_none():
     run_virtual(add())
 
 
+async def bring(stage, bringer, owner, start, part, position=None):
+    """A member asks an owner to add a part that is not of its round; what it is refused with, "" if it is not."""
+    note = {"round": list(NAME), "from": bringer if position is None else position, "start": start, "codec": None}
+    try:
+        await stage.ends[bringer].ask(address_of(f"p{owner}"), TOPIC, part, note=note)
+    except Refusal as refusal:
+        return refusal.reason
+    return ""
+
+
+def piece_of(stage, owner):
+    """Where the first piece of an owner begins, and how long it is."""
+    part = stage.rounds[owner]
+    start = int(part._bounds[owner])
+    span = part._span(start)
+    return start, span.stop - span.start
+
+
+def foreign(stage):
+    """p2 brings a part in the name of p1."""
+    start, size = piece_of(stage, 0)
+    return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32), position=1)
+
+
+def of_no_piece(stage):
+    """p2 brings a part that begins between two pieces."""
+    start, size = piece_of(stage, 0)
+    return bring(stage, 2, 0, start + 1, np.full(size, 9e9, np.float32))
+
+
+def of_another_slice(stage):
+    """p2 brings p0 a part that p1 owns."""
+    start, size = piece_of(stage, 1)
+    return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
+
+
+@pytest.mark.parametrize("bad", [foreign, of_no_piece, of_another_slice], ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("late", [False, True], ids=["before the round", "after it"])
+def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_right(bad, late):
+    async def add():
+        right = (await Members(3, 3000).run())[0]
+        stage = Members(3, 3000)
+        refused = [] if late else [await bad(stage)]
+        totals = await stage.run()
+        refused += [await bad(stage)] if late else []
+        assert refused == ["strange piece"]
+        assert all(np.array_equal(total, right) for total in totals)
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("frames", [1, 8, 20, 10**9], ids=["at once", "amid", "late", "after the round"])
+def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frames):
+    """The first part that came counts, before it is added and after."""
+
+    async def add():
+        right = (await Members(3, 3000).run())[0]
+        stage, left, again = Members(3, 3000), [frames], []
+        start, size = piece_of(stage, 0)
+
+        async def twice():
+            return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
+
+        def hear(passing):
+            first = passing.kind == "QUESTION" and passing.source == "p2" and passing.destination == "p0"
+            left[0] -= 1
+            if first and left[0] <= 0 and not again:
+                again.append(asyncio.ensure_future(twice()))
+
+        stage.network.overhear(hear)
+        totals = await stage.run()
+        again = again or [asyncio.ensure_future(twice())]
+        assert await again[0] == "strange piece"
+        assert all(np.array_equal(total, right) for total in totals)
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_member_that_brought_it(bad):
+    """p2 says nothing of it: what it sends is not what it holds."""
+
+    async def add():
+        stage = Members(3, 3000)
+        start, size = piece_of(stage, 0)
+        owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+        assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
+        with pytest.raises(Refusal) as refused:
+            await owner
+        assert failed_between(refused.value)[1:] == ("p0", "p2")
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("part", [np.zeros(3, np.float32), np.zeros(7, np.float64), np.zeros((1, 8), np.float32)])
+def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
+    async def add():
+        stage = Members(3, 3000)
+        owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+        assert await bring(stage, 2, 0, piece_of(stage, 0)[0], part) == "strange piece"
+        with pytest.raises(Refusal) as refused:
+            await owner
+        assert failed_between(refused.value)[1:] == ("p0", "p2")
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("at", [0, -1], ids=["of its own slice", "of another's slice"])
+@pytest.mark.parametrize("codec", ["", "blockwise8", "fp16"])
+def test_a_member_with_sums_that_are_not_finite_says_so_itself(at, codec):
+    async def add():
+        stage = Members(2, 3000, codec)
+        stage.sums[0][at] = np.nan
+        first, *_ = await stage.run()
+        assert first.reason == "part not finite"
+
+    run_virtual(add())
+
+
+@pytest.mark.parametrize("value", [60000.0, 70000.0], ids=["of the total", "of a part"])
+def test_finite_sums_beyond_the_codec_are_refused_as_that(value):
+    async def add():
+        stage = Members(2, 3000, "fp16")
+        for sums in stage.sums:
+            sums[0] = value
+        assert "beyond codec" in [getattr(each, "reason", "") for each in await stage.run()]
+
+    run_virtual(add())
+
+
 PIECE_S = 0.01
 """What a piece takes on a member's line."""
 
