@@ -4,17 +4,18 @@ The one rule: a gradient is counted once for each microbatch and step, and what 
 a conductor. Whatever comes is checked before the device sees it. Knows microbatches and codes; it must not know rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeVar
 
+from pipelined.events import warn
 from pipelined.swarm.brought import grouped
-from pipelined.swarm.coding import Coding
+from pipelined.swarm.coding import Coded, Coding
 from pipelined.swarm.held import Held
 from pipelined.swarm.load import Load
 from pipelined.swarm.notes import check_layouts, whole
 from pipelined.swarm.stage import Microbatch, NotFinite
-from transports import Block
+from transports import Block, WireError
 from transports._blocks import SIZES
 from transports.endpoints import Answer, Question, Refusal
 
@@ -44,7 +45,7 @@ class Passes:
         which = await self._which(question, range(self._held.rules.batch), ahead=True)
         (inputs,) = await self._inputs(question, 1)
         outputs = await self._compute("forward", which, lambda: self._held.stage.forward(which, inputs))
-        blocks, note = await self._coding.pack(outputs, f"outputs of microbatch {which.index}")
+        blocks, note = await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}")
         return Answer(blocks, {"codec": note})
 
     async def backward(self, question: Question) -> Answer:
@@ -67,7 +68,7 @@ class Passes:
             return passed, which.index in ledger.losses
 
         passed, counted = await self._compute("backward", which, work)
-        blocks, note = await self._coding.pack(passed.gradients, f"gradients of microbatch {which.index}")
+        blocks, note = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
         return Answer(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
 
     async def evaluate(self, question: Question) -> Answer:
@@ -81,7 +82,7 @@ class Passes:
         groups = await self._inputs(question, 1 + last, fewer=True)
         outputs = await self._compute("forward", which, lambda: self._held.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
-        blocks, note = await coding.pack(outputs, f"outputs of microbatch {which.index}")
+        blocks, note = await self._packed(coding, outputs, f"outputs of microbatch {which.index}")
         return Answer(blocks, {"codec": note})
 
     @property
@@ -89,6 +90,14 @@ class Passes:
         """What one group of arrays may come to, decoded."""
         layouts = [*self._held.stage.expects(), *self._held.stage.expects_given()]
         return LEAST_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
+
+    async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
+        """As they travel: without the codec where the values, which the stage found finite, are beyond it."""
+        try:
+            return await coding.pack(arrays, what)
+        except WireError as error:
+            warn("arrays go uncoded", peer=self._held.name, stage=self._held.index, codec=coding.codec, why=error)
+            return tuple(arrays), None
 
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:

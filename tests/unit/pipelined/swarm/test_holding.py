@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from pipelined import events
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.device import TimedDevice
 from pipelined.swarm.coding import Coding
@@ -28,11 +29,11 @@ class Slow:
         await VirtualClock().sleep(1.0)
 
 
-def held():
+def held(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
     device = TimedDevice(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
-    return Holding("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(threads=False))
+    return Holding("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(codec, threads=False))
 
 
 def asked(topic, *blocks, **note):
@@ -158,5 +159,19 @@ def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_taken():
         once.apply(0, holding.stage.sums.copy(), 1.0)
         assert await asyncio.gather(holding.follow(head), holding.follow(head)) == [True, True]
         assert np.array_equal(holding.stage.weights, once.weights) and holding.step == 1
+
+    run_virtual(live())
+
+
+def test_outputs_beyond_the_codec_go_without_it_and_a_warning_says_why():
+    """Its refusal would have been a peer's fault to the trainer, which banned one peer of the stage after another."""
+
+    async def live():
+        holding = held("fp16")
+        holding.stage.forward = lambda which, inputs: [np.full(WIDTH, 7e4)]
+        question = asked("forward", np.zeros(WIDTH), step=0, index=0, codecs=[None], blocks=[1])
+        answer = await holding.passes.forward(question)
+        assert answer.note["codec"] is None and np.array_equal(answer.blocks[0], np.full(WIDTH, 7e4))
+        assert "beyond float16" in events.recent()[-1].facts["why"]
 
     run_virtual(live())
