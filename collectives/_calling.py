@@ -1,22 +1,26 @@
 """One call of a collective on one rank: its turn, and whom it has compared terms with.
 
-    enter     wait for the group's turn; begin to watch the time
+    enter     wait for the group's turn; begin to watch the time (see `Watchdog`)
     greet     the first bytes to and from each peer bring the terms of both; other terms than ours end the call
-    late      a call that waits longer than the group's `patience` looks round (see `collectives._inquest`)
-    leave     give the turn back; who fails holds an inquest before
+    leave     give the turn back; a call that fails breaks the group, but tells no other rank: the owner of the
+              transport aborts it
 
-The one rule: nothing is sent beside the collective's own bytes, and no task or timer made, unless a call waits long or
-fails.
+Nothing is sent beside the collective's own bytes, and no task or timer is made, unless a call waits long.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from collectives._inquest import Inquest
 from collectives._terms import GREETING_BYTES, Mismatch, greeting, told
+from transports._contract import Key, Transport
+from transports._errors import TransportError
 
 if TYPE_CHECKING:
     from collectives._group import Group
+
+PATIENCE_S = 10.0
+"""Seconds that a rank waits in a call before it sends its call to the first rank."""
 
 
 class Call:
@@ -31,18 +35,17 @@ class Call:
         task: in which it runs.
     Raises:
         BrokenGroup: an earlier call was left before its end; nothing was sent.
-        Mismatch: ranks called it differently (both are named). PeerLost: a rank of the group was lost, wherever in the
-            group that was seen. TransportError: another rank failed in this call.
+        Mismatch: ranks called it differently (both are named). PeerLost: a rank of the group that this one waits for
+            was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
 
-    __slots__ = ("_greeted", "_heard", "_inquest", "asked", "greeting", "group", "number", "task", "terms")
+    __slots__ = ("_greeted", "_heard", "asked", "greeting", "group", "number", "task", "terms")
 
     def __init__(self, group: "Group", terms: str):
         self.group, self.asked = group, terms
         self.state(terms)
         self._greeted: set[int] = set()
         self._heard: set[int] = set()
-        self._inquest: Inquest | None = None
 
     async def __aenter__(self) -> "Call":
         group = self.group
@@ -51,17 +54,18 @@ class Call:
         group.calls += 1
         group.call, self.number = self, group.calls
         self.task = asyncio.current_task()
-        group.alarm.begin(self._late)
+        group.watchdog.begin(self)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.group.alarm.end()
         try:
-            if self._inquest is not None or error is not None:
-                await self._find_out(error)
+            await self.group.watchdog.end(error)
+        except BaseException as found:
+            error = found
+            raise
         finally:
             self.group.call = None
-            self.group.turn.give((self._inquest and self._inquest.verdict) or error)
+            self.group.turn.give(error)
 
     def state(self, terms: str) -> None:
         """Say more exactly what this call is; before anything was sent."""
@@ -84,13 +88,81 @@ class Call:
         if greeted[:GREETING_BYTES] != self.greeting:
             raise Mismatch.between(self.group.transport.rank, self.terms, peer, told(greeted))
 
-    def _late(self) -> None:
-        if self.group.size > 1:
-            self._inquest = Inquest(self)
-            self._inquest.look_round()
 
-    async def _find_out(self, error: BaseException | None) -> None:
-        self._inquest = self._inquest or Inquest(self)
-        await self._inquest.stop()
-        if error is not None:
-            await self._inquest.conclude(error)
+class Watchdog:
+    """Ends ranks that wait for one another in unequal calls, where no greeting compares the two.
+
+    A rank that waits longer than its patience sends its call to the group's first rank. The first rank keeps the latest
+    call of each rank, and compares them with its own when it waits that long itself. Waiting alone is no error.
+
+    One timer outlasts all calls: one for each would cost 2 microseconds a call.
+
+    Args:
+        first: the rank of the transport that compares.
+        key: under which the others send it their calls.
+        patience: seconds.
+    """
+
+    def __init__(self, transport: Transport, first: int, key: Key, patience: float):
+        self._transport, self._first, self._key, self._patience = transport, first, key, patience
+        self._call, self._due, self._loop, self._cancelling = None, 0.0, None, 0
+        self._task: asyncio.Task[None] | None = None
+        self._latest: dict[int, Any] = {}
+        self._found: Mismatch | None = None
+
+    def begin(self, call: Call) -> None:
+        """Watch the call from now on."""
+        loop = asyncio.get_running_loop()
+        self._call, self._due, self._cancelling = call, loop.time() + self._patience, call.task.cancelling()
+        if self._loop is not loop:
+            self._arm(loop)
+
+    async def end(self, error: BaseException | None) -> None:
+        """Watch the call no more. On the first rank take what was sent in it, so that no message is left behind.
+
+        Raises:
+            Mismatch: another rank's call differs; this call's task was cancelled for it.
+        """
+        call, self._call = self._call, None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        if self._found is not None and call.task.uncancel() == self._cancelling:
+            raise self._found from None
+        while error is None and self._transport.rank == self._first and self._transport.holds(None, self._key):
+            await self._read()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        loop, self._loop = self._loop, None
+        if self._call is not None and loop.time() < self._due:
+            self._arm(loop)
+        elif self._call is not None:
+            self._task = loop.create_task(self._late(self._call))
+
+    async def _late(self, call: Call) -> None:
+        with suppress(TransportError):  # the call itself fails likewise, or needs the first rank no more
+            if self._transport.rank != self._first:
+                return await self._transport.send(self._first, self._key, note=[call.number, call.asked, call.terms])
+            while (found := self._unequal(call)) is None:
+                await self._read()
+            self._found = found
+            call.task.cancel()
+
+    async def _read(self) -> None:
+        frame = await self._transport.receive(None, self._key)
+        self._latest[frame.source] = frame.note
+
+    def _unequal(self, call: Call) -> Mismatch | None:
+        """What differs; two ranks of which one has yet to choose an algorithm may still choose alike."""
+        for rank, note in self._latest.items():
+            match note:
+                case [call.number, str(asked), str(terms)]:
+                    both_chose = terms != asked and call.terms != call.asked
+                    if asked != call.asked or (both_chose and terms != call.terms):
+                        return Mismatch.between(self._transport.rank, call.terms, rank, terms)
+        return None

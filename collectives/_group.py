@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives._alarm import Alarm
 from collectives._allocated import Allocated, Found
-from collectives._calling import Call
-from collectives._inquest import Statement
+from collectives._calling import PATIENCE_S, Call, Watchdog
 from collectives._links import Links
 from collectives._pieces import Range, pieces
 from collectives._terms import GREETING_BYTES
 from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
-from transports._contract import Native, Shared, Transport
+from transports._contract import Key, Native, Shared, Transport
+from transports._errors import SizeMismatch
 
 if TYPE_CHECKING:
     from collectives._prices import Prices
@@ -45,7 +44,7 @@ class Group:
         piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and follow
             one another closely, but each costs a message.
         window: bytes that each rank lends the others where the transport lets them share memory.
-        patience: seconds after which a rank that waits in a collective begins to ask what the others are doing.
+        patience: seconds that a rank waits in a collective before it sends its call to the first rank (see `Watchdog`).
     Attributes:
         prices: what each all-reduce takes here, as `measure` found; None: `auto` goes by `links`. Equal on all ranks.
     Raises:
@@ -60,7 +59,7 @@ class Group:
         links: Links | None = None,
         piece: int = 2 << 20,
         window: int = (2 << 20) + 2 * GREETING_BYTES,
-        patience: float = 0.1,
+        patience: float = PATIENCE_S,
     ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
         self.links, self.piece, self._window = links or Links(), piece, window
@@ -68,12 +67,10 @@ class Group:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
-        self.alarm = Alarm(patience)
+        self.watchdog = Watchdog(transport, self.ranks[0], self._watched_key(), patience)
         self.prices: Prices | None = None
         self.call: Call | None = None
         self.calls = 0
-        self.early: list[tuple[int, Statement]] = []
-        self.statements = self._statements()
         self._lanes: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._made: dict[Hashable, Any] = {}
@@ -94,8 +91,8 @@ class Group:
                 f"no such rank (ranks: {self.ranks}, world size: {self.transport.world_size}); name others"
             )
 
-    def _statements(self) -> tuple[int | str, ...]:
-        """The key of what ranks say when a call goes wrong: no other group's, and no earlier life's of this one."""
+    def _watched_key(self) -> Key:
+        """The key under which ranks send their calls: neither another group's nor an earlier one's of these ranks."""
         name = "collective", self.channel, zlib.crc32(repr(self.ranks).encode())
         return *name, self.transport.count(name)
 
@@ -131,7 +128,7 @@ class Group:
             await self.transport.receive_buffer(peer, self.channel, view)
         elif view.nbytes <= PACKED_BYTES:
             packed = memoryview(bytearray(GREETING_BYTES + view.nbytes))
-            await self.transport.receive_buffer(peer, self.channel, packed)
+            await self._receive_first(peer, call, packed)
             self.transport.traffic.discount_received(GREETING_BYTES)
             call.compare(peer, packed)
             view[:] = packed[GREETING_BYTES:]
@@ -158,9 +155,18 @@ class Group:
 
     async def _heed(self, peer: int, call: Call) -> None:
         greeting = memoryview(bytearray(GREETING_BYTES))
-        await self.transport.receive_buffer(peer, self.channel, greeting)
+        await self._receive_first(peer, call, greeting)
         self.transport.traffic.discount_received(GREETING_BYTES, 1)
         call.compare(peer, greeting)
+
+    async def _receive_first(self, peer: int, call: Call, view: memoryview) -> None:
+        """Receive the first bytes of a peer in a call. Of another size than expected, they still tell its terms."""
+        try:
+            await self.transport.receive_buffer(peer, self.channel, view)
+        except SizeMismatch as misfit:
+            if len(misfit.beginning) >= GREETING_BYTES:
+                call.compare(peer, misfit.beginning)
+            raise
 
     def calling(self, terms: str) -> Call:
         """The context in which a collective runs: its turn, and the terms that all ranks must mean alike."""

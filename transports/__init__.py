@@ -12,6 +12,7 @@ from transports._errors import (
     PeerAborted,
     PeerLost,
     RendezvousError,
+    SizeMismatch,
     TransportError,
     WireError,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "PeerAborted",
     "PeerLost",
     "RendezvousError",
+    "SizeMismatch",
     "Traffic",
     "Transport",
     "TransportError",

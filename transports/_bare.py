@@ -12,6 +12,14 @@ from itertools import count
 import numpy as np
 
 
+class Unfit(ValueError):
+    """The next buffer has another size than the memory that was lent for it. Sizes in bytes."""
+
+    def __init__(self, expected: int, came: int):
+        super().__init__(f"the buffer does not fit (expected: {expected} bytes, came: {came} bytes)")
+        self.came = came
+
+
 class BareBuffer:
     """One buffer on its way in; memory is taken only when the first byte needs it and nobody has lent any.
 
@@ -96,7 +104,7 @@ class _Post:
     def match(self, buffer: BareBuffer) -> bool:
         """Take the buffer if it fits."""
         if self.view.nbytes != buffer.nbytes:
-            self.future.set_exception(_unfit(self.view, buffer))
+            self.future.set_exception(Unfit(self.view.nbytes, buffer.nbytes))
             return False
         self.buffer = buffer
         buffer.land(self.view)
@@ -137,7 +145,7 @@ class Lane:
         Args:
             lost: why no more will come, if that is so.
         Raises:
-            ValueError: it has another size; it stays available. Else the error that it, or this lane, failed with.
+            Unfit: it has another size; it stays available. Else the error that it, or this lane, failed with.
         Cancelled: the buffer stays available, and the memory is not touched again.
         """
         post = _Post(view)
@@ -212,7 +220,3 @@ class BareBuffers:
 
 def _fresh(nbytes: int) -> memoryview:
     return memoryview(np.empty(nbytes, np.uint8))
-
-
-def _unfit(view: memoryview, buffer: BareBuffer) -> ValueError:
-    return ValueError(f"`into` does not fit the block (into: {view.nbytes} bytes, block: {buffer.nbytes} bytes)")

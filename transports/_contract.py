@@ -168,6 +168,10 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def holds(self, peer: int | None, key: Key) -> bool:
+        """Whether a message with this key has come from this peer (None: from anyone), for `receive` to take it."""
+
+    @abstractmethod
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
@@ -180,7 +184,8 @@ class Transport(ABC):
         """Fill `buffer` with the next bare bytes from this peer on this channel; the sizes must be equal.
 
         Raises:
-            TransportError: sizes differ (both are named). WireError: as `send_buffer`. Else as `receive`.
+            SizeMismatch: the sizes differ; do not use the channel any more. WireError: as `send_buffer`. Else as
+            `receive`.
         """
 
     @abstractmethod

@@ -26,6 +26,21 @@ class PeerAborted(TransportError):
         self.rank, self.reason = rank, reason
 
 
+class SizeMismatch(TransportError):
+    """A bare buffer came that has another size than the receiver expected.
+
+    Args:
+        expected: bytes.
+        came: bytes; None: more than expected.
+        beginning: the first bytes that came, where they were few enough to be at hand; at most `expected` of them.
+    """
+
+    def __init__(self, peer: int, channel: int, expected: int, came: int | None, beginning: memoryview):
+        sizes = f"expected: {expected} bytes, came: {'more' if came is None else came} bytes"
+        super().__init__(f"buffer of another size from rank {peer} on channel {channel} ({sizes})")
+        self.beginning = beginning
+
+
 class WireError(TransportError):
     """Bytes that are not a frame: from a stranger, another version, or beyond a limit (all three are named)."""
 

@@ -163,6 +163,9 @@ class MpiTransport(Transport):
         self.traffic.count_received(message.header.nbytes)
         return Frame(arrival.peer, arrival.key, blocks, message.header.note)
 
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._mailbox.holds(peer, key)
+
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
         data = flat_bytes(buffer)

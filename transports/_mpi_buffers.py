@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports._errors import PeerLost, TransportError
+from transports._errors import PeerLost, SizeMismatch, TransportError
 from transports._mpi_requests import TAKEN_S, Truncated, outcome_now, start
 from transports._poller import Poller
 
@@ -127,10 +127,7 @@ class Buffers:
 
     def _check_size(self, peer: int, channel: int, data: memoryview, came: int | None) -> None:
         if came != data.nbytes:
-            raise TransportError(
-                f"buffer of another size from rank {peer} on channel {channel} "
-                f"(expected: {data.nbytes} bytes, came: {'more' if came is None else came} bytes)"
-            )
+            raise SizeMismatch(peer, channel, data.nbytes, came, data[:came])
 
 
 def _matched(message: MPI.Message) -> Any:

@@ -68,6 +68,9 @@ class Shaped(Transport):
         self.traffic.count_received(sum(block.nbytes for block in frame.blocks))
         return frame
 
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._inner.holds(peer, key)
+
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult
 
 from transports._blocks import Block
 from transports._contract import Frame, Key, Traffic, Transport
-from transports._errors import Closed, PeerAborted, PeerLost, TransportError
+from transports._errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports._freed import settle
 from transports._landing import copied, destinations, fill, landing
 from transports._local_shared import LocalShared, Table
@@ -113,6 +113,9 @@ class Local(Transport):
         self.traffic.count_received(arrival.item.nbytes)
         return Frame(arrival.peer, header.key, blocks, header.note)
 
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._messages.holds(peer, key)
+
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
         block = Block.bare(buffer)
@@ -125,11 +128,9 @@ class Local(Transport):
         block = Block.bare(buffer)
         held = (await self._buffers.take(peer, (channel,))).item
         if held.nbytes != block.nbytes:
+            beginning = memoryview(bytes(held.blocks[0].data[: block.nbytes]))
             held.release()
-            raise TransportError(
-                f"buffer of another size from rank {peer} on channel {channel} "
-                f"(expected: {block.nbytes} bytes, came: {held.nbytes} bytes)"
-            )
+            raise SizeMismatch(peer, channel, block.nbytes, held.nbytes, beginning)
         held.land((block,))
         self.traffic.count_received(held.nbytes)
 

@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports._bare import BareBuffers
+from transports._bare import BareBuffers, Unfit
 from transports._blocks import Block, flat_bytes
 from transports._contract import Frame, Key, Traffic, Transport
 from transports._credit import credit_limit
-from transports._errors import Closed, PeerAborted, PeerLost, TransportError
+from transports._errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports._incoming import Incoming
 from transports._landing import copied, destinations
 from transports._matching import Arrival, Mailbox
@@ -34,6 +34,8 @@ from transports._vigil import Vigil
 from transports._wire import Header, Kind, Layout, encode, encode_head
 
 REASON_CHARACTERS = 4096
+TOLD_BYTES = 64 << 10
+"""Bytes of the longest buffer of an unexpected size whose beginning is told."""
 
 
 async def open_url(parts: SplitResult) -> "Tcp":
@@ -135,6 +137,9 @@ class Tcp(Transport):
         self.traffic.count_received(incoming.nbytes)
         return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
 
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._messages.holds(peer, key)
+
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._standing.check_sendable(peer, channel)
         view = flat_bytes(buffer)
@@ -152,9 +157,17 @@ class Tcp(Transport):
             self._vigil.keep()
         try:
             await lane.receive(view, self._standing.lost.get(peer))
-        except ValueError as error:
-            raise TransportError(f"buffer from rank {peer} on channel {channel}: {error}") from error
+        except Unfit as error:
+            raise await self._misfit(peer, channel, view.nbytes, error.came) from None
         self.traffic.count_received(view.nbytes)
+
+    async def _misfit(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
+        """The error for a buffer of another size. A short one, if it is still there, tells its beginning."""
+        lane, beginning = self._buffers.lane(peer, channel), memoryview(b"")
+        if came <= TOLD_BYTES and lane.arrived and lane.arrived[0].nbytes == came:
+            beginning = memoryview(bytearray(came))
+            await lane.receive(beginning, self._standing.lost.get(peer))
+        return SizeMismatch(peer, channel, expected, came, beginning[:expected])
 
     def computing(self, busy: bool) -> None:
         self._vigil.computing(busy)

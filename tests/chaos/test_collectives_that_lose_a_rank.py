@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, all_reduce
-from transports import Closed, PeerAborted, PeerLost, TransportError, new_event_loop
+from tests.unit.collectives.owned import owned
+from transports import Closed, PeerAborted, PeerLost, new_event_loop
 from transports.local import world as local_world
 from transports.tcp import world as tcp_world
 
@@ -49,15 +50,6 @@ class Victim(Group):
             if inspect.isawaitable(done):
                 await done
             raise Ended
-
-
-async def owned(end, call):
-    """Run the call as a runtime does: if it fails, abort this rank's end, so that every other rank ends too."""
-    try:
-        await call
-    except (TransportError, Mismatch) as error:
-        await end.abort(str(error))
-        raise
 
 
 async def lose_one(world, size, algorithm, fault, rng, length=9000):

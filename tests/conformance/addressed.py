@@ -36,6 +36,15 @@ async def a_message_waits_for_its_receive(end):
         assert same(frame.blocks[0], filled(left_of(end), size))
 
 
+async def it_is_known_whether_a_message_has_come(end):
+    async with sending(end.send(right_of(end), ("come",)), end.send(right_of(end), ("after",))):
+        await end.receive(left_of(end), ("after",))
+        assert end.holds(None, ("come",)) and not end.holds(right_of(end), ("other",))
+        await end.receive(None, ("come",))
+    assert not end.holds(None, ("come",))
+    await meet(end, "over")
+
+
 async def keys_may_be_asked_for_in_any_order(end):
     sends = [end.send(right_of(end), (n, "x"), filled(end.rank, SMALL + n % 2 * LARGE, n)) for n in range(20)]
     async with sending(*sends):

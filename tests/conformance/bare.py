@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.neighbours import LARGE, filled, left_of, meet, right_of, sending
-from transports import TransportError, WireError
+from transports import SizeMismatch, WireError
 
 
 def _bytes(array):
@@ -77,14 +77,15 @@ async def everybody_may_exchange_with_everybody(end):
 async def _refused(end, channel, sent, room):
     receive = asyncio.ensure_future(end.receive_buffer(left_of(end), channel, memoryview(bytearray(room))))
     await meet(end, channel)
-    async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(sent)))):
-        with pytest.raises(TransportError, match=rf"\b{room}\b.*({sent}|more)"):
+    async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(range(200)) * sent)[:sent])):
+        with pytest.raises(SizeMismatch, match=rf"\b{room}\b.*({sent}|more)") as caught:
             await receive
+    return bytes(caught.value.beginning)
 
 
-async def a_buffer_of_another_size_is_refused_with_both_numbers(end):
+async def a_buffer_of_another_size_is_refused_with_both_numbers_and_tells_its_beginning(end):
     for channel, (sent, room) in enumerate([(100, 60), (60, 100), (0, 8)]):
-        await _refused(end, channel, sent, room)
+        assert await _refused(end, channel, sent, room) == bytes(range(min(sent, room)))
     await meet(end, "still works")
 
 

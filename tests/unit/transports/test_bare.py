@@ -76,7 +76,7 @@ def test_a_buffer_of_another_size_names_both_and_stays():
         waiting = await started(lane.receive(memoryview(bytearray(3)), None))
         fill(lane.arriving(4), b"abcd")
         for receive in (waiting, lane.receive(memoryview(bytearray(5)), None)):
-            with pytest.raises(ValueError, match=r"into: [35] bytes, block: 4 bytes"):
+            with pytest.raises(ValueError, match=r"expected: [35] bytes, came: 4 bytes"):
                 await receive
         await lane.receive(memoryview(room), None)
         assert room == b"abcd"

@@ -309,7 +309,7 @@ def test_a_buffer_of_another_size_is_an_error_that_names_both_sizes():
     async def scenario():
         async with world(2) as (here, there):
             await here.send_buffer(1, 3, bytes(12))
-            with pytest.raises(TransportError, match=r"channel 3.*into: 8 bytes, block: 12"):
+            with pytest.raises(TransportError, match=r"channel 3.*expected: 8 bytes, came: 12"):
                 await there.receive_buffer(0, 3, memoryview(bytearray(8)))
 
     run(scenario())

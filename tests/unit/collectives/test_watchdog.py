@@ -1,0 +1,130 @@
+"""A rank that waits long sends its call to the first rank; the first rank compares, and leaves no message behind."""
+
+import asyncio
+import inspect
+
+import numpy as np
+import pytest
+
+from collectives import Group, Mismatch, all_reduce
+from transports import PeerAborted, new_event_loop
+from transports.local import world as local_world
+from transports.tcp import world as tcp_world
+
+TURNS = 20  # of the loop: enough for a rank that waits to send its call
+
+
+def run(main):
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(asyncio.wait_for(main(), 30))
+
+
+async def late_sum(groups):
+    """One sum that the first rank enters after every other rank has sent it its call."""
+    sums = [asyncio.ensure_future(all_reduce(group, np.ones(4), "sum", "ring")) for group in groups[1:]]
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as tasks:
+        for group in groups[1:]:  # what a rank sends arrives in order, so its call arrives before this
+            tasks.create_task(group.transport.send(0, ("its call has arrived",)))
+            await groups[0].transport.receive(group.rank, ("its call has arrived",))
+    key = groups[0].watchdog._key
+    assert all(groups[0].transport.holds(group.rank, key) for group in groups[1:])
+    await asyncio.gather(all_reduce(groups[0], np.ones(4), "sum", "ring"), *sums)
+    assert not groups[0].transport.holds(None, key), "a message was left behind"
+
+
+@pytest.mark.parametrize("scheme", ["local", "tcp"])
+def test_no_message_is_left_after_sums_that_the_first_rank_enters_last(scheme):
+    async def main():
+        ends = {"local": local_world, "tcp": tcp_world}[scheme](3)
+        ends = await ends if inspect.isawaitable(ends) else ends
+        groups = [Group(end, range(3), 1, patience=0.0 if end.rank else 60.0) for end in ends]
+        for _ in range(5):
+            await late_sum(groups)
+        assert sorted(groups[0].watchdog._latest) == [1, 2]
+        for end in ends:
+            await end.close()
+
+    run(main)
+
+
+def test_over_tcp_late_sums_take_no_credit_from_later_messages():
+    """A message that fits the credit is sent before its receiver asks, however many sums came before."""
+
+    async def main():
+        ends = await tcp_world(2, unasked=4 << 10)
+        groups = [Group(end, range(2), 1, patience=0.0 if end.rank else 60.0) for end in ends]
+        for _ in range(60):
+            await late_sum(groups)
+        await asyncio.wait_for(ends[1].send(0, ("activation",), bytes(1000)), 5)
+        await ends[0].receive(1, ("activation",))
+        for end in ends:
+            await end.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_ranks_that_wait_for_one_another_in_unequal_calls_end(odd):
+    """One of them waits at a meeting in shared memory, where no bytes come that would tell what the others call."""
+
+    async def main():
+        ends = local_world(3, lends=True)
+        groups = [Group(end, range(3), 1, patience=0.0) for end in ends]
+        names = ["shared" if rank == odd else "ring" for rank in range(3)]
+        calls = [asyncio.ensure_future(all_reduce(groups[rank], np.ones(4), "sum", names[rank])) for rank in range(3)]
+        with pytest.raises(Mismatch, match=r"rank 0: all_reduce by (shared|ring): .*rank [12]: all_reduce by"):
+            await calls[0]
+        await ends[0].abort("as the owner of rank 0 does")
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(error, Mismatch | PeerAborted) for error in ended)
+
+    run(main)
+
+
+class Waits:
+    """A call of the first rank that waits for ever, while another rank's call of the same number differs."""
+
+    def __init__(self):
+        self.group = Group(local_world(2)[0], range(2), 1, patience=0.0)
+        self.group.watchdog._latest[1] = [1, "barrier", "barrier"]
+
+    async def call(self):
+        async with self.group.calling("broadcast"):
+            await asyncio.get_running_loop().create_future()
+
+
+def test_a_cancellation_from_outside_is_not_taken_for_the_watchdogs():
+    async def main():
+        waits = Waits()
+        task = asyncio.ensure_future(waits.call())
+        compare = waits.group.watchdog._unequal
+        waits.group.watchdog._unequal = lambda call: task.cancel() and compare(call)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main)
+
+
+def test_a_task_whose_call_differs_is_not_left_cancelled():
+    async def main():
+        with pytest.raises(Mismatch, match=r"broadcast.*barrier"):
+            await Waits().call()
+        assert not asyncio.current_task().cancelling()
+        await asyncio.sleep(0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("note", [None, 7, [1], [1, 2, 3], ["1", "barrier", "barrier"], {"a": 1}])
+def test_what_is_no_call_is_ignored(note):
+    async def main():
+        waits = Waits()
+        waits.group.watchdog._latest[1] = note
+        task = asyncio.ensure_future(waits.call())
+        await asyncio.wait([task], timeout=0.01)
+        assert not task.done()
+        task.cancel()
+
+    run(main)
