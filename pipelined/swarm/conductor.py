@@ -16,6 +16,7 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
+from pipelined.events import emit, warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.bell import Bell
@@ -104,9 +105,11 @@ class Leadership:
                 await self._clock.sleep(RETRY_S)
                 continue
             await roster.wait_for(lambda: roster.revision >= self._term)
+            emit("leads", trainer=self._me.name, term=self._term)
             try:
                 await self._lead()
-            except Deposed:
+            except Deposed as error:
+                warn("leadership lost", trainer=self._me.name, term=self._term, why=error)
                 continue
             finally:
                 self._boards.close()
@@ -164,7 +167,7 @@ class Leadership:
             async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
                 return await work
         except Ended as error:
-            raise Deposed from error
+            raise Deposed("the directory names another leader, or none") from error
         finally:
             work.close()  # where it was never begun
 
@@ -192,7 +195,14 @@ class Leadership:
         taken, back, called = ways
         if not taken.cancelled():
             return taken.result()
-        return replace(head, moves=called.result()) if back.cancelled() else self._head_at(back.result())
+        if not back.cancelled():
+            warn(
+                "rolled back", step=head.step, to=back.result().step, why="a stage lost every peer that held its state"
+            )
+            return self._head_at(back.result())
+        for peer, stage in called.result().items():
+            warn("peer called", peer=peer, stage=stage, why="no peer that stays holds this stage")
+        return replace(head, moves=called.result())
 
     def _head_at(self, mark: Mark | None) -> Head:
         """The head that lets all begin there; None: before the first step."""
@@ -234,7 +244,7 @@ class Leadership:
             except Conflict as error:
                 found = error.found.get(key)
                 if found is None or found.value != record.pack():
-                    raise Deposed from error
+                    raise Deposed(f"another leader wrote {key!r}, or leads") from error
                 return  # it had happened before the directory was cut off
             except CutOff:
                 await self._clock.sleep(RETRY_S)

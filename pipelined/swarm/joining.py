@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from pipelined.device import Device
+from pipelined.events import warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.hearing import Hearing
@@ -75,7 +76,9 @@ class Joining:
                 await self._hearing.while_heard(donor, self._go_on_with(donor))
             except (Ended, Refusal, TransferError) as error:
                 self._failed.add(self._roster.announced[donor.name])
-                self.trouble = f"{donor.name}: {str(error) or 'gone, or silent for too long'}"
+                why = str(error) or "gone, or silent for too long"
+                self.trouble = f"{donor.name}: {why}"
+                warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
         return self.point
 
     async def _go_on_with(self, donor: Peer) -> None:

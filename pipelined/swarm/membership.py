@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from pipelined.clock import Clock
+from pipelined.events import warn
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
 from pipelined.swarm.records import (
@@ -165,6 +166,7 @@ class Roster:
                 self._note(change.key, change.entry)
             except ValueError as error:
                 self.strange[change.key] = str(error)
+                warn("record refused", key=change.key, why=error)
         self.cut_off = False
         self._tell()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.events import warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.announcing import Announcing
 from pipelined.swarm.asking import Asking
@@ -109,9 +110,11 @@ class StagePeer:
                     key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
                     async with standing(self._roster.directory, key, seconds, self._clock, mine) as place:
                         await self._live_as_member(place)
-                except (LeaseLost, CutOff):
+                except (LeaseLost, CutOff) as error:
+                    warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
                 except Struck:
+                    warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
                     await self._returning.stay_away(place, self._is_needed)
             watching.cancel()
 

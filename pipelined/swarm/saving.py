@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
+from pipelined.events import emit, warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved
 from pipelined.swarm.shelf import Shelf, ShelfError
@@ -124,8 +125,10 @@ class Saving:
         try:
             await self._apart(lambda: self._shelf.save(mark, state))
             self._unwritten = ""
+            emit("stage saved", stage=mark.stage, step=mark.step)
         except ShelfError as error:
             self._unwritten = str(error)
+            warn("save failed", stage=mark.stage, step=mark.step, why=error)
         await self.look()
         self._news()
 

@@ -129,7 +129,10 @@ class Taking:
 
     def _moves(self, attempt: Attempt) -> dict[str, int]:
         coming = [{peer.name: None for peer in self._roster.joining(stage)} for stage in range(self._rules.stages)]
-        return self._moving.due(coming, [{name: said.load for name, said in each.items()} for each in attempt.told])
+        moves = self._moving.due(coming, [{name: said.load for name, said in each.items()} for each in attempt.told])
+        for peer, stage in moves.items():
+            emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")
+        return moves
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
+from pipelined.events import warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.answer_times import Pass
 from pipelined.swarm.asking import Asking
@@ -207,9 +208,9 @@ class Trainer:
                     answer = await self._asking.ask(
                         peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
                     )
-            except Ended:
+            except Ended as error:
                 late += 1
-                self._ban(peer, party)
+                self._ban(peer, party, str(error) or f"gone, or no answer to {topic} in {limit:.3g} s")
                 continue
             except Refusal as refusal:
                 there = refusal.facts.get("step")
@@ -225,7 +226,7 @@ class Trainer:
                 if refusal.reason == "stranger":  # it is we who are none, as this peer has heard
                     await self._clock.sleep(RETRY_S)
                     continue
-                self._ban(peer, party)
+                self._ban(peer, party, str(refusal))
                 continue
             took = self._clock.now() - began
             self._wiring.observe(party, passed, took)
@@ -233,10 +234,12 @@ class Trainer:
             self.answers[peer.name] += 1
             return peer, answer
 
-    def _ban(self, peer: Peer, party: Party) -> None:
+    def _ban(self, peer: Peer, party: Party, why: str) -> None:
         """Ask this peer no more until it announces itself again, and ask it to."""
-        self._wiring.ban(party, self._clock.now())
+        now = self._clock.now()
+        seconds = self._wiring.ban(party, now) - now
         if party not in self._unheard:
+            warn("peer banned", peer=peer.name, stage=peer.stage, by=self.name, seconds=seconds, why=why)
             self._unheard.add(party)
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
