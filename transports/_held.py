@@ -15,11 +15,16 @@ NUMBERS = 1 << 16
 
 
 class Held:
-    """One offered message's body, and whom to wake when its memory is free."""
+    """One offered message's body, and whom to wake when its memory is free.
 
-    __slots__ = ("frame", "free", "nbytes", "views")
+    Args:
+        cost: bytes that the offer takes at the receiver, by `transports._credit.overhead`.
+    """
 
-    def __init__(self, views: Sequence[memoryview]):
+    __slots__ = ("cost", "frame", "free", "nbytes", "views")
+
+    def __init__(self, views: Sequence[memoryview], cost: int):
+        self.cost = cost
         self.views = list(views)
         self.nbytes = sum(view.nbytes for view in views)
         self.frame: Outgoing | None = None

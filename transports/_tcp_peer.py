@@ -20,8 +20,8 @@ from typing import Any
 from transports._bare import BareBuffer, BareBuffers
 from transports._blocks import Block
 from transports._contract import Key
-from transports._credit import Credit
-from transports._errors import PeerLost, WireError
+from transports._credit import FRAME_BYTES, LEAST_BYTES, Credit, kept_bytes, overhead
+from transports._errors import PeerLost, TransportError, WireError
 from transports._held import Held, Shelf
 from transports._incoming import Incoming
 from transports._inflow import Body, Inflow
@@ -42,7 +42,7 @@ class TcpPeer:
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
-        limit: bytes that may lie unasked at either end.
+        limit: bytes that may lie unasked at either end, and again those of offers, for which it is at least 1 MiB.
         cached: whether a core of this machine reads what another one has just written.
         lost: told once when nothing passes any more.
         aborted: told the peer's reason when it failed.
@@ -61,7 +61,7 @@ class TcpPeer:
     ):
         self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
-        self._credit, self._shelf = Credit(limit), Shelf()
+        self._credit, self._offers, self._shelf = Credit(limit), Credit(max(limit, LEAST_BYTES)), Shelf()
         self._offered: dict[int, Incoming | BareBuffer] = {}
         if cached:
             stay_in_cache(sock)
@@ -70,17 +70,21 @@ class TcpPeer:
 
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
-        nbytes = sum([block.nbytes for block in blocks])
-        head = encode(Kind.MESSAGE, key, blocks, note)
-        if self._credit.spend(nbytes):
-            return await self._written(head, nbytes)
-        await self._offer(partial(encode_head, Kind.OFFER, key, blocks, note), [block.data for block in blocks])
+        frame = encode(Kind.MESSAGE, key, blocks, note)
+        beside = overhead(key, note, blocks)
+        cost = beside + sum([block.nbytes for block in blocks])
+        if self._credit.spend(cost):
+            return await self._written(frame, cost)
+        head = partial(encode_head, Kind.OFFER, key, blocks, note)
+        await self._offer(head, [block.data for block in blocks], beside)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
-        if self._credit.spend(view.nbytes):
-            return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], view.nbytes)
-        await self._offer(partial(encode_head, Kind.OFFER_BUFFER, (channel,), [Block.of(view)], None), [view])
+        cost = FRAME_BYTES + view.nbytes
+        if self._credit.spend(cost):
+            return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
+        head = partial(encode_head, Kind.OFFER_BUFFER, (channel,), [Block.of(view)], None)
+        await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
         """Deliver what is held, then say a last word; see `Link.farewell`."""
@@ -107,7 +111,7 @@ class TcpPeer:
         self.link.drop(error)
         self.fail_incoming(error)
 
-    async def _written(self, views: Views, nbytes: int) -> None:
+    async def _written(self, views: Views, cost: int) -> None:
         frame = self.link.write(views)
         if frame is None:
             return
@@ -115,11 +119,16 @@ class TcpPeer:
             await frame.written
         except asyncio.CancelledError:
             if self.link.withdraw(frame):
-                self._credit.save(nbytes)
+                self._credit.save(cost)
             raise
 
-    async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview]) -> None:
-        held = Held([view for view in views if view.nbytes])
+    async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview], cost: int) -> None:
+        if not self._offers.spend(cost):
+            raise TransportError(
+                f"too many messages wait at their sender to be asked for (peer: rank {self._rank}, {self._offers}); "
+                "await some before more"
+            )
+        held = Held([view for view in views if view.nbytes], cost)
         self.link.write([head(self._shelf.put(held))])
         try:
             await held.free
@@ -134,12 +143,14 @@ class TcpPeer:
         """A frame's header is here: match it, so that its body can go where it is wanted."""
         match preamble.kind:
             case Kind.MESSAGE:
-                self._credit.came(header.nbytes)
-                return self._arrived(header, partial(self._took, header.nbytes))
+                cost = kept_bytes(header)
+                self._credit.came(cost)
+                return self._arrived(header, partial(self._took, cost))
             case Kind.BUFFER if preamble.channel < CHANNELS:
-                nbytes = preamble.body_bytes
-                self._credit.came(nbytes)
-                return self._buffers.lane(self._rank, preamble.channel).arriving(nbytes, partial(self._took, nbytes))
+                cost = FRAME_BYTES + preamble.body_bytes
+                self._credit.came(cost)
+                lane = self._buffers.lane(self._rank, preamble.channel)
+                return lane.arriving(preamble.body_bytes, partial(self._took, cost))
             case Kind.OFFER | Kind.OFFER_BUFFER:
                 return self._note_offer(preamble, header)
             case Kind.BODY:
@@ -154,7 +165,9 @@ class TcpPeer:
     def _complete(self, preamble: Preamble, body: Body) -> None:
         match preamble.kind:
             case Kind.WANT:
-                self._deliver(preamble.channel, self._shelf.pop(preamble.channel))
+                held = self._shelf.pop(preamble.channel)
+                self._offers.save(held.cost)
+                self._deliver(preamble.channel, held)
             case Kind.CREDIT:
                 self._credit.regain(body.header.note)
             case Kind.GOODBYE:
@@ -169,10 +182,14 @@ class TcpPeer:
 
     def _note_offer(self, preamble: Preamble, header: Header) -> Body:
         """Keep an offer like a message; its body is awaited from the moment somebody asks."""
-        number, asked = preamble.channel, partial(self._want, preamble.channel)
+        number = preamble.channel
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
-        if preamble.kind is Kind.OFFER:
+        bare = preamble.kind is Kind.OFFER_BUFFER
+        cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
+        self._offers.came(cost)
+        asked = partial(self._want, number, cost)
+        if not bare:
             self._offered[number] = incoming = Incoming(header, asked)
             self._messages.arrived(self._rank, header.key, incoming)
             return NOTHING
@@ -191,9 +208,10 @@ class TcpPeer:
         body.asked = None
         return body
 
-    def _want(self, number: int) -> None:
+    def _want(self, number: int, cost: int) -> None:
+        self._offers.left(cost)
         self.link.write([encode_bare(Kind.WANT, number, 0)])
 
-    def _took(self, nbytes: int) -> None:
-        if told := self._credit.taken(nbytes):
+    def _took(self, cost: int) -> None:
+        if told := self._credit.taken(cost):
             self.link.write(encode(Kind.CREDIT, note=told))

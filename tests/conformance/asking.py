@@ -12,6 +12,8 @@ from transports.endpoints import Answer, Refusal, Unreachable
 
 SMALL, LARGE = 1 << 10, 5 << 20
 ROOM = 1 << 30
+BESIDE = 16 << 10
+"""More than two questions take beside their arrays."""
 
 
 async def echo(question):
@@ -149,7 +151,8 @@ async def too_many_at_once_are_refused_until_some_are_answered(world):
 
 
 async def arrays_beyond_the_room_for_one_party_are_refused(world):
-    a, b = await world.open(room=2 * LARGE), await world.open(room=2 * LARGE)
+    room = 2 * LARGE + BESIDE
+    a, b = await world.open(room=room), await world.open(room=room)
     hold = Holding()
     b.answer("hold", hold, ROOM)
     b.answer("echo", echo, ROOM)
@@ -157,8 +160,9 @@ async def arrays_beyond_the_room_for_one_party_are_refused(world):
         await a.ask(b.address, "echo", bytes_of(LARGE))
     held = [asyncio.create_task(a.ask(b.address, "hold", bytes_of(LARGE))) for _ in range(2)]
     await hold.begun.wait()
-    with refused("busy", bytes=2 * LARGE + 1, limit=2 * LARGE):
-        await a.ask(b.address, "hold", bytes_of(1))
+    with refused("busy", limit=room) as seen:
+        await a.ask(b.address, "hold", bytes_of(BESIDE))
+    assert room < seen.value.facts["bytes"] <= room + BESIDE
     hold.go.set()
     await asyncio.gather(*held)
 
@@ -167,9 +171,24 @@ async def arrays_beyond_the_room_for_one_party_are_refused(world):
 
     b.answer("much", much)
     assert (await a.ask(b.address, "much", note=0)).blocks[0].nbytes == 2 * LARGE
-    with refused("too large", bytes=2 * LARGE + 1, limit=2 * LARGE):
-        await a.ask(b.address, "much", note=1)
+    with refused("too large", limit=room):
+        await a.ask(b.address, "much", note=BESIDE)
     assert (await a.ask(b.address, "much", note=0)).blocks[0].nbytes == 2 * LARGE
+
+
+async def notes_count_as_the_memory_that_they_take(world):
+    a, b = await world.open(room=1 << 20), await world.open(room=1 << 20)
+    hold = Holding()
+    b.answer("hold", hold)
+    small = [[]] * 5000  # 5 kB on the wire, some 330 kB in memory
+    asked = [asyncio.create_task(a.ask(b.address, "hold", note=small)) for _ in range(9)]
+    await hold.begun.wait()
+    with refused("busy", limit=1 << 20):
+        await a.ask(b.address, "hold", note=small)
+    hold.go.set()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert 1 <= sum(isinstance(end, Answer) for end in ends) <= 3
+    assert (await a.ask(b.address, "hold", note=small)).note == small
 
 
 async def who_is_not_there_is_unreachable_and_nothing_was_sent(world):

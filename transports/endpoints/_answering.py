@@ -1,7 +1,7 @@
 """What one party is asked by another over one connection, and what it says to that.
 
     let in          begun, when it is whole     replied              out
-    |--- a place and room for its arrays ---|--- a place ---|        one reply each, and none to who does not wait
+    |--- a place and room for all of it ----|--- a place ---|        one reply each, and none to who does not wait
 
 The one rule: a question has its place until its reply is out, for an asker may not read. Knows a desk and a line.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from transports._blocks import Block
+from transports._credit import kept_bytes
 from transports._errors import TransportError, WireError
 from transports._wire import Header, Kind
 from transports.endpoints._contract import Answer, Party, Question, Refusal
@@ -23,10 +24,14 @@ ERROR_CHARACTERS = 1024
 
 @dataclass(slots=True)
 class _Place:
-    """What a question has here while it is under way."""
+    """What a question has here while it is under way.
+
+    Args:
+        kept: bytes of room.
+    """
 
     topic: Topic
-    nbytes: int
+    kept: int
     task: "asyncio.Task[None] | None" = None
     replied: bool = False
 
@@ -41,22 +46,23 @@ class Answering:
         self._last: dict[str, int] = {}
         self._ended = False
 
-    def lets_in(self, number: int, name: str, nbytes: int) -> bool:
+    def lets_in(self, number: int, name: str, header: Header) -> bool:
         """Whether memory is to be taken for a question; if not, it is refused.
 
         Raises:
             WireError: it was asked before.
         """
+        kept = kept_bytes(header)
         try:
             topic = self._desk.find(name)
             self._check_new(number, name)
-            self._check_room(topic, nbytes)
+            self._check_room(topic, header.nbytes, kept)
         except Refusal as refusal:
             self._refuse(number, refusal)
             return False
-        self._places[number] = _Place(topic, nbytes)
+        self._places[number] = _Place(topic, kept)
         self._waiting[name] += 1
-        self._room.taken += nbytes
+        self._room.taken += kept
         return True
 
     def begin(self, asker: Party, header: Header, blocks: tuple[Block, ...]) -> None:
@@ -78,7 +84,7 @@ class Answering:
         """Let go of a question, if it has not been let go of."""
         if (place := self._places.pop(number, None)) is not None:
             self._waiting[place.topic.name] -= 1
-            self._room.taken -= place.nbytes
+            self._room.taken -= place.kept
 
     def end(self) -> None:
         """Nobody can hear an answer any more."""
@@ -93,14 +99,14 @@ class Answering:
             raise WireError(f"a question that was asked before (number: {number}, last of {name!r}: {last})")
         self._last[name] = number
 
-    def _check_room(self, topic: Topic, nbytes: int) -> None:
+    def _check_room(self, topic: Topic, nbytes: int, kept: int) -> None:
         waiting, room = self._waiting[topic.name], self._room
         if nbytes > topic.most_bytes:
             raise Refusal("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)
         if waiting >= topic.most_waiting:
             raise Refusal("busy", topic=topic.name, waiting=waiting, limit=topic.most_waiting)
-        if not room.holds(nbytes):
-            raise Refusal("busy", topic=topic.name, bytes=room.taken + nbytes, limit=room.most)
+        if not room.holds(kept):
+            raise Refusal("busy", topic=topic.name, bytes=room.taken + kept, limit=room.most)
 
     async def _work(self, number: int, place: _Place, question: Question) -> None:
         """Have the handler answer; whatever becomes of it, the asker hears of it once."""
@@ -120,9 +126,9 @@ class Answering:
                 self._refuse(number, refusal)
 
     def _reply(self, number: int, answer: Answer) -> None:
-        """Answer, if anybody waits for it; the room of the question's arrays is free from now on."""
+        """Answer, if anybody waits for it; the room of the question is free from now on."""
         if (place := self._places.get(number)) is not None:
-            self._room.taken, place.nbytes = self._room.taken - place.nbytes, 0
+            self._room.taken, place.kept = self._room.taken - place.kept, 0
             blocks = [Block.of(array) for array in answer.blocks]
             self._line.say(Kind.ANSWER, (number,), blocks, answer.note, partial(self.leave, number))
             place.replied = True

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from transports._blocks import Block
+from transports._credit import kept_bytes
 from transports._errors import WireError
 from transports._freed import settle
 from transports._wire import Header, Kind
@@ -44,7 +45,7 @@ class Asking:
             self._asked.pop(number, None)
             self._line.withdraw(Kind.QUESTION, number)
 
-    def expects(self, number: int, nbytes: int) -> bool:
+    def expects(self, number: int, header: Header) -> bool:
         """Whether memory is to be taken for an answer.
 
         Raises:
@@ -54,21 +55,22 @@ class Asking:
             raise WireError(f"an answer to what was not asked (number: {number}, asked: {self._next})")
         if number not in self._asked:
             return False  # its asker was cancelled while it was under way
-        if not self._room.holds(nbytes):
-            self._settle(number, Refusal("too large", bytes=self._room.taken + nbytes, limit=self._room.most))
+        kept = kept_bytes(header)
+        if not self._room.holds(kept):
+            self._settle(number, Refusal("too large", bytes=self._room.taken + kept, limit=self._room.most))
             self._line.say(Kind.CANCEL, (number,))
             return False
-        self._room.taken += nbytes
+        self._room.taken += kept
         return True
 
     def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
         """An answer that was expected is whole; its memory is the asker's."""
-        self._room.taken -= header.nbytes
+        self._room.taken -= kept_bytes(header)
         self._settle(header.key[0], Answer(blocks, header.note))
 
     def broken_off(self, header: Header) -> None:
         """The rest of an answer that was expected will not come."""
-        self._room.taken -= header.nbytes
+        self._room.taken -= kept_bytes(header)
         self._settle(header.key[0], Refusal("failed", error="the answer broke off"))
 
     def refused(self, header: Header) -> None:

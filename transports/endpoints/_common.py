@@ -16,7 +16,7 @@ class CommonEndpoint(Endpoint):
     """One party's end, however its connections are made.
 
     Args:
-        most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
+        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
     """
 
     def __init__(self, address: str, incarnation: int, most_under_way: int):

@@ -33,7 +33,7 @@ class Desk:
     """All that is answered at one endpoint.
 
     Args:
-        most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
+        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
 
     Attributes:
         failed, refused: as for `Endpoint`.

@@ -31,7 +31,7 @@ class Line(Protocol):
 
 
 class Room:
-    """Bytes of arrays that one connection has in its endpoint's memory, on their way in or being worked on.
+    """Bytes of messages that one connection has in its endpoint's memory, on their way in or being worked on.
 
     Args:
         most: how many it may have.

@@ -51,9 +51,9 @@ class Talk:
         """
         match kind, header.key:
             case Kind.QUESTION, (int(number), str(topic)):
-                return self._answering.lets_in(number, topic, header.nbytes)
+                return self._answering.lets_in(number, topic, header)
             case Kind.ANSWER, (int(number),):
-                return self._asking.expects(number, header.nbytes)
+                return self._asking.expects(number, header)
             case (Kind.REFUSAL, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
                 return True
         raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")

@@ -61,7 +61,7 @@ async def open_at(
     Args:
         key: the shared secret; empty for none, and then nothing leaves this machine.
         shape: of the links to all others.
-        most_under_way: bytes of arrays that one connection may have in this endpoint's memory.
+        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
         behind: where to listen instead, if what comes to `place` is passed on to there.
     Raises:
         AuthenticationError: the address can be reached from other machines and there is no key.

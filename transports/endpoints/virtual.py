@@ -42,7 +42,7 @@ class VirtualNetwork:
         seed: of the jitter.
         delay, jitter: seconds that every frame takes from one party to another, evenly spread around the delay.
         rate: bytes a second that leave for one other party.
-        most_under_way: bytes of arrays that one connection may have in an endpoint's memory.
+        most_under_way: bytes of messages that one connection may have in an endpoint's memory, headers included.
         scale: how many bytes of an array each of its bytes stands for; what is said beside arrays is as large as it is.
             Rates are of bytes as they are sent, so a head takes that much less of a line.
     Raises:

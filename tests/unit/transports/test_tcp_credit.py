@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from transports import PeerLost, tcp
-from transports._credit import FRAME_BYTES
+from transports import PeerLost, TransportError, tcp
+from transports._credit import overhead
+from transports._wire import Kind, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
@@ -42,7 +43,7 @@ def test_messages_that_nobody_asks_for_stay_at_their_sender_beyond_the_limit():
     async def scenario():
         async with world() as (here, there):
             sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
-            while sum(send.done() for send in sends) < LIMIT // (SIZE + FRAME_BYTES):  # noqa: ASYNC110
+            while sum(send.done() for send in sends) < LIMIT // (SIZE + overhead(("k", 0), None, [body(0)])):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert lying(there) <= LIMIT
@@ -159,5 +160,53 @@ def test_held_sends_and_their_receives_end_with_the_peer():
                 with pytest.raises(PeerLost):
                     await work
             await asyncio.wait([other])
+
+    run(scenario())
+
+
+def headers(end):
+    """Bytes that the headers and bodies of messages at an end, asked for by nobody, take at most."""
+    lying = [arrival.item for arrival in end._messages.arrivals(0)]
+    return sum(overhead(item.header.key, item.header.note, item.header.layouts) for item in lying)
+
+
+def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told():
+    async def scenario():
+        async with world() as (here, there):
+            sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
+            done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+            refused = [send for send in done if send.exception() is not None]
+            with pytest.raises(TransportError, match=rf"peer: rank 1, bytes: \d+, limit: {LIMIT}\); await some before"):
+                await refused[0]
+            await here.send(1, ("last",))
+            await there.receive(0, ("last",))
+            assert LIMIT < headers(there) + lying(there) <= 2 * LIMIT
+            for n in reversed(range(COUNT)):
+                if sends[n] not in refused:
+                    assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+            await asyncio.gather(*pending)
+            await asyncio.gather(there.receive(0, ("after",)), here.send(1, ("after",), body(0), note=["x"] * 1000))
+
+    run(scenario())
+
+
+def test_a_peer_that_offers_more_than_it_may_is_lost():
+    async def scenario():
+        async with world() as (here, there):
+            for number in range(20):
+                here._peers[1].link.write([encode_head(Kind.OFFER, ("k", number), note="x" * 60_000, channel=number)])
+            with pytest.raises(PeerLost, match=rf"more unasked for than may lie here .*limit: {LIMIT}"):
+                await there.receive(0, ("never",))
+            assert headers(there) <= LIMIT
+
+    run(scenario())
+
+
+def test_offers_that_were_asked_for_make_room_for_others():
+    async def scenario():
+        async with world() as (here, there):
+            large, note = np.ones(2 * LIMIT, np.uint8), "x" * 60_000
+            for n in range(3 * LIMIT // len(note)):
+                await asyncio.gather(here.send(1, ("k", n), large, note=note), there.receive(0, ("k", n)))
 
     run(scenario())
