@@ -88,8 +88,7 @@ class Taking:
 
     def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
-        record = warn if attempt.failures else emit
-        record("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
+        (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
         for stage, why in attempt.beyond_codec.items():
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
