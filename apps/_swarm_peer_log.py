@@ -6,8 +6,9 @@ The one rule: it tells what all others see of the peer, and beside it only what 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from apps._swarm_waiting import unreadable_head
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Peer, Phase
+from pipelined.swarm.records import HEAD, Peer, Phase
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class PeerLog:
     def _account(self, mine: Peer | None) -> str:
         if self.roster.cut_off:
             return "the directory does not answer; computes what it is asked for, and takes no step until it does"
+        if self.roster.head is None and HEAD in self.roster.strange:
+            return unreadable_head(self.roster.strange[HEAD])
         if self.roster.head is None:
             return "waits for a trainer that begins"
         if mine and mine.address != self.address:

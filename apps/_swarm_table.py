@@ -34,9 +34,7 @@ def _warnings(look: Look) -> Iterator[str]:
 
 
 def _remedy(key: str) -> str:
-    if key != HEAD:
-        return ""
-    return "; if no trainer writes it anew, end the trainers and start one with --resume"
+    return "; if no trainer writes it anew, start one with --resume" if key == HEAD else ""
 
 
 class Peers:

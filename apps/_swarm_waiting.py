@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from apps._progress import EVERY_S, MOMENT_S, Progress
 from pipelined.nursery import Nursery
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import Head, saved_steps
+from pipelined.swarm.records import HEAD, Head, saved_steps
 
 
 def waits_for(
@@ -46,6 +46,12 @@ def waits_for(
     if empty:
         return f"a peer of stage {', '.join(map(str, empty))}"
     return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
+
+
+def unreadable_head(why: str) -> str:
+    """What a process says that finds a head which it cannot read, and that remembers no other."""
+    fact = f"the directory's record 'head' cannot be read ({why})"
+    return f"{fact}; waits for a trainer that remembers the step, or for one that is started with --resume"
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class WaitLog:
         if not roster.revision:
             return "waits for the directory"
         head = roster.head
+        if head is None and HEAD in roster.strange:
+            return unreadable_head(roster.strange[HEAD])
         empty = [stage for stage in range(head.stages) if not roster.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.due() else ""
         saved = saved_steps(mark for each in roster.saved.values() for mark in each.all()) if head is None else ""

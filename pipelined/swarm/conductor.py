@@ -12,7 +12,7 @@ import math
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
@@ -96,7 +96,7 @@ class Leadership:
         directory, roster = self._roster.directory, self._roster
         while True:
             await self._roll_call.stand_back()
-            await roster.wait_for(lambda: roster.conductor in (None, self._me))
+            await roster.wait_for(lambda: roster.conductor in (None, self._me) and self._can_begin)
             try:
                 self._term = await directory.transact(
                     {CONDUCTOR: roster.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
@@ -142,15 +142,30 @@ class Leadership:
         """Take step after step, while the boards are kept true to who is there.
 
         Raises:
-            Deposed: somebody else leads.
+            Deposed: another trainer leads, or is to lead.
         """
+        if not self._can_begin:
+            await self._resign()
         if self._roster.head is None:
-            await self._decide(await self._while_leading(self._first()), 0)
+            await self._decide(await self._while_leading(self._first()), self._roster.head_revision)
         if self._roster.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._roster.head.model)
         async with Nursery() as tasks:
             tasks.create_task(self._boards.watch())
             await self._take_steps()
+
+    @property
+    def _can_begin(self) -> bool:
+        """Whether this trainer knows the step that stands, or may say it: not where the directory has one that cannot
+        be read, unless it is to go back to what was saved. Another trainer may remember the step.
+        """
+        return self._roster.head is not None or not self._roster.head_revision or self._back.resume
+
+    async def _resign(self) -> NoReturn:
+        """Raises: Deposed: always."""
+        with suppress(Conflict, CutOff):
+            await self._roster.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
+        raise Deposed
 
     async def _take_steps(self) -> None:
         known = 0  # steps of which nobody has counted anything for who led before

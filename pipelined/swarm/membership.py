@@ -49,7 +49,8 @@ class Roster:
     """The swarm as the directory has it.
 
     Attributes:
-        head: the step that stands; None before there is one.
+        head: the step that stands; None before there is one. A record that is gone or cannot be read leaves the one
+            before it, at the revision of the new: so a leader writes the next step over it.
         evaluated: the last loss on validation data; None before there is one.
         head_revision, conductor_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
             they are not.
@@ -173,7 +174,8 @@ class Roster:
     def _note(self, key: str, entry: Entry | None) -> None:
         revision = entry.revision if entry else 0
         if key == HEAD:
-            self.head, self.head_revision = _read(Head, entry), revision
+            self.head_revision = revision
+            self.head = _read(Head, entry) or self.head
         elif key == CONDUCTOR:  # what cannot be read is none, at a revision: so it can be written over
             self.conductor, self.conductor_revision = None, revision
             self.conductor = _read(Conductor, entry)

@@ -102,6 +102,11 @@ def test_of_a_short_wait_nothing_is_told():
     assert run_virtual(told(*news)) == []
 
 
+def test_a_head_that_cannot_be_read_is_told_with_the_remedy():
+    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "strange": {"head": "not a Head"}})))
+    assert "'head' cannot be read (not a Head)" in said and said.endswith("or for one that is started with --resume")
+
+
 def test_a_directory_that_was_never_there_is_waited_for():
     assert run_virtual(told((9, {}))) == ["t: waits for the directory"]
 
