@@ -25,7 +25,7 @@ from pipelined.ending import (
     tell,
 )
 from pipelined.errors import UsageError
-from pipelined.exchange import gather, share
+from pipelined.exchange import first_of
 from pipelined.launch import Launch
 from pipelined.memory import frozen_objects, keep_freed
 from pipelined.messages import describe
@@ -188,15 +188,16 @@ async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
         what: a name for this exchange, the same on every rank.
         work: may raise UsageError or OSError on any rank.
     Raises:
-        AgreedError: on every rank, the error of the lowest rank that had one.
+        AgreedError: on every rank, the error of the lowest rank that had one, with its number unless it is rank 0.
+    Cost: 2 ceil(log2 n) messages one after another.
     """
     result, error = None, None
     try:
         result = await work
     except (UsageError, OSError) as caught:
         error = str(caught)
-    errors = [e for e in await gather(transport, what, error) if e]
-    first = await share(transport, what, errors[0] if errors else None)
-    if first is not None:
-        raise AgreedError(first)
+    failed = await first_of(transport, what, error)
+    if failed is not None:
+        rank, fact = failed
+        raise AgreedError(f"rank {rank}: {fact}" if rank else fact)
     return result  # type: ignore[return-value]

@@ -97,7 +97,7 @@ def test_a_mistake_agreed_on_is_that_of_the_lowest_rank(capsys, kind):
     async def program(transport):
         return await together(transport, "flour", work(transport.rank))
 
-    assert outcome(capsys, program) == (2, "error: rank 1 has none\n")
+    assert outcome(capsys, program) == (2, "error: rank 1: rank 1 has none\n")
 
 
 def test_what_all_ranks_can_do_together_is_done():

@@ -1,0 +1,116 @@
+"""Objects between all ranks go along a tree: few messages a rank, few one after another, and the order of ranks."""
+
+import asyncio
+from math import ceil, log2
+
+import pytest
+
+from pipelined.errors import UsageError
+from pipelined.exchange import first_of, gather, share
+from pipelined.runtime import AgreedError, together
+from transports.local import world
+
+SIZES = [1, 2, 3, 5, 8, 13, 300]
+
+
+class Counting:
+    """An end that counts how many messages, one after another, led to what it knows."""
+
+    def __init__(self, end, on_the_way):
+        self._end, self._on_the_way, self.hops = end, on_the_way, 0
+
+    def __getattr__(self, name):
+        return getattr(self._end, name)
+
+    async def send(self, peer, key, *arrays):
+        self._on_the_way[self.rank, peer, key] = self.hops + 1
+        await self._end.send(peer, key, *arrays)
+
+    async def receive(self, peer, key):
+        frame = await self._end.receive(peer, key)
+        self.hops = max(self.hops, self._on_the_way.pop((peer, self.rank, key)))
+        return frame
+
+
+def on_all(size, work):
+    """What work(end) gives or raises on every rank, and the ends."""
+    on_the_way = {}
+    ends = [Counting(end, on_the_way) for end in world(size)]
+
+    async def main():
+        return await asyncio.wait_for(asyncio.gather(*map(work, ends), return_exceptions=True), 30)
+
+    return asyncio.run(main()), ends
+
+
+def check_cost(ends, rounds):
+    """No more messages one after another than `rounds` times the levels of a tree, and no more from one rank."""
+    levels = ceil(log2(len(ends)))
+    assert max(end.hops for end in ends) <= rounds * levels
+    assert max(end.traffic.messages_sent for end in ends) <= levels + (rounds - 1)
+    assert sum(end.traffic.messages_sent for end in ends) == rounds * (len(ends) - 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_rank_gets_what_the_source_holds(size):
+    for source in {0, size // 2, size - 1}:
+
+        async def work(end, source=source):
+            return await share(end, "it", {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None, source)
+
+        got, ends = on_all(size, work)
+        assert got == [{"from": source, 1: [2.5, b"x"]}] * size
+        check_cost(ends, 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_target_gets_what_every_rank_holds_in_the_order_of_ranks(size):
+    for target in {0, size // 2, size - 1}:
+
+        async def work(end, target=target):
+            return await gather(end, "it", [end.rank, "of", None], target)
+
+        got, ends = on_all(size, work)
+        assert got.pop(target) == [[rank, "of", None] for rank in range(size)]
+        assert got == [[]] * (size - 1)
+        check_cost(ends, 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_rank_learns_the_first_thing_that_is_held(size):
+    for holders in ([], [0], [size - 1], [size // 3, size // 2]):
+
+        async def work(end, holders=holders):
+            return await first_of(end, "it", f"held by {end.rank}" if end.rank in holders else None)
+
+        got, ends = on_all(size, work)
+        first = min(holders, default=None)
+        assert got == [None if first is None else (first, f"held by {first}")] * size
+        check_cost(ends, 2)
+
+
+@pytest.mark.parametrize("failing", [(0,), (117, 250), (299,)])
+def test_a_mistake_on_some_ranks_is_told_on_all_with_the_rank_in_twice_log2_messages(failing):
+    async def work(end):
+        async def read():
+            if end.rank in failing:
+                raise UsageError(f"cannot read the file of rank {end.rank}")
+            return end.rank
+
+        return await together(end, "read", read())
+
+    got, ends = on_all(300, work)
+    first = min(failing)
+    said = f"rank {first}: cannot" if first else "cannot"
+    assert {type(error) for error in got} == {AgreedError}
+    assert {str(error) for error in got} == {f"{said} read the file of rank {first}"}
+    check_cost(ends, 2)
+
+
+def test_where_no_rank_makes_a_mistake_each_has_its_own_result():
+    async def work(end):
+        return await together(end, "count", asyncio.sleep(0, end.rank))
+
+    got, ends = on_all(300, work)
+    assert got == list(range(300))
+    check_cost(ends, 2)
