@@ -4,6 +4,7 @@ A client numbers its requests upwards and says with each below which number it w
 for is remembered. Sources: Lee et al. (2015), Implementing Linearizability at Large Scale and Low Latency, section 3.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,17 +44,36 @@ class Client:
 
 
 class Asked:
-    """The clients of a directory, from the one longest silent to the last heard."""
+    """The clients of a directory, from the one longest silent to the last heard.
+
+    Attributes:
+        holders: for each lease that exists, the client to which it was granted.
+    """
 
     def __init__(self, limits: Limits):
         self._limits = limits
         self.clients: dict[int, Client] = {}
+        self.holders: dict[int, int] = {}
+        self._held: Counter[int] = Counter()
 
     def enter(self, client: int) -> None:
-        """A new client; those longest silent are forgotten for it."""
+        """A new client; where there are too many, one without a lease is forgotten for it, the longest silent first."""
+        while len(self.clients) >= self._limits.clients:
+            self._forget()
         self.clients[client] = Client()
-        while len(self.clients) > self._limits.clients:
-            del self.clients[next(iter(self.clients))]
+
+    def hold(self, client: int, lease: int) -> None:
+        """A client was granted a lease: it is in use, however seldom it asks for anything."""
+        self.holders[lease] = client
+        self._held[client] += 1
+
+    def release(self, lease: int) -> None:
+        """A lease has ended."""
+        client = self.holders.pop(lease, None)
+        if client is not None:
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]
 
     def result(self, request: Request) -> int | None:
         """What the request came to, if it has been done.
@@ -74,8 +94,17 @@ class Asked:
 
     def keep(self, request: Request, result: int) -> None:
         """It has been done, and came to this."""
-        client = self.clients.pop(request.client)
+        client = self.clients.pop(request.client, None) or Client()  # a journal may be of other limits
         client.settled = max(client.settled, request.settled)
         client.results = {number: told for number, told in client.results.items() if number >= client.settled}
         client.results[request.number] = result
         self.clients[request.client] = client
+
+    def _forget(self) -> None:
+        """Forget one client. Those with leases go to the end of the order, so that the next search is short."""
+        for client in list(self.clients):
+            record = self.clients.pop(client)
+            if client not in self._held:
+                return
+            self.clients[client] = record
+        del self.clients[next(iter(self.clients))]

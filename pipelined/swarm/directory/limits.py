@@ -21,7 +21,8 @@ class Limits:
         total: of all keys and values that exist.
         leases: that live at a time.
         longest_lease: in seconds.
-        clients: whose requests are remembered; beyond them those longest silent are forgotten.
+        clients: whose requests are remembered; beyond them those longest silent are forgotten, those without a lease
+            first. With twice as many as leases no client that holds one is ever forgotten.
         unsettled: requests of one client whose answers it has not said to have heard.
         history: of changes kept for those who watch.
         longest_wait: in seconds, that an asker may be kept waiting for a change.
@@ -36,7 +37,7 @@ class Limits:
     total: int = 64 << 20
     leases: int = 10_000
     longest_lease: float = 3600.0
-    clients: int = 10_000
+    clients: int = 20_000
     unsettled: int = 1024
     history: int = 16 << 20
     longest_wait: float = 3600.0

@@ -138,7 +138,7 @@ class Machine:
         clients = [[number, client.settled, dict(client.results)] for number, client in self._asked.clients.items()]
         past = [[_plain(change) for change in changes] for changes in self._past]
         whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
-        return [whole, ("remember", self._past.since, past)]
+        return [whole, ("remember", self._past.since, past), ("hold", dict(self._asked.holders))]
 
     def _do(self, name: str, *arguments: Any) -> None:
         DEEDS[name](self, *arguments)
@@ -168,6 +168,7 @@ class Machine:
         self._numbers = lease
         self._leases.add(lease, seconds)
         self._asked.keep(Request(*request), lease)
+        self._asked.hold(Request(*request).client, lease)
 
     def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
         self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
@@ -176,6 +177,7 @@ class Machine:
     def _end(self, lease: int) -> None:
         if lease in self._leases:
             self._leases.remove(lease)
+        self._asked.release(lease)
         if gone := sorted(self._bound.get(lease, ())):
             self._write(_without(gone))
 
@@ -192,6 +194,10 @@ class Machine:
         self._past = Past(self.limits.history, since)
         for changes in past:
             self._past.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
+
+    def _hold(self, holders: Mapping[int, int]) -> None:
+        for lease, client in holders.items():
+            self._asked.hold(client, lease)
 
     # Where keys are kept.
 
@@ -223,7 +229,9 @@ class Machine:
         return _size(key, self._entries[key].value) if key in self._entries else 0
 
 
-DEEDS = {name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember")}
+DEEDS = {
+    name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
+}
 """All that can be done to a machine, by name."""
 
 

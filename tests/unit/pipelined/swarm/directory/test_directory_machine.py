@@ -166,6 +166,30 @@ def test_a_client_that_writes_is_forgotten_after_one_that_does_not(machine):
     assert machine.transact(request, {}, {"a": b""}) == 1
 
 
+def test_a_client_with_a_lease_is_forgotten_after_those_without_however_much_they_write(machine):
+    holder, later = asked(machine, 0, 1)
+    lease = machine.grant(holder, 1.0, 0.0)
+    for _ in range(3):
+        (writer,) = asked(machine, 0)
+        machine.transact(writer, {}, {"a": b""})
+    machine.transact(later, {}, {"b": b""}, lease=lease)
+    machine.revoke(lease)
+    for _ in range(2):
+        machine.enter()
+    with pytest.raises(StaleRequest, match=r"no such client"):
+        machine.transact(later._replace(number=2), {}, {"b": b""})
+
+
+def test_among_clients_with_leases_the_one_longest_silent_is_forgotten(machine):
+    first, second = asked(machine, 0)[0], asked(machine, 0)[0]
+    for request in (first, second):
+        machine.grant(request, 1.0, 0.0)
+    machine.enter()
+    with pytest.raises(StaleRequest, match=r"no such client"):
+        machine.transact(first._replace(number=1), {}, {"a": b""})
+    machine.transact(second._replace(number=1), {}, {"a": b""})
+
+
 def test_a_conflict_is_not_remembered(machine):
     request, other = asked(machine, 0, 1)
     with pytest.raises(Conflict):

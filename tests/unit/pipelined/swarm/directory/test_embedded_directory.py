@@ -352,16 +352,30 @@ def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_
     async def story(world):
         mine = world.party("mine")
         seen = await mine.transact({}, {"key": b"mine"})
-        lease = await mine.grant(5.0)
         for at in range(3):
             await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
-        await lease.renew()
         with pytest.raises(CutOff, match="cannot say whether it happened"):
             await mine.transact({"key": seen}, {"key": b"again"})
-        await mine.transact({"key": seen}, {"key": b"again"}, lease=lease)
+        await mine.transact({"key": seen}, {"key": b"again"})
         assert (await mine.read("key")).entries["key"].value == b"again"
 
     played(story, limits=Limits(clients=2))
+
+
+def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clients_come_and_write():
+    async def story(world):
+        member = world.party("member")
+        lease = await member.grant(5.0)
+        for at in range(5):
+            await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
+            await lease.renew()
+        await member.transact({}, {"key": b"mine"}, lease=lease)
+        await world.restart()
+        for at in range(5, 10):
+            await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
+        await member.transact({}, {"key": b"again"}, lease=lease)
+
+    played(story, limits=Limits(clients=2), journal=MemoryDisk())
 
 
 def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
