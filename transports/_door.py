@@ -1,12 +1,13 @@
 """The door: a listening socket, and a conversation with whoever knocks. Who cannot prove itself in time is shown out.
 
 The one rule: a stranger costs a bounded time and a few hundred bytes, and never keeps a rank waiting: when too many are
-at the door, the one that has stood there longest goes.
+at the door, the one that has been silent there longest goes, and one that has spoken only where all have.
 """
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from transports._errors import RendezvousError, TransportError, WireError
@@ -17,9 +18,11 @@ from transports._sockets import SILENCE_S, Address, accept, dial, read_exactly, 
 STRANGERS = 256
 
 
-async def converse(sock: socket.socket, dialogue: Dialogue) -> Hello:
+async def converse(sock: socket.socket, dialogue: Dialogue, spoke: Callable[[], None] = lambda: None) -> Hello:
     """Carry out a dialogue on a socket, within `SILENCE_S` seconds.
 
+    Args:
+        spoke: called each time that something was read.
     Raises:
         TimeoutError: the other side kept silent. ConnectionError: it hung up. Else what the dialogue raises.
     """
@@ -32,6 +35,7 @@ async def converse(sock: socket.socket, dialogue: Dialogue) -> Hello:
                 return end.value
             if isinstance(step, int):
                 heard = await read_exactly(sock, step)
+                spoke()
             else:
                 heard = await loop.sock_sendall(sock, step)
 
@@ -81,7 +85,8 @@ class Door:
     ):
         self._listener, self._me = listener, me
         self._admit, self._enter, self._turned_away, self._failed = admit, enter, turned_away, failed
-        self._strangers: dict[socket.socket, asyncio.Task[None]] = {}
+        self._silent: dict[socket.socket, asyncio.Task[None]] = {}
+        self._speaking: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Door":
         self._serving = asyncio.create_task(self._supervise(self._serve))
@@ -90,7 +95,7 @@ class Door:
     async def __aexit__(self, *exc: object) -> None:
         self._serving.cancel()
         await asyncio.wait([self._serving])
-        for sock in (self._listener, *self._strangers):
+        for sock in (self._listener, *self._silent, *self._speaking):
             sock.close()
         if not self._serving.cancelled():
             self._serving.result()
@@ -108,14 +113,14 @@ class Door:
         async with Nursery() as callers:
             while True:
                 sock = await accept(self._listener)
-                if len(self._strangers) == STRANGERS:
-                    next(iter(self._strangers.values())).cancel()
-                self._strangers[sock] = callers.create_task(self._supervise(self._greet, sock))
+                if len(self._silent) + len(self._speaking) >= STRANGERS:
+                    next(iter((self._silent or self._speaking).values())).cancel()
+                self._silent[sock] = callers.create_task(self._supervise(self._greet, sock))
 
     async def _greet(self, sock: socket.socket) -> None:
         try:
             tune(sock)
-            hello = await converse(sock, accepting(self._me, self._admit))
+            hello = await converse(sock, accepting(self._me, self._admit), partial(self._spoke, sock))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
             return self._turned_away(error)
@@ -123,9 +128,14 @@ class Door:
             sock.close()
             raise
         finally:
-            del self._strangers[sock]
+            self._silent.pop(sock, None)
+            self._speaking.pop(sock, None)
         try:
             await self._enter(hello, sock)
         except Exception:
             sock.close()
             raise
+
+    def _spoke(self, sock: socket.socket) -> None:
+        if sock in self._silent:
+            self._speaking[sock] = self._silent.pop(sock)

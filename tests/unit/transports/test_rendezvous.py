@@ -8,12 +8,12 @@ import pytest
 from transports import AuthenticationError, RendezvousError, WireError
 from transports._coordinator import SECOND_CHANCE_S, Coordinator, check_reach
 from transports._door import SILENCE_S, knock
-from transports._handshake import Identity, digest
+from transports._handshake import Identity, Verdict, connecting, digest
 from transports._letters import LENGTH, SHORT, read_letter, send_letter
 from transports._meeting_point import LOOPBACK, InProcess, MasterPort, permitted
 from transports._place import Place
 from transports._rendezvous import gather, read_table
-from transports._sockets import accept, dial, listen
+from transports._sockets import accept, dial, listen, read_exactly
 
 KEY = b"secret"
 
@@ -239,6 +239,27 @@ def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting
         return end
 
     assert set(asyncio.run(asyncio.wait_for(meet(), SILENCE_S / 2))) == {0}
+
+
+def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
+    monkeypatch.setattr("transports._door.STRANGERS", 4)
+
+    async def meet():
+        async with Seats(2) as seats:
+            sock, dialogue = await dial(seats.address), connecting(identity(1, 2), 0)
+            sock.send(next(dialogue))
+            heard = await read_exactly(sock, next(dialogue))
+            strangers = [await dial(seats.address) for _ in range(20)]
+            with pytest.raises(ConnectionResetError, match="hung up"):
+                await read_exactly(strangers[0], 1)
+            sock.send(dialogue.send(heard))
+            verdict = await read_exactly(sock, next(dialogue))
+            for each in (sock, *strangers):
+                each.close()
+            await asyncio.gather(seats.join(1))
+        return verdict[0]
+
+    assert asyncio.run(asyncio.wait_for(meet(), 5)) == Verdict.WELCOME
 
 
 def test_a_seated_rank_that_leaves_gives_its_number_free():

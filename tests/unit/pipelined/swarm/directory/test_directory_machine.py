@@ -190,6 +190,15 @@ def test_among_clients_with_leases_the_one_longest_silent_is_forgotten(machine):
     machine.transact(second._replace(number=1), {}, {"a": b""})
 
 
+def test_a_snapshot_says_which_clients_hold_leases(machine):
+    holder, later = asked(machine, 0, 1)
+    machine.grant(holder, 1.0, 0.0)
+    restored = Machine(1, machine.limits)
+    restored.replay(machine.snapshot())
+    restored.enter(), restored.enter()
+    restored.transact(later, {}, {"a": b""})
+
+
 def test_a_conflict_is_not_remembered(machine):
     request, other = asked(machine, 0, 1)
     with pytest.raises(Conflict):
