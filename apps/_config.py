@@ -11,6 +11,7 @@ import tyro
 
 from apps._least import refuse_below
 from pipelined.errors import UsageError
+from pipelined.events import Level
 
 LEAST = {
     **dict.fromkeys(("depth", "width", "chunks", "microbatch", "microbatches", "batch"), 1),
@@ -120,6 +121,8 @@ class Config:
     """Print the resolved configuration as JSON and stop."""
     dry_run: bool = False
     """Print plan, shapes and memory a rank and stop."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -10,6 +10,7 @@ from apps._least import refuse_below
 from apps._places import check_directory, check_file
 from apps._swarm_config import Place, Subject
 from pipelined.errors import UsageError
+from pipelined.events import Level
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Coordinator:
     """Where the directory is asked; the port is printed. Other machines need PIPELINED_KEY."""
     journal: Path | None = None
     """File from which a restarted coordinator goes on; without one a restart ends the swarm."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         _check_files(journal=self.journal)
@@ -40,6 +43,8 @@ class Serve:
     """Steps from one save to the next, the same for all peers; 0 saves nothing."""
     grace: float = 20.0
     """Seconds that the last peer of a stage serves on after SIGTERM, for another to have its state."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         self.place.check()
@@ -70,6 +75,8 @@ class Train:
     """Tokens to sample at the end. This and --export bring all parameters here; else a trainer holds none."""
     prompt: str = "ROMEO"
     """What the sample begins with."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         self.place.check()
@@ -113,6 +120,8 @@ class Local:
     """What the sample begins with."""
     journal: Path | None = None
     """The coordinator's journal. Open: in a directory that is removed at the end."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         self.subject.check()

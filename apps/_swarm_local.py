@@ -5,10 +5,11 @@ The one rule: none outlives this process: children are asked to end, then made t
 
 import asyncio
 import ctypes
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import fields
 from functools import partial
@@ -29,6 +30,7 @@ from pipelined.ending import USAGE
 from pipelined.nursery import Nursery
 
 Child = asyncio.subprocess.Process
+Say = Callable[[str], None]
 PR_SET_PDEATHSIG = 1
 ANY_VOCABULARY = 256
 """Whether a model can be cut so does not depend on its vocabulary, which the trainers find out."""
@@ -36,7 +38,7 @@ PARTING_S = 10.0
 """How long children that were asked to end may take."""
 
 
-async def local(flags: Local, say: Callable[[str], None]) -> None:
+async def local(flags: Local, say: Say) -> None:
     """Train to the last step, or until asked to end.
 
     Raises:
@@ -49,16 +51,17 @@ async def local(flags: Local, say: Callable[[str], None]) -> None:
     await until_asked(_local(flags, say))
 
 
-async def _local(flags: Local, say: Callable[[str], None]) -> None:
+async def _local(flags: Local, say: Say) -> None:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-")))
         journal = flags.journal or folder / "journal"
-        coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal)]))
+        log = ["--log", flags.log]
+        coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal), *log]))
         address = (await coordinator.stdout.readline()).decode().rpartition(" ")[2].strip()
         if not address:
             raise ChildFailed("the coordinator", await coordinator.wait())
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
-        at = ["--coordinator", address, "--listen", _own_place(flags)]
+        at = ["--coordinator", address, "--listen", _own_place(flags), *log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
@@ -67,9 +70,8 @@ async def _local(flags: Local, say: Callable[[str], None]) -> None:
         try:
             async with Nursery() as tasks:
                 beside = [
-                    tasks.create_task(_watch(address, everyone, everyone[len(peers) + 1 :], say)),
+                    tasks.create_task(_watch(address, everyone, len(peers), say)),
                     tasks.create_task(_needed(coordinator)),
-                    *[tasks.create_task(_not_refused(peer)) for peer in everyone[: len(peers)]],
                 ]
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
@@ -163,10 +165,18 @@ async def _needed(coordinator: Child) -> None:
     raise ChildFailed("the coordinator", await coordinator.wait())
 
 
-async def _not_refused(peer: Child) -> None:
-    """A peer may fail, but what one is refused for all are: they are told the same."""
+async def _outlive(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
+    """A peer may fail: say how it ended, and what goes on. What one is refused for, all are: they have the same flags.
+
+    Args:
+        last: by name, what each peer last said of its stage.
+    """
     if (code := await peer.wait()) == USAGE:
         raise ChildFailed("a peer", code)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    left = sum(other.returncode is None for other in others)
+    on = f"the other {left} peers go on, and compute again what it alone had counted" if left else "no peer is left"
+    say(f"{name} (pid {peer.pid}, {last.get(name, 'at no stage yet')}) {how}; {on}")
 
 
 async def _all_done(trainers: Sequence[Child]) -> None:
@@ -176,17 +186,19 @@ async def _all_done(trainers: Sequence[Child]) -> None:
             raise ChildFailed("a trainer", code)
 
 
-async def _watch(address: str, everyone: Sequence[Child], alike: Sequence[Child], say: Callable[[str], None]) -> None:
-    """Pass on what the children say, and show the swarm where somebody looks.
+async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) -> None:
+    """Pass on what the children say, say which peers end, and show the swarm where a terminal is open.
 
     Args:
-        alike: trainers that tell of every step what another does.
+        everyone: the peers, so many, and then the trainers; all but the first of these say the same of every step.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
-        say = above(live.console) if live else say
-        for child in everyone:
-            tasks.create_task(_pass_on(child, say, STEP if child in alike else ""))
+        say, last = above(live.console) if live else say, dict[str, str]()
+        for at, child in enumerate(everyone):
+            tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP if at > peers else ""))
+        for at, child in enumerate(everyone[:peers]):
+            tasks.create_task(_outlive(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
             with live:
                 async with entered(Place(coordinator=address)) as (endpoint, directory):
@@ -194,12 +206,19 @@ async def _watch(address: str, everyone: Sequence[Child], alike: Sequence[Child]
                         live.update(table(seen))
 
 
-def above(console: Console) -> Callable[[str], None]:
+def above(console: Console) -> Say:
     """Say something above a live view: as it is, whatever it would mean as markup."""
     return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
-async def _pass_on(child: Child, say: Callable[[str], None], but: str) -> None:
+def _noted(last: dict[str, str], say: Say, line: str) -> None:
+    """Say a line, and note the stage that a peer says it is at."""
+    if found := re.match(r"(peer\d+): (stage \d+)", line):
+        last[found[1]] = found[2]
+    say(line)
+
+
+async def _pass_on(child: Child, say: Say, but: str) -> None:
     """Say what a child says.
 
     Args:

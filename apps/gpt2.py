@@ -21,6 +21,7 @@ from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
+from pipelined.events import log_to_stderr
 from pipelined.launch import AGENT, ALONE, Launch, detect
 from pipelined.preemption import StopRequest
 from pipelined.runtime import parsed, refuse, run, together
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         launch = detect(os.environ)
         config = parsed(launch, lambda: parse_resumed(sys.argv[1:] if arguments is None else arguments))
+        log_to_stderr(config.log)
         launch = detect(os.environ, config.transport)
         if config.schedule == SCHEDULE:
             return _swarm(config, launch)

@@ -15,12 +15,14 @@ import errno
 import functools
 import operator
 import sys
+import traceback
 from typing import Annotated
 
 from apps._swarm_config import ChildFailed
 from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
+from pipelined.events import last_words, log_to_stderr
 from pipelined.runtime import complaint
 from pipelined.swarm.directory import CutOff, JournalError, WrongKey
 from pipelined.swarm.watched import Stuck
@@ -40,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done or asked to end, 1 failure, 2 usage, 130 interrupted)."""
     try:
         flags = parse(sys.argv[1:] if arguments is None else arguments)
+        log_to_stderr(getattr(flags, "log", "warning"))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_work(flags))
     except (UsageError, WrongKey) as error:
@@ -55,6 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         hush()
+    except Exception as error:
+        tell("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), last_words()]))
+        return FAILED
     return DONE
 
 

@@ -70,6 +70,11 @@ def recent(most: int = KEPT) -> list[Event]:
     return list(_kept)[-most:] if most > 0 else []
 
 
+def forget() -> None:
+    """Drop the events that this process keeps."""
+    _kept.clear()
+
+
 def last_words(most: int = 20) -> str:
     """The last events as lines, for a crash report; "" if there are none."""
     lines = [f"  {_clock_time(event.at)} {event}" for event in recent(most)]

@@ -25,6 +25,7 @@ from pipelined.ending import (
     tell,
 )
 from pipelined.errors import UsageError
+from pipelined.events import last_words
 from pipelined.exchange import first_of
 from pipelined.launch import Launch
 from pipelined.memory import frozen_objects, keep_freed
@@ -157,7 +158,7 @@ class _Job:
         if isinstance(error, PeerAborted):
             return await self._end(transport, *heard(error))
         story = self._story(transport, error)
-        tell(story)
+        tell(f"{story}\n{last_words()}".rstrip("\n"))
         self.deadline.start(FAILED)
         return await leave(transport, FAILED, story.splitlines()[0], lead=True)
 

@@ -5,12 +5,14 @@ that has gone on.
 """
 
 import gc
+import logging
 import os
 import signal
 
 import pytest
 from hypothesis import settings
 
+from pipelined import events
 from tests.slices import Slice
 
 settings.register_profile("exploring", deadline=None)
@@ -47,6 +49,17 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Spare the collector of garbage what was imported: it would look through all of it again and again."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was():
+    """Undo what a program that a test runs in this process makes of the log, and forget other tests' events."""
+    events.forget()
+    logger = logging.getLogger("pipelined")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)

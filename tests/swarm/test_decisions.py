@@ -26,7 +26,6 @@ def decided(kind):
 
 async def swarm_of(*stages, trainers=("t0",), steps=6, shelf=None, **rules):
     """Peers p0, p1, … of these stages, after their first step."""
-    events._kept.clear()
     balance = rules.pop("balance", None)
     swarm = VirtualSwarm(stages=1 + max(stages), batch=6, **rules)
     for at, stage in enumerate(stages):

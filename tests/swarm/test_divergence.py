@@ -44,7 +44,6 @@ async def diverging(message):
 
 def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
     """The gradients are finite and come to more than float16 holds."""
-    events._kept.clear()
     monkeypatch.setattr(exact, "BASE", 99_991)
     swarm = run_virtual(trained(sums_codec="fp16"))
     assert swarm.heads[-1].step == 5
@@ -56,7 +55,6 @@ def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
 @pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
 def test_a_member_whose_sums_are_not_finite_is_evicted_and_training_goes_on(monkeypatch, codec):
     """Its device is broken, say: what others add up to is finite."""
-    events._kept.clear()
     plain = Rounds._sums
 
     async def sums(self):

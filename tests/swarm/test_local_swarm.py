@@ -72,7 +72,8 @@ def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_
             name = spare(looks[0]["peers"])
             (doomed,) = [pid for pid, command in everyone.items() if name in command]
             os.kill(doomed, signal.SIGKILL)
-            read_until(swarm, "peers 1+1")
+            lines = read_until(swarm, "peers 1+1")
+            assert any(line.startswith(f"{name} (pid {doomed}, stage ") and "SIGKILL" in line for line in lines)
             swarm.send_signal(signal.SIGINT)
             read_to_end = swarm.stdout.read()
         finally:

@@ -37,10 +37,6 @@ def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):
     monkeypatch.setattr(Rounds, "reduce", reduce)
 
 
-def warned(kind, since):
-    return [event for event in events.recent()[since:] if event.kind == kind]
-
-
 async def trained(peers, within=20.0):
     swarm = VirtualSwarm(stages=1 + max(peers.values()), batch=6)
     for name, stage in peers.items():
@@ -49,11 +45,6 @@ async def trained(peers, within=20.0):
     await swarm.finish(within)
     await swarm.close()
     return swarm
-
-
-@pytest.fixture(autouse=True)
-def _no_events():
-    events._kept.clear()
 
 
 @pytest.mark.parametrize("refuse", [refuse_pieces, refuse_to_reduce])

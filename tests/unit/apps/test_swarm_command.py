@@ -8,6 +8,7 @@ import pytest
 from apps import swarm
 from apps._swarm_config import ChildFailed
 from pipelined.errors import UsageError
+from pipelined.events import emit, warn
 from pipelined.swarm.directory import CutOff, JournalError
 from pipelined.swarm.watched import Stuck
 from tests.terminal import closed_over
@@ -30,6 +31,34 @@ def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, 
     monkeypatch.setattr(swarm, "_work", fail)
     assert swarm.main(["coordinator"]) == code
     assert str(error) in capsys.readouterr().err
+
+
+def run(monkeypatch, work, *flags):
+    async def worked(flags):
+        return work()
+
+    monkeypatch.setattr(swarm, "_work", worked)
+    return swarm.main(["coordinator", *flags])
+
+
+@pytest.mark.parametrize("level, shown", [("info", 2), ("warning", 1), ("error", 0)])
+def test_the_log_shows_events_from_its_level_up(monkeypatch, capsys, level, shown):
+    def work():
+        emit("leads", trainer="t0")
+        warn("peer evicted", peer="a")
+
+    assert run(monkeypatch, work, "--log", level) == 0
+    assert len(capsys.readouterr().err.splitlines()) == shown
+
+
+def test_a_crash_is_told_with_its_trace_and_the_last_events(monkeypatch, capsys):
+    def work():
+        emit("leads", trainer="t0")
+        raise ZeroDivisionError("by zero")
+
+    assert run(monkeypatch, work) == 1
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError: by zero" in told and "leads: trainer=t0" in told.partition("last events:")[2]
 
 
 def test_a_full_disk_ends_a_coordinator_with_the_journal_and_the_remedy(tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from apps._swarm_config import ChildFailed
-from apps._swarm_local import _not_refused, _pass_on, above
+from apps._swarm_local import _noted, _outlive, _pass_on, above
 from apps._swarm_metrics import STEP
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
@@ -34,11 +34,37 @@ def test_what_is_said_above_a_live_view_is_no_markup():
     assert shown.getvalue().splitlines() == LINES
 
 
-def test_a_peer_may_fail_and_may_not_be_refused():
-    def ended(code):
-        return SimpleNamespace(wait=lambda: asyncio.sleep(0, code))
+class Ended:
+    """A child that ends with this code."""
 
-    for code in (0, 1, -9):
-        asyncio.run(_not_refused(ended(code)))
+    pid = 4711
+
+    def __init__(self, code):
+        self.code, self.returncode = code, None
+
+    async def wait(self):
+        self.returncode = self.code
+        return self.code
+
+
+def outlived(code, lines=(), others=2):
+    """What is said when the first of some peers ends; the others are up."""
+    peers, said, last = [Ended(code), *(Ended(0) for _ in range(others))], [], {}
+    for line in lines:
+        _noted(last, said.append, line)
+    asyncio.run(_outlive(peers[0], "peer0", last, peers, said.append))
+    assert said[:-1] == list(lines)
+    return said[-1]
+
+
+def test_a_peer_that_dies_is_told_with_its_process_its_stage_and_what_goes_on():
+    lines = ["peer0: stage 1: fetches its state", "peer0: stage 2: serves", "peer1: stage 0: serves"]
+    goes_on = "the other 2 peers go on, and compute again what it alone had counted"
+    assert outlived(-9, lines) == f"peer0 (pid 4711, stage 2) was killed by SIGKILL; {goes_on}"
+    assert outlived(1) == f"peer0 (pid 4711, at no stage yet) ended with code 1; {goes_on}"
+    assert outlived(1, others=0).endswith("ended with code 1; no peer is left")
+
+
+def test_a_peer_that_is_refused_ends_all():
     with pytest.raises(ChildFailed, match="a peer ended with 2"):
-        asyncio.run(_not_refused(ended(2)))
+        outlived(2)

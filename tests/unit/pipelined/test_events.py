@@ -1,7 +1,5 @@
 """Decisions are kept in the process, bounded, and written as one plain line each."""
 
-import logging
-
 import msgpack
 import pytest
 
@@ -11,12 +9,8 @@ from pipelined.errors import UsageError
 
 @pytest.fixture
 def log(capsys):
-    """Reads what a test logs; the next test finds the logger as it was."""
-    logger = logging.getLogger("pipelined")
-    handlers, level = list(logger.handlers), logger.level
-    yield lambda: capsys.readouterr().err
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
+    """Reads what a test logs."""
+    return lambda: capsys.readouterr().err
 
 
 def test_an_event_is_kept_with_its_kind_and_facts():

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from pipelined import events
 from pipelined.errors import UsageError
 from pipelined.launch import ALONE, Launch
 from pipelined.runtime import refuse, run, together
@@ -41,6 +42,7 @@ def test_a_program_that_ends_well_says_nothing(capsys):
 
 def test_a_failure_is_told_once_with_where_it_happened_and_why(capsys):
     async def fail(transport):
+        events.warn("sum goes uncoded", stage=1)
         try:
             raise KeyError("weight")
         except KeyError as cause:
@@ -51,6 +53,7 @@ def test_a_failure_is_told_once_with_where_it_happened_and_why(capsys):
     assert said.splitlines()[0] == "rank 1: the sum is off"
     assert "in fail" in said and "KeyError: 'weight'" in said
     assert said.count("ArithmeticError: rank 1") == 1
+    assert said.endswith("sum goes uncoded: stage=1\n") and "last events:" in said
 
 
 def test_a_lost_rank_is_named_with_its_stages_and_its_last_message_by_who_waits_for_it(capsys):
