@@ -63,12 +63,15 @@ def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
     Raises:
         RendezvousError: they differ; both numbers and the remedy are named.
     """
-    for name, launcher in _COUNTS.items():
-        if not environ.get(name, "").isdecimal():
-            continue
-        if int(environ[name]) != world_size:
-            raise RendezvousError(
-                f"{launcher} started {environ[name]} ranks, but MPI sees a world of {world_size} "
-                f"({name}={environ[name]}, world size: {world_size}): {_REMEDY}"
-            )
-        return
+    found = size_by(environ)
+    if found is not None and int(environ[found[0]]) != world_size:
+        name, count = found
+        raise RendezvousError(
+            f"{_COUNTS[name]} started {count} ranks, but MPI sees a world of {world_size} "
+            f"({name}={count}, world size: {world_size}): {_REMEDY}"
+        )
+
+
+def size_by(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable by which a launcher says how many ranks it started, and its value; None without a launcher."""
+    return next(((name, environ[name]) for name in _COUNTS if environ.get(name, "").isdecimal()), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
 from transports._errors import AuthenticationError, RendezvousError
-from transports._shape import OPTIONS
+from transports._shape import OPTIONS, read_wait
 
 WAIT = 60.0
 LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
@@ -104,14 +104,7 @@ def parse_wait(query: str) -> float:
     if unknown := set(asked) - {"wait", "unix"}:
         known = ", ".join(("wait", "unix", *OPTIONS))
         raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
-    text = asked.get("wait", [str(WAIT)])[-1]
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write tcp://HOST:PORT?wait=60")
-    return seconds
+    return read_wait("tcp://HOST:PORT", query, WAIT)
 
 
 def parse_unix(query: str) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult, parse_qs, parse_qsl
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
@@ -64,10 +64,23 @@ def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
     return (Shape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
 
 
-def check_nothing_else(parts: SplitResult) -> None:
-    """Raise ValueError where a URL, its shape taken out, says more than its scheme."""
-    if said := parts.netloc + parts.path + (f"?{parts.query}" if parts.query else ""):
-        known = ", ".join(OPTIONS)
+def read_wait(scheme: str, query: str, default: float) -> float:
+    """The seconds of `?wait=`, which is how long a rank waits for the others when the transport opens."""
+    text = parse_qs(query, keep_blank_values=True).get("wait", [str(default)])[-1]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write {scheme}?wait={default:g}")
+    return seconds
+
+
+def check_nothing_else(parts: SplitResult, *options: str) -> None:
+    """Raise ValueError where a URL, its shape taken out, says more than its scheme and these options."""
+    unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(options)
+    if said := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
+        known = ", ".join((*options, *OPTIONS))
         raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {said!r})")
 
 

@@ -4,6 +4,7 @@ What the transport itself does is in `transports._mpi`, which may import MPI at 
 that it can be, with the thread level it needs.
 """
 
+import ctypes
 import os
 from types import ModuleType
 from urllib.parse import SplitResult
@@ -11,8 +12,9 @@ from urllib.parse import SplitResult
 from transports._contract import Transport
 from transports._errors import RendezvousError
 from transports._launcher import check_launcher, check_library, settings
+from transports._mpi_start import WAIT, limited
 from transports._segments import MAPS, give_up_names
-from transports._shape import check_nothing_else
+from transports._shape import check_nothing_else, read_wait
 
 
 def load_library() -> ModuleType:
@@ -34,25 +36,43 @@ def load_library() -> ModuleType:
         version = MPI.Get_library_version()
         check_library(version, os.environ)
         os.environ.update(settings(version, os.environ))
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        _initialise(MPI)
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED and not MPI.Is_thread_main():
         raise RendezvousError("MPI may only be called from the thread that loaded it; open the transport there")
     return MPI
 
 
+def _initialise(MPI: ModuleType) -> None:
+    """Call `MPI_Init_thread` by ctypes, which lets other threads run meanwhile; mpi4py's own call does not.
+
+    Then set what mpi4py sets after its own: errors of the two first communicators are raised here.
+    """
+    init = getattr(ctypes.CDLL(MPI.__file__), "MPI_Init_thread", None)
+    if init is None:  # not exported by this build of mpi4py
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        return
+    if error := init(None, None, ctypes.c_int(MPI.THREAD_FUNNELED), ctypes.byref(ctypes.c_int())):
+        raise RendezvousError(f"MPI_Init_thread failed (error code: {error}); see what the library printed above")
+    for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+
 async def open_url(parts: SplitResult) -> Transport:
-    """Open this rank's end of MPI's world; all ranks of it must do so.
+    """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks of it must do so.
+
+    A rank that has not come after so many seconds ends the job with exit code 2 (`transports._mpi_start`).
 
     Raises:
         RendezvousError: no library, or a launcher that started worlds of one rank.
     """
-    check_nothing_else(parts)
-    world = load_library().COMM_WORLD
-    check_launcher(world.size, os.environ)
+    check_nothing_else(parts, "wait")
+    with limited(read_wait("mpi://", parts.query, WAIT), os.environ):
+        world = load_library().COMM_WORLD
+        check_launcher(world.size, os.environ)
 
-    from transports._mpi import MpiTransport
+        from transports._mpi import MpiTransport
 
-    transport = await MpiTransport.open(world)
+        transport = await MpiTransport.open(world)
     if MAPS.exists():
         give_up_names(MAPS.read_text())
     return transport

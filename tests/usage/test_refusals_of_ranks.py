@@ -1,5 +1,6 @@
 """The user's mistakes under real launchers: still one message, from one rank, and exit code 2 on every rank in time."""
 
+import os
 import re
 import socket
 import sys
@@ -132,6 +133,25 @@ def test_a_taken_port_is_told_by_rank_0_and_ends_all(request):
     assert codes == [2] * 3
     assert messages("".join(said)) == messages(said[0])
     assert f"is taken (host: 127.0.0.1, port: {number}); choose another MASTER_PORT" in said[0]
+
+
+LATE = """
+import asyncio, os, sys
+if os.environ["PMI_RANK"] == "1":
+    open(sys.argv[1]).read()  # which ends when rank 0 has gone
+else:
+    held = open(sys.argv[1], "w")
+    from transports import open_transport
+    asyncio.run(open_transport("mpi://?wait=0.2"))
+"""
+
+
+def test_a_rank_that_never_opens_mpi_ends_the_wait_of_the_others_with_the_reason(tmp_path):
+    os.mkfifo(tmp_path / "until")
+    command, env = mpirun("mpich", 2, "-c", LATE, tmp_path / "until")
+    done = launched(command, timeout=60, env=env)
+    assert done.returncode == 2, done.stderr
+    assert "rank 0 waited 0.2 s for all ranks to open MPI (ranks: 2); at least one of the others" in done.stderr
 
 
 def test_mpi_without_a_library_is_told_once():

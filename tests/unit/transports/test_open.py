@@ -27,6 +27,14 @@ def test_a_url_that_says_too_much_is_refused_by_what_was_said(url):
         asyncio.run(open_transport(url))
 
 
+@pytest.mark.parametrize("wait", ["0", "-1", "long", "nan", ""])
+def test_a_wait_for_the_ranks_of_mpi_that_is_no_time_is_refused(wait):
+    with pytest.raises(
+        ValueError, match=rf"\?wait= takes seconds, more than 0 \(got: '{wait}'\); write mpi://\?wait=300"
+    ):
+        asyncio.run(open_transport(f"mpi://?wait={wait}"))
+
+
 @pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
 def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(scheme):
     with pytest.raises(ValueError, match=r"\?delay= takes a number and one of the units us, ms, s"):
