@@ -76,7 +76,7 @@ class Credit:
         self._spent = self._came = self._taken = 0
 
     def __str__(self) -> str:
-        return f"bytes: {self._spent}, limit: {self._limit}"
+        return f"{self._spent} bytes, most: {self._limit}"
 
     def spend(self, cost: int) -> bool:
         """Whether so many bytes more may lie at the peer; if so, they count from now on."""

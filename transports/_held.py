@@ -7,6 +7,7 @@ a copy. No I/O.
 import asyncio
 from collections.abc import Sequence
 
+from transports._credit import Credit
 from transports._errors import TransportError, WireError
 from transports._freed import settle
 from transports._outflow import Outgoing
@@ -50,9 +51,14 @@ class Held:
 
 
 class Shelf:
-    """All that is held for one peer, by number."""
+    """All that is held for one peer, by number.
 
-    def __init__(self) -> None:
+    Args:
+        offers: counts what the offers take at the peer.
+    """
+
+    def __init__(self, offers: Credit):
+        self._offers = offers
         self._held: dict[int, Held] = {}
         self._next = 0
 
@@ -60,11 +66,12 @@ class Shelf:
         """Keep this; returns its number.
 
         Raises:
-            TransportError: no number is free.
+            TransportError: no number is free, or the offers would take more at the peer than they may.
         """
-        if len(self._held) == NUMBERS:
+        if len(self._held) == NUMBERS or not self._offers.spend(held.cost):
             raise TransportError(
-                f"too many messages wait at their sender to be asked for (held: {NUMBERS}); await some before more"
+                f"too many messages wait at their sender to be asked for (number: {len(self._held)}, most: {NUMBERS}, "
+                f"headers: {self._offers}); await some before more"
             )
         while self._next in self._held:
             self._next = (self._next + 1) % NUMBERS
@@ -76,7 +83,9 @@ class Shelf:
         """Give what was asked for; raises WireError where there is no such."""
         if number not in self._held:
             raise WireError(f"a message was asked for that is not held here (number: {number})")
-        return self._held.pop(number)
+        held = self._held.pop(number)
+        self._offers.save(held.cost)
+        return held
 
     def clear(self) -> dict[int, Held]:
         """Give everything."""

@@ -21,7 +21,7 @@ from transports._bare import BareBuffer, BareBuffers
 from transports._blocks import Block
 from transports._contract import Key
 from transports._credit import FRAME_BYTES, LEAST_BYTES, Credit, kept_bytes, overhead
-from transports._errors import PeerLost, TransportError, WireError
+from transports._errors import PeerLost, WireError
 from transports._held import Held, Shelf
 from transports._incoming import Incoming
 from transports._inflow import Body, Inflow
@@ -61,7 +61,8 @@ class TcpPeer:
     ):
         self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
-        self._credit, self._offers, self._shelf = Credit(limit), Credit(max(limit, LEAST_BYTES)), Shelf()
+        self._credit, self._offers = Credit(limit), Credit(max(limit, LEAST_BYTES))
+        self._shelf = Shelf(self._offers)
         self._offered: dict[int, Incoming | BareBuffer] = {}
         if cached:
             stay_in_cache(sock)
@@ -123,11 +124,6 @@ class TcpPeer:
             raise
 
     async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview], cost: int) -> None:
-        if not self._offers.spend(cost):
-            raise TransportError(
-                f"too many messages wait at their sender to be asked for (peer: rank {self._rank}, {self._offers}); "
-                "await some before more"
-            )
         held = Held([view for view in views if view.nbytes], cost)
         self.link.write([head(self._shelf.put(held))])
         try:
@@ -165,9 +161,7 @@ class TcpPeer:
     def _complete(self, preamble: Preamble, body: Body) -> None:
         match preamble.kind:
             case Kind.WANT:
-                held = self._shelf.pop(preamble.channel)
-                self._offers.save(held.cost)
-                self._deliver(preamble.channel, held)
+                self._deliver(preamble.channel, self._shelf.pop(preamble.channel))
             case Kind.CREDIT:
                 self._credit.regain(body.header.note)
             case Kind.GOODBYE:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from transports import PeerLost, TransportError, tcp
-from transports._credit import overhead
+from transports._credit import Credit, overhead
+from transports._held import Held, Shelf
 from transports._wire import Kind, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
@@ -176,7 +177,7 @@ def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told():
             sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
             done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
             refused = [send for send in done if send.exception() is not None]
-            with pytest.raises(TransportError, match=rf"peer: rank 1, bytes: \d+, limit: {LIMIT}\); await some before"):
+            with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some before"):
                 await refused[0]
             await here.send(1, ("last",))
             await there.receive(0, ("last",))
@@ -186,6 +187,21 @@ def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told():
                     assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
             await asyncio.gather(*pending)
             await asyncio.gather(there.receive(0, ("after",)), here.send(1, ("after",), body(0), note=["x"] * 1000))
+
+    run(scenario())
+
+
+def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
+    monkeypatch.setattr("transports._held.NUMBERS", 1)
+
+    async def scenario():
+        shelf = Shelf(Credit(20))
+        number = shelf.put(Held((), 10))
+        for _ in range(2):
+            with pytest.raises(TransportError, match=r"number: 1, most: 1, headers: 10 bytes, most: 20"):
+                shelf.put(Held((), 10))
+        shelf.pop(number)
+        shelf.put(Held((), 20))
 
     run(scenario())
 
