@@ -42,14 +42,13 @@ def check(loop: Loop = "select", least: float = 1, **counts: Iterable[float]) ->
             raise UsageError(f"{fact}; leave it out or raise it")
 
 
-def program(main: Callable[[], None]) -> int:
+def program(main: Callable[[], int | None]) -> int:
     """Run a benchmark's own process to its exit code: 2 where the user can put right what is wrong."""
     try:
-        main()
+        return main() or 0
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
-    return 0
 
 
 def launch(module: str, ranks: int, task: Task) -> Any:
@@ -66,10 +65,10 @@ def launch(module: str, ranks: int, task: Task) -> Any:
         return json.loads(told(started)[0].splitlines()[-1])
 
 
-def told(started: list["subprocess.Popen[str]"]) -> list[str]:
-    """What each process printed, once all have ended; if one fails or hangs, none is left."""
+def told(started: list["subprocess.Popen[str]"], limit_s: float = LIMIT_S) -> list[str]:
+    """What each process printed, once all have ended; if one fails, or all take longer than allowed, none is left."""
     try:
-        outputs = [process.communicate(timeout=LIMIT_S)[0] for process in started]
+        outputs = [process.communicate(timeout=limit_s)[0] for process in started]
         for process in started:
             if process.returncode:
                 raise subprocess.CalledProcessError(process.returncode, process.args)

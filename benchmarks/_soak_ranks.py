@@ -1,0 +1,86 @@
+"""One rank of a soak: a tiny GPT-2 in Chimera over whatever transport its launcher means.
+
+python -m benchmarks._soak_ranks TASK (JSON: steps, settled, looks): rank 0 prints the levels of every rank as JSON.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from benchmarks._levels import Levels, least, look
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.ending import end_process
+from pipelined.exchange import gather, share
+from pipelined.launch import detect
+from pipelined.optimizer import Recipe
+from pipelined.plan import Plan
+from pipelined.runtime import run
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from transports import Transport
+
+RANKS, SEQUENCE, ROWS = 2, 8, 2
+MODEL = ModelConfig(layers=2, d_model=8, heads=2, vocab=17, positions=SEQUENCE, dropout=0.1)
+PLAN = Plan("chimera", RANKS, 1, ROWS, 2)
+
+
+class Feed:
+    """Rows that follow from step and microbatch alone."""
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        return torch.arange(ROWS * SEQUENCE).view(ROWS, SEQUENCE).add(step + microbatch).remainder(MODEL.vocab)
+
+    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+        return self.inputs(step + 1, microbatch)
+
+
+async def soak(transport: Transport, steps: int, settled: int, looks: int) -> int:
+    """Train, look at the levels behind `settled` steps and at the end, and let rank 0 print those of all ranks."""
+    device = TorchDevice("cpu", RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            recipe = Recipe(lr=1e-3, steps=steps, warmup=0)
+            where = device, torch.device("cpu"), Feed(), NullTracer(), SEQUENCE
+            trainer = Trainer(actor, GPT2(MODEL), PLAN, recipe, Numerics(torch.float32), *where, seed=1)
+            before, after = list[Levels](), list[Levels]()
+            for step in range(steps):
+                await trainer.step(step)
+                if 0 <= step - settled < looks:
+                    before.append(await _look_together(transport))
+                if step >= steps - looks:
+                    after.append(await _look_together(transport))
+            levels = await gather(transport, "levels", [asdict(least(before)), asdict(least(after))])
+            if transport.rank == 0:
+                print(json.dumps(levels), flush=True)
+    finally:
+        device.close()
+    return 0
+
+
+async def _look_together(transport: Transport) -> Levels:
+    """Look on one rank after the other, while all others have sent what they had and wait for its word."""
+    for rank in range(transport.world_size):
+        await gather(transport, "done", True, rank)
+        if rank == transport.rank:
+            found = look()
+        await share(transport, "looked", True, rank)
+    return found
+
+
+def main() -> int:
+    """One process of the ranks."""
+    torch.set_num_threads(1)
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    return run(detect(os.environ), RANKS, lambda transport: soak(transport, **task))
+
+
+if __name__ == "__main__":
+    end_process(main())

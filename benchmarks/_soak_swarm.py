@@ -1,0 +1,81 @@
+"""A whole swarm in one process for a soak: a coordinator, peers and a trainer that meet over TCP on loopback.
+
+python -m benchmarks._soak_swarm TASK (JSON: steps, settled, looks): prints the process's levels as JSON.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks._levels import Levels, least, look
+from benchmarks._swarm_devices import Relay
+from pipelined.clock import RealClock
+from pipelined.device import TimedDevice
+from pipelined.nursery import Nursery
+from pipelined.swarm.directory import Directory, open_directory, serve_directory
+from pipelined.swarm.directory.limits import Limits
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.stage import Microbatch
+from transports import new_event_loop
+from transports.endpoints import Endpoint, open_endpoint
+
+STAGES, PEERS_A_STAGE, BATCH, ELEMENTS = 2, 2, 2, 64
+RULES = Rules("soak", STAGES, BATCH, float(BATCH), lease_s=30.0, rebalance_s=0.0)
+HISTORY = 16 << 10
+"""Bytes of changes that the directory keeps: little, so that they are as many as they can be before the first look."""
+LOOPBACK = "tcp://127.0.0.1:0"
+NO_TIME = {"forward": 0.0, "backward": 0.0, "step": 0.0}
+
+
+async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
+    """The levels behind `settled` steps and at the end."""
+    clock = RealClock()
+    async with AsyncExitStack() as stack, Nursery() as tasks:
+        coordinator = await stack.enter_async_context(await open_endpoint(LOOPBACK))
+        running = [tasks.create_task(serve_directory(coordinator, clock, limits=Limits(history=HISTORY)))]
+
+        async def client() -> tuple[Endpoint, Directory]:
+            endpoint = await stack.enter_async_context(await open_endpoint(LOOPBACK))
+            return endpoint, await stack.enter_async_context(open_directory(coordinator.address, endpoint, clock))
+
+        for number in range(STAGES * PEERS_A_STAGE):
+            parts = RULES, *await client(), clock, TimedDevice(NO_TIME, clock), number % STAGES
+            peer = PeerProcess(f"peer{number}", lambda _: Relay(ELEMENTS), *parts, threads=False)
+            running.append(tasks.create_task(peer.run()))
+        trainer = TrainerProcess("trainer", _data, RULES, *await client(), clock, 2)
+        running.append(tasks.create_task(trainer.run()))
+        before = await _levels(trainer.roster, settled, looks)
+        after = await _levels(trainer.roster, steps - looks, looks)
+        for task in running:
+            task.cancel()
+    return [asdict(before), asdict(after)]
+
+
+async def _levels(roster: Roster, step: int, looks: int) -> Levels:
+    """The least levels behind this step and the next ones."""
+    found = []
+    for each in range(looks):
+        await roster.wait_for(lambda each=each: roster.head is not None and roster.head.step > step + each)
+        found.append(look())
+    return least(found)
+
+
+def _data(microbatch: Microbatch) -> tuple[Sequence[Any], Sequence[Any]]:
+    return Relay(ELEMENTS).forward(microbatch, []), Relay(ELEMENTS).forward(microbatch, [])
+
+
+def main() -> int:
+    """Let the swarm train."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        print(json.dumps([runner.run(soak(**json.loads(sys.argv[1])))]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

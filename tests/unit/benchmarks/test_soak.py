@@ -1,0 +1,80 @@
+"""A soak names the levels that grow, sees what a mailbox keeps, and keeps its levels over a short run."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks._levels import Levels, least, look
+from benchmarks.soak import Options
+from pipelined.errors import UsageError
+from tests.launching import ROOT
+from transports._matching import Mailbox
+
+AT_FIRST = Levels(100 << 20, 4096, 10, 2, 5, 0, 30_000)
+
+
+@pytest.mark.parametrize(
+    ("later", "grown"),
+    [
+        ({}, []),
+        ({"resident": (102 << 20) + 64 * 9000, "objects": 30_400}, []),
+        ({"resident": (104 << 20) + 64 * 9000}, ["resident"]),
+        ({"objects": 39_000}, ["objects"]),
+        ({"descriptors": 11, "tasks": 6}, ["descriptors", "tasks"]),
+        ({"mailbox": 1, "shared": 8192, "threads": 3}, ["shared", "threads", "mailbox"]),
+        ({"resident": 1, "tasks": 0}, []),
+    ],
+)
+def test_a_level_that_rose_by_more_than_chance_allows_is_named(later, grown):
+    assert AT_FIRST.grown(replace(AT_FIRST, **later), steps=9000) == grown
+
+
+def test_the_least_of_each_level_counts():
+    looks = [replace(AT_FIRST, tasks=7), replace(AT_FIRST, descriptors=12), replace(AT_FIRST, mailbox=3, tasks=9)]
+    assert least(looks) == AT_FIRST
+
+
+def test_a_message_that_lies_unasked_a_task_and_a_descriptor_are_seen():
+    async def story():
+        mailbox, before = Mailbox(2), look()
+        mailbox.arrived(1, ("unasked",), b"1")
+        waiting = asyncio.create_task(asyncio.Event().wait())
+        descriptor = os.open("/dev/null", os.O_RDONLY)
+        await asyncio.sleep(0)
+        between = look()
+        os.close(descriptor)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        mailbox.drop(1)
+        return [(each.mailbox, each.tasks, each.descriptors) for each in (before, between, look())]
+
+    before, between, after = asyncio.run(story())
+    assert between == tuple(level + 1 for level in before) and after == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"steps": 1000}, "give at least 1020"),
+        ({"over": ("udp",)}, "known: tcp, mpi, swarm"),
+        ({"looks": 0}, "--looks"),
+    ],
+)
+def test_a_soak_that_cannot_be_is_refused(flags, words):
+    with pytest.raises(UsageError, match=words):
+        Options(**flags)
+
+
+def test_a_short_soak_keeps_its_levels_over_tcp_and_in_a_swarm():
+    flags = "--over tcp swarm --steps 60 --settled 25 --looks 4 --json".split()
+    command = [sys.executable, "-m", "benchmarks.soak", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    soaks = json.loads(done.stdout)["soaks"]
+    assert [one["name"] for one in soaks] == ["tcp 0", "tcp 1", "swarm 0"]
+    assert all(one["before"]["descriptors"] > 3 and one["before"]["tasks"] for one in soaks)
