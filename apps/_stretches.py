@@ -23,7 +23,7 @@ async def advance(
     """
     if isinstance(trainer, AsynchronousTrainer):
         return await trainer.stretch(range(done, next_drain(config, done)), stopping, tell)
-    return await trainer.step(done, stopping())
+    return await trainer.step(done, stopping)
 
 
 def next_drain(config: Config, done: int) -> int:

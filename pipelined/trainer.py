@@ -6,7 +6,7 @@ one rank and on sixty-four.
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -142,12 +142,12 @@ class Trainer:
         self._orders = orders or {}
         self._walk: Walk | None = None
 
-    async def step(self, step: int, stop: bool = False) -> StepReport:
+    async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step.
 
         Args:
             step: which, from 0; it keys the data, the noise and the learning rate.
-            stop: whether this rank was asked to stop (all ranks learn of it in the report).
+            stopping: whether this rank was asked to stop; called at the step's end. All learn of it in the report.
         Raises:
             AgreedError: it came to no finite numbers; nothing is updated.
         """
@@ -155,7 +155,7 @@ class Trainer:
         start, busy = clock.now(), device.busy
         losses = await self._gradients(step)
         squares, _, _ = await device.run("norm", self.replica.squares)
-        entry = self._ledger.entry(self.seat.actor.rank, squares, losses, device.busy - busy, stop)
+        entry = self._ledger.entry(self.seat.actor.rank, squares, losses, device.busy - busy, stopping())
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
         loss, norm, rate = self._ledger.loss(entry), self._ledger.norm(entry), self.recipe.rate(step)

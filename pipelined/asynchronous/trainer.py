@@ -45,9 +45,9 @@ class AsynchronousTrainer(Trainer):
             stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.replica.buckets]
         )
 
-    async def step(self, step: int, stop: bool = False) -> StepReport:
+    async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain."""
-        return await self.stretch(range(step, step + 1), lambda: stop)
+        return await self.stretch(range(step, step + 1), stopping)
 
     async def stretch(
         self,

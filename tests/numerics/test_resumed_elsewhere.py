@@ -1,0 +1,83 @@
+"""A run resumed with another schedule, depth or width gives the numbers of one that never ended."""
+
+import asyncio
+
+import pytest
+import torch
+
+from pipelined.actor import Actor
+from pipelined.asynchronous.trainer import AsynchronousTrainer
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.save import load, save
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from tests.numerics import delayed, plain
+from tests.numerics.plain import SEQUENCE, Case, Feed
+from transports import new_event_loop
+from transports.local import world
+
+STEPS = 5
+
+
+def leg(case, recipe, steps, place):
+    """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
+
+    async def rank(transport):
+        device = TorchDevice("cpu", RealClock(), transport.computing)
+        try:
+            async with Actor(transport) as actor:
+                kind = Trainer if case.plan.layout.updates is None else AsynchronousTrainer
+                parts = case.model, case.plan, recipe, Numerics(torch.float64), device, torch.device("cpu"), Feed()
+                trainer = kind(actor, *parts, NullTracer(), SEQUENCE, seed=3)
+                assert steps.start == 0 or await load(trainer, place) == steps.start
+                reports = []
+                if kind is Trainer:
+                    reports = [await trainer.step(step) for step in steps]
+                else:
+                    reports.append(await trainer.stretch(steps, lambda: False, reports.append))
+                await save(trainer, place, steps.stop, {}, keep=1)
+                parameters = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+                return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
+        finally:
+            device.close()
+
+    async def everyone():
+        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
+
+
+def legs(place, recipe, *parts):
+    """Train one leg after another; by rank of the last the losses and norms of all steps, and its parameters."""
+    losses, norms = [], []
+    for case, steps in parts:
+        ranks = leg(case, recipe, steps, place)
+        losses += ranks[0][0]
+        norms += ranks[0][1]
+    return [plain.Outcome(losses, norms, parameters) for _, _, parameters in ranks]
+
+
+FLUSHED = [
+    Case("one_f_one_b", 2, 2, 2, dropout=0.2),
+    Case("chimera_w", 4, 1, 4, dropout=0.2),
+    Case("zb_v", 4, 2, 2, dropout=0.2),
+]
+
+
+@pytest.mark.parametrize("cases", [FLUSHED, FLUSHED[::-1]], ids=["1F1B to ZB-V", "ZB-V to 1F1B"])
+def test_schedules_with_a_flush_follow_one_another_as_one_process(cases, tmp_path):
+    steps = range(2), range(2, 3), range(3, STEPS)
+    expected = plain.plain(cases[0], STEPS)
+    for outcome in legs(tmp_path, plain.RECIPE, *zip(cases, steps, strict=True)):
+        plain.assert_same(expected, outcome, tolerance=1e-10)
+
+
+def test_a_flush_gives_way_to_doubled_weights_and_comes_back(tmp_path):
+    """2BW takes up the saved weights as both of its versions; a flush goes on from the newer of the two it saved."""
+    flush, doubled = Case("chimera", 2, 1, 3), Case("pipedream_2bw", 3, 1, 3)
+    version = (0, 1, 2, 2, 4)
+    expected = delayed.delayed(doubled, STEPS, lambda stages, group, microbatch: version[microbatch // 3])
+    for outcome in legs(tmp_path, delayed.RECIPE, (flush, range(2)), (doubled, range(2, 4)), (flush, range(4, STEPS))):
+        plain.assert_same(plain.Outcome(expected.losses, expected.norms, expected.weights), outcome, tolerance=1e-10)
