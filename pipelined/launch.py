@@ -11,6 +11,8 @@ from pipelined.errors import UsageError
 from transports import read_url, schemes
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+HYDRA = "MPI_LOCALRANKID"
+"""What MPICH's mpirun sets for each rank beside those."""
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_RUN_ID"
@@ -120,8 +122,14 @@ def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
 def _from_mpi(environ: Mapping[str, str]) -> Launch | None:
     for rank, size in MPI:
         if rank in environ and size in environ:
-            return _launch(environ, "mpi://", rank, size, "mpirun")
+            return _launch(environ, "mpi://", rank, size, "srun" if _by_srun(environ, rank, size) else "mpirun")
     return None
+
+
+def _by_srun(environ: Mapping[str, str], rank: str, size: str) -> bool:
+    """Whether srun set MPICH's variables (`--mpi=pmi2`), and not an mpirun that srun started on each node."""
+    same = all(environ[name] == environ.get(slurm) for name, slurm in zip((rank, size), SLURM, strict=True))
+    return same and rank == "PMI_RANK" and HYDRA not in environ
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Launch | None:

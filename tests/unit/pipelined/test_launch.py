@@ -27,6 +27,15 @@ def test_mpich_s_launcher_is_known_for_its_patience_and_silence():
     assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}) == Launch("mpi://", 3, 4, "mpirun", 3, 4, hydra=True)
 
 
+PMI2 = {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+def test_srun_is_named_where_it_sets_mpich_s_variables_and_mpirun_where_srun_only_started_it():
+    assert detect(PMI2) == Launch("mpi://", 3, 4, "srun", 3, 4, hydra=True, hasty=True)
+    assert detect({**PMI2, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}).by == "mpirun"
+    assert detect({**PMI2, "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}).by == "mpirun"  # one rank a node
+
+
 def test_torchrun_s_agent_ends_all_when_one_has_gone():
     assert detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).hasty
     assert not detect(TORCHRUN).hasty
