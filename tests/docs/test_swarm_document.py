@@ -9,13 +9,14 @@ import pytest
 from apps._swarm_config import Place, Subject
 from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from apps._swarm_look import look
-from apps._swarm_prometheus import OF_PEER, OF_SWARM, OF_TRAINER
+from apps._swarm_prometheus import metrics
 from apps._swarm_table import COLUMNS
 from apps.swarm import parse
 from pipelined.swarm.directory import View
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
+from tests.unit.apps.test_swarm_prometheus import WHOLE
 
 INNER = ("place", "subject")
 
@@ -53,8 +54,11 @@ def test_all_that_status_tells_is_there():
     text = part("### What status tells")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
     assert told == {*asyncio.run(look(None, Empty())), "past_s"}
-    named = set(re.findall(r"`(?:swarm_)?(\w+)`", text.split("`/metrics` has")[1]))
-    assert named >= {*OF_SWARM, *OF_PEER, *OF_TRAINER}
+
+
+def test_every_metric_is_there_with_its_type():
+    told = dict(re.findall(r"^\| `(swarm_\w+)` \| (\w+) \|", part("### Metrics of a swarm"), re.MULTILINE))
+    assert told == dict(re.findall(r"^# TYPE (\w+) (\w+)$", metrics(WHOLE), re.MULTILINE))
 
 
 def test_the_columns_of_a_look_are_there():
