@@ -20,7 +20,7 @@ from typing import Any
 from transports._bare import BareBuffer, BareBuffers
 from transports._blocks import Block
 from transports._contract import Key
-from transports._credit import FRAME_BYTES, LEAST_BYTES, Credit, kept_bytes, overhead
+from transports._credit import CLOSING_BYTES, FRAME_BYTES, LEAST_BYTES, Credit, kept_bytes, overhead
 from transports._errors import PeerLost, WireError
 from transports._held import Held, Shelf
 from transports._incoming import Incoming
@@ -62,7 +62,7 @@ class TcpPeer:
         self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
         self._credit, self._offers = Credit(limit), Credit(max(limit, LEAST_BYTES))
-        self._shelf = Shelf(self._offers)
+        self._shelf, self._closing = Shelf(self._offers), Credit(max(limit, CLOSING_BYTES))
         self._offered: dict[int, Incoming | BareBuffer] = {}
         if cached:
             stay_in_cache(sock)
@@ -88,9 +88,12 @@ class TcpPeer:
         await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver what is held, then say a last word; see `Link.farewell`."""
+        """Deliver what is held, as far as the peer takes it unasked, then say a last word; see `Link.farewell`."""
         for number, held in self._shelf.clear().items():
-            self._deliver(number, held)
+            if self._closing.spend(held.nbytes):
+                self._deliver(number, held)
+            else:
+                held.settle(error)
         self.link.farewell(last, error)
 
     def discard(self, error: Exception) -> None:
@@ -199,7 +202,9 @@ class TcpPeer:
         if body is None or body.nbytes != preamble.body_bytes:
             offered = "nothing" if body is None else f"{body.nbytes} bytes"
             raise WireError(f"a body other than was offered (came: {preamble.body_bytes} bytes, offered: {offered})")
-        body.asked = None
+        if body.asked is not None:
+            self._closing.came(body.nbytes)
+            body.asked = None
         return body
 
     def _want(self, number: int, cost: int) -> None:

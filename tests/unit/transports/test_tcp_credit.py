@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from transports import PeerLost, TransportError, tcp
+from transports import Block, Closed, PeerLost, TransportError, tcp
 from transports._credit import Credit, overhead
 from transports._held import Held, Shelf
-from transports._wire import Kind, encode_head
+from transports._wire import Kind, encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
@@ -142,6 +142,42 @@ def test_close_delivers_what_was_held():
         for n in reversed(range(COUNT)):
             assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
         await there.close()
+
+    run(scenario())
+
+
+def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
+    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+
+    async def scenario():
+        here, there = await tcp.world(2, unasked=LIMIT)
+        sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+        await asyncio.sleep(0)
+        await here.close()
+        ends = await asyncio.gather(*sends, return_exceptions=True)
+        refused = [n for n, end in enumerate(ends) if isinstance(end, Closed)]
+        assert refused and all(end is None for n, end in enumerate(ends) if n not in refused)
+        for n in set(range(COUNT)) - set(refused):
+            assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+        with pytest.raises(PeerLost):
+            await there.receive(0, ("k", refused[0]))
+        await there.close()
+
+    run(scenario())
+
+
+def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost(monkeypatch):
+    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+
+    async def scenario():
+        async with world() as (here, there):
+            link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
+            for number in range(3):
+                link.write([encode_head(Kind.OFFER, ("k", number), [part], channel=number)])
+                link.write([encode_bare(Kind.BODY, number, part.nbytes), part.data])
+            with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
+                await there.receive(0, ("never",))
+            assert lying(there) <= 2 * LIMIT
 
     run(scenario())
 
