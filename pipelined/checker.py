@@ -65,6 +65,7 @@ def check_layout(layout: Layout) -> None:
 
 def _check_places(program: Program) -> None:
     layout = program.layout
+    entering = [frozenset(pipe) for pipe in layout.microbatches]
     for (worker, position), instruction in program.everything():
         pipe, stage = instruction.pipe, instruction.stage
         if instruction.op not in OPS:
@@ -73,7 +74,7 @@ def _check_places(program: Program) -> None:
             problem = f"no such stage (pipes: {layout.pipes}, depth: {layout.depth}); keep to 0 … one less"
         elif (worker,) != layout.placement[pipe, stage]:
             problem = f"not held here; stage {stage} of pipe {pipe} is on worker {layout.placement[pipe, stage][0]}"
-        elif instruction.microbatch not in layout.microbatches[pipe]:
+        elif instruction.microbatch not in entering[pipe]:
             problem = f"not a microbatch of pipe {pipe}; its own are {list(layout.microbatches[pipe])}"
         else:
             continue
