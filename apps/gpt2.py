@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from apps._config import Config, parse
 from apps._decide import Seats, decide_job
@@ -19,6 +20,7 @@ from apps._job import Job, resolve
 from apps._resumed import agree_on_flags, parse_resumed
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
+from pipelined import __version__
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.events import log_to_stderr
@@ -30,10 +32,13 @@ from transports import Transport
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
-    launch = ALONE
+    launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
+    if "--version" in arguments:
+        print(f"pipelined {__version__}")
+        return 0
     try:
         launch = detect(os.environ)
-        config = parsed(launch, lambda: parse_resumed(sys.argv[1:] if arguments is None else arguments))
+        config = parsed(launch, lambda: parse_resumed(arguments))
         log_to_stderr(config.log)
         launch = detect(os.environ, config.transport)
         if config.schedule == SCHEDULE:
@@ -131,5 +136,10 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
     return await train_swarm(transport, job, launch, text, stop)
 
 
-if __name__ == "__main__":
+def console() -> NoReturn:
+    """The command `pipelined-gpt2`: run the program and end the process with its exit code."""
     end_process(main())
+
+
+if __name__ == "__main__":
+    console()

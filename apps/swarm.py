@@ -16,10 +16,11 @@ import functools
 import operator
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from apps._swarm_config import ChildFailed
 from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
+from pipelined import __version__
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.events import last_words, log_to_stderr
@@ -40,8 +41,12 @@ On several: a coordinator, then serve and train on as many as there are, in any 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done or asked to end, 1 failure, 2 usage, 130 interrupted)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--version" in arguments:
+        print(f"pipelined {__version__}")
+        return DONE
     try:
-        flags = parse(sys.argv[1:] if arguments is None else arguments)
+        flags = parse(arguments)
         log_to_stderr(getattr(flags, "log", "warning"))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_work(flags))
@@ -114,5 +119,10 @@ def _say(text: str) -> None:
         hush()  # the terminal was closed, and the signal that says so is on its way
 
 
-if __name__ == "__main__":
+def console() -> NoReturn:
+    """The command `pipelined-swarm`: run one command and end the process with its exit code."""
     end_process(main())
+
+
+if __name__ == "__main__":
+    console()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pipelined import _commands
+from pipelined import __version__, _commands
 from pipelined.errors import UsageError
 
 
@@ -44,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, _commands.BadInput) as error:
         print(f"python -m pipelined {chosen.command}: error: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        remedy = "pip install 'pipelined[draw]', or leave --svg and --png out"
+        print(f"python -m pipelined {chosen.command}: error: matplotlib is not installed; {remedy}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return 0
@@ -51,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
+    parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for found in pkgutil.iter_modules(_commands.__path__):
         if found.name.startswith("_"):

@@ -31,7 +31,8 @@ def load_library() -> ModuleType:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise RendezvousError(f"no MPI library could be loaded ({reason}); `pip install mpi4py mpich`") from error
+        remedy = "pip install 'pipelined[mpich]', or 'pipelined[mpi]' where the machine has an MPI of its own"
+        raise RendezvousError(f"no MPI library could be loaded ({reason}); {remedy}") from error
     if not MPI.Is_initialized():
         version = MPI.Get_library_version()
         check_library(version, os.environ)

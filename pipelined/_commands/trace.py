@@ -51,10 +51,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.against:
         _compare(arguments, spans, rows, title, step)
         return
+    _save(arguments, lambda: _picture(spans, rows, title))
+    print(json.dumps(as_json(step, spans, len(rows))) if arguments.json else title)
+
+
+def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
     from pipelined._commands._drawing import Picture, draw
 
-    _save(arguments, lambda: draw(Picture(spans, rows, title, "time (ms)", 1e3)))
-    print(json.dumps(as_json(step, spans, len(rows))) if arguments.json else title)
+    return draw(Picture(spans, rows, title, "time (ms)", 1e3))
 
 
 def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _mpi(found: Examination, node: Node) -> Iterator[Advice]:
         yield Advice(fact, f"pip uninstall {' '.join(name.split()[0] for name in wheels[1:])}")
     needed = found.launch.url.startswith("mpi")
     if "mpi4py" not in own.packages:
-        yield Advice(f"mpi4py is not installed on {host}", "pip install mpi4py mpich", stops=needed)
+        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", stops=needed)
     elif own.mpi is None:
         remedy = "pip install mpich" if not wheels else f"pip install --force-reinstall mpi4py {wheels[0].split()[0]}"
         yield Advice(f"no MPI library can be loaded on {host} ({own.mpi_error})", remedy, stops=needed)

@@ -159,7 +159,7 @@ def test_mpi_without_a_library_is_told_once():
     done = launched(command, timeout=60, env={**env, "MPI4PY_LIBMPI": "/absent/libmpi.so"})
     assert done.returncode == 2, done.stderr
     assert len(messages(done.stderr)) == 1
-    assert "no MPI library could be loaded" in done.stderr and "pip install mpi4py mpich" in done.stderr
+    assert "no MPI library could be loaded" in done.stderr and "pip install 'pipelined[mpich]'" in done.stderr
 
 
 @pytest.mark.parametrize(("launcher", "library"), [("mpich", "openmpi"), ("openmpi", "mpich")])

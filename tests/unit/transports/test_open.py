@@ -86,7 +86,7 @@ def test_a_missing_library_is_named_with_its_remedy():
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install mpi4py mpich" in done.stdout
+    assert "pip install 'pipelined[mpich]'" in done.stdout
 
 
 def test_timers_of_the_loop_are_finer_than_a_millisecond():

@@ -53,7 +53,10 @@ def test_where_all_is_well_nothing_is_advised():
             "up to 8 threads share 8 cores on a (OMP_NUM_THREADS is not set): set OMP_NUM_",
         ),
         (changed(machine={"threads": 4}), "4 threads share 8 cores on a (OMP_NUM_THREADS=4): set OMP_NUM_THREADS=2"),
-        (changed(libraries={"packages": {}, "mpi": None}), "mpi4py is not installed on a: pip install mpi4py mpich"),
+        (
+            changed(libraries={"packages": {}, "mpi": None}),
+            "mpi4py is not installed on a: pip install 'pipelined[mpich]'",
+        ),
         (
             changed(libraries={"packages": {"mpi4py": "4"}, "mpi": None, "mpi_error": "cannot load MPI library"}),
             "no MPI library can be loaded on a (cannot load MPI library): pip install mpich",
@@ -104,7 +107,7 @@ def test_what_stops_training_comes_first():
     found = changed(machine={"cores": 2}, libraries={"packages": {}, "mpi": None, "torch": None})
     assert [advice.stops for advice in advise(found)] == [True, True, False]
     over_tcp = replace(found, launch=Launch("tcp://localhost:1", 0, 4, "torchrun"))
-    assert Advice("mpi4py is not installed on a", "pip install mpi4py mpich", stops=False) in advise(over_tcp)
+    assert Advice("mpi4py is not installed on a", "pip install 'pipelined[mpich]'", stops=False) in advise(over_tcp)
 
 
 def test_a_gpu_a_rank_needs_no_cores():

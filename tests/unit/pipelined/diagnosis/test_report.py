@@ -22,7 +22,7 @@ def test_what_is_missing_is_told_with_its_reason():
     text = as_text(found, advise(found))
     assert "MPI      none: no libmpi (no package)" in text and "torch    none: no torch" in text
     assert "8, 1.5 cores' worth of time; OMP_NUM_THREADS is not set" in text and "memory   unknown" in text
-    assert "  ! mpi4py is not installed on a: pip install mpi4py mpich\n" in text
+    assert "  ! mpi4py is not installed on a: pip install 'pipelined[mpich]'\n" in text
 
 
 def test_gpus_are_named():
