@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from apps._swarm_config import SUBJECT, Told
 from apps._swarm_waiting import MOMENT_S, waits_for
+from pipelined import events
 from pipelined.errors import UsageError
 from pipelined.swarm.directory import CutOff, Directory, Entry
+from pipelined.swarm.membership import WORKING
 from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
@@ -33,10 +35,13 @@ from pipelined.swarm.records import (
     Trainer,
     saved_steps,
 )
+from pipelined.swarm.saving import saver
 from transports.endpoints import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0
 """How long a process is given to say what it does."""
+MOST_EVENTS = 20
+"""The last events of all members that a look has."""
 Look = dict[str, Any]
 Kind = TypeVar("Kind")
 
@@ -61,9 +66,10 @@ async def looks(endpoint: Endpoint, directory: Directory, every_s: float) -> Asy
 
 async def look(endpoint: Endpoint, directory: Directory) -> Look:
     """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `observers`, `steps`,
-    `tokens_per_s`, `waits_for`; `eval_loss` of validation data, as it was last, after `eval_step` steps;
-    `unsaved_stages`, that no peer saves though others are saved; `unreadable`, the directory's records that cannot be
-    read, by key, with the reason.
+    `tokens_per_s`, `waits_for`; of the leader `step_phase`, `attempt` and `last_failure`; `donors`, by the peer that
+    joins; `savers`, by stage; `events`, the last of all members, each with the member that told it (`by`);
+    `eval_loss` of validation data, as it was last, after `eval_step` steps; `unsaved_stages`, that no peer saves
+    though others are saved; `unreadable`, the directory's records that cannot be read, by key, with the reason.
 
     Raises:
         CutOff: the directory gives no answer.
@@ -82,6 +88,10 @@ async def look(endpoint: Endpoint, directory: Directory) -> Look:
     left = told.held_out if told and head and not (evaluated and evaluated.point == head.point) else 0
     where = head, leader and leader.name, saved_steps(saved) if head is None else ""
     more["unreadable"] = records.unreadable
+    more["events"] = _events(seen)
+    more |= _progress(seen[len(peers) :], leader and leader.name)
+    more["donors"] = {each["name"]: each["donor"] for each in seen if each.get("donor")}
+    more["savers"] = _savers(head, peers)
     return {**_told(*where, seen[: len(peers)], seen[len(peers) :], told, left), **more}
 
 
@@ -109,6 +119,30 @@ def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[Ma
     """The stages that no peer saves, in a swarm that saves or has saved."""
     saves = {peer.stage for peer in peers if peer.saves_every}
     return [stage for stage in range(head.stages) if stage not in saves] if head and (saves or saved) else []
+
+
+def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
+    """By stage, the peer that saves it; None where no peer does."""
+    stages = [[peer for peer in peers if peer.stage == stage] for stage in range(head.stages if head else 0)]
+    chosen = [saver([peer for peer in each if peer.phase in WORKING], 0) for each in stages]
+    return [peer and peer.name for peer in chosen]
+
+
+def _progress(trainers: Sequence[Look], leader: str | None) -> Look:
+    """What the leader says of the step under way."""
+    (said,) = [each for each in trainers if each["name"] == leader][:1] or [{}]
+    kinds = {"step_phase": str, "attempt": int, "last_failure": str}
+    return {name: said[name] if type(said.get(name)) is kind else None for name, kind in kinds.items()}
+
+
+def _events(members: Sequence[Look]) -> list[Look]:
+    """The last events that members told, oldest first; members of one process tell the same once."""
+    told = dict[tuple[float, str], Look]()
+    for member in members:
+        listed = member.pop("events", None)
+        for event in filter(None, map(events.read, listed if type(listed) is list else ())):
+            told.setdefault((event.at, str(event)), {"by": member["name"], **event.told()})
+    return [each for _, each in sorted(told.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
 
 
 def _told(
@@ -153,6 +187,6 @@ def _told(
 async def _ask(endpoint: Endpoint, address: str) -> Look:
     try:
         async with asyncio.timeout(SILENT_S):
-            return {**(await endpoint.ask(address, "status")).note, "silent": False}
+            return {**(await endpoint.ask(address, "status", note={"events": True})).note, "silent": False}
     except (TimeoutError, Unreachable, Refusal):
         return {"silent": True}

@@ -9,10 +9,13 @@ from rich.text import Text
 
 from apps._swarm_look import Look
 from apps._swarm_waiting import MOMENT_S
+from pipelined.events import line, read, shown
 from pipelined.swarm.records import HEAD
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
+SHOWN_EVENTS = 5
+"""The last events that are shown here; `--json` has more."""
 GAP = 2
 """Characters between two columns."""
 
@@ -21,7 +24,31 @@ def table(look: Look) -> Group:
     """Everything of one look."""
     trainers = [Text(_trainer(each)) for each in look["trainers"]]
     warnings = [Text(each, style="yellow") for each in _warnings(look)]
-    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers, *warnings)
+    told = [Text(each) for each in [*_progress(look), *_copies(look)]]
+    events = [Text(each, style="dim") for each in _events(look)]
+    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers, *told, *warnings, *events)
+
+
+def _progress(look: Look) -> Iterator[str]:
+    """How far the leader is with the step under way, and what failed last."""
+    if look.get("step_phase") and not look["waits_for"]:
+        yield f"step {look['step'] + 1}: {look['step_phase']}, attempt {max(1, look['attempt'] or 1)}"
+    if look.get("last_failure"):
+        yield f"the last failure: {shown(look['last_failure'])}"
+
+
+def _copies(look: Look) -> Iterator[str]:
+    """From which peers the joining peers fetch their state, and which peers save."""
+    if donors := look.get("donors"):
+        yield "donors: " + ", ".join(f"{shown(peer)} from {shown(donor)}" for peer, donor in donors.items())
+    if any(savers := look.get("savers") or []):
+        yield "savers: " + ", ".join(f"stage {stage} {name}" for stage, name in enumerate(savers) if name)
+
+
+def _events(look: Look) -> Iterator[str]:
+    for told in look.get("events", [])[-SHOWN_EVENTS:]:
+        if event := read(told):
+            yield line(event, told["by"])
 
 
 def _warnings(look: Look) -> Iterator[str]:

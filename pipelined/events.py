@@ -22,6 +22,11 @@ KEPT = 300
 LONGEST = 200
 """Characters of one fact; the rest is cut off."""
 
+LATEST = 1e11
+"""Seconds since 1970 after which no event can be: some thousand years on."""
+MOST_FACTS = 16
+"""Facts of another process's event that are read."""
+
 Level = Literal["debug", "info", "warning", "error"]
 Fact = str | int | float | bool | None
 
@@ -46,7 +51,7 @@ class Event:
     facts: Mapping[str, Fact]
 
     def __str__(self) -> str:
-        facts = " ".join(f"{name}={_shown(value)}" for name, value in self.facts.items())
+        facts = " ".join(f"{name}={_rendered(value)}" for name, value in self.facts.items())
         return f"{self.kind}: {facts}" if facts else self.kind
 
     def told(self) -> dict[str, Fact | Mapping[str, Fact]]:
@@ -108,6 +113,32 @@ def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
     _logger.log(level, "%s", event)
 
 
+def read(told: object) -> Event | None:
+    """An event as another process told it (`Event.told`), made plain as one's own is; None if it is none."""
+    if type(told) is not dict:
+        return None
+    at, kind, facts = told.get("at"), told.get("kind"), told.get("facts")
+    if type(at) not in (int, float) or not 0 <= at < LATEST or type(kind) is not str or type(facts) is not dict:
+        return None
+    level = logging.WARNING if told.get("level") == "warning" else logging.INFO
+    plain = {shown(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
+    return Event(float(at), level, shown(kind), plain)
+
+
+def line(event: Event, by: str) -> str:
+    """An event as people read it.
+
+    Args:
+        by: the process that told it.
+    """
+    return f"{_clock_time(event.at)} {shown(by)}: {event}"
+
+
+def shown(text: object) -> str:
+    """Text off the network, cut short, with nothing in it that a terminal obeys."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:LONGEST])
+
+
 def _plain(value: object) -> Fact:
     if value is None or isinstance(value, bool | float):
         return value
@@ -117,7 +148,7 @@ def _plain(value: object) -> Fact:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _shown(value: Fact) -> str:
+def _rendered(value: Fact) -> str:
     """As it stands in a line: text in quotes unless it is one plain word; control characters are escaped."""
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -84,6 +84,13 @@ class Leadership:
         return self._boards.left
 
     @property
+    def progress(self) -> dict[str, Any]:
+        """How far the step under way is, for status; empty where another leads."""
+        taking = self._taking
+        told = {"step_phase": taking.phase, "attempt": taking.attempts, "last_failure": taking.last_failure}
+        return told if self._boards.open else {}
+
+    @property
     def unscored(self) -> int | None:
         """Microbatches of validation data that are still to be scored; None where another leads."""
         return self._boards.unscored

@@ -40,6 +40,7 @@ class Joining:
         find: asked where nobody has the state.
 
     Attributes:
+        donor: the peer that the state comes from now; "": none does.
         trouble: what became of the last donor that failed; "": none did.
     """
 
@@ -58,6 +59,7 @@ class Joining:
         self.point, self._find, self._hearing, self._name = point, find, hearing, name
         self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
         self._download: Download | None = None
+        self.donor = ""
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
 
     async def arrive(self) -> Point:
@@ -72,6 +74,7 @@ class Joining:
                 if not found and self._roster.revision == seen:
                     await self._roster.next_change(self._patience())
                 continue
+            self.donor = donor.name
             try:
                 await self._hearing.while_heard(donor, self._go_on_with(donor))
             except (Ended, Refusal, TransferError) as error:
@@ -79,6 +82,7 @@ class Joining:
                 why = str(error) or "gone, or silent for too long"
                 self.trouble = f"{donor.name}: {why}"
                 warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
+        self.donor = ""
         return self.point
 
     async def _go_on_with(self, donor: Peer) -> None:

@@ -279,4 +279,5 @@ class StagePeer:
         return Answer(note={"silent": await self._hearing.silent(mates)})
 
     def _told(self) -> Mapping[str, Any]:
-        return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed}
+        donor = self._joining.donor if self._joining else ""
+        return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed, "donor": donor}

@@ -22,6 +22,7 @@ from pipelined.swarm.rebalance import moves
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.standing import standing
+from pipelined.swarm.topics import events_asked_for
 from pipelined.swarm.trainer import Data, Trainer
 from pipelined.swarm.wiring import Wiring
 from transports.endpoints import Answer, Endpoint, Question
@@ -129,9 +130,10 @@ class TrainerProcess:
 
     async def _status(self, question: Question) -> Answer:
         left, unscored = self.leadership.left, self.leadership.unscored
-        leading = {"leads": left is not None, "left": left, "unscored": unscored}
+        leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leadership.progress}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
-        return Answer(note={**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off})
+        told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off}
+        return Answer(note={**told, **events_asked_for(question)})
 
     async def _over(self) -> None:
         roster = self.roster

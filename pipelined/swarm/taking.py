@@ -34,6 +34,11 @@ class Taking:
     Args:
         roll_call: of those whom a round waits for.
         changed: rung whenever a board has changed, here and elsewhere.
+
+    Attributes:
+        phase: of the step under way: "counting", "preparing" or "summing".
+        attempts: at the step under way.
+        last_failure: of which step and attempt, and why; "": no attempt of this leader failed.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Taking:
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
         self._roll_call = roll_call
         self._moving, self._changed, self._took = moving, changed, math.inf
+        self.phase, self.attempts, self.last_failure = "", 0, ""
 
     async def take(
         self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
@@ -63,19 +69,23 @@ class Taking:
                 the next step is computed meanwhile, so that nobody waits for the sum.
         """
         pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
+        self.phase, self.attempts = "counting", 0
         if not begun:
             await self._roll_call.during(self._until(lambda: board.complete), name())
             within = self._leeway(board)
         while True:
             members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
+            self.phase, self.attempts = "preparing", self.attempts + 1
             attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
             covers = await self._roll_call.during(attempt.prepare(), attempt.name, members)
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
+                self.phase = "summing"
                 summing = attempt.reduce(covers, within if complete() else 0.0, plain)
                 squares = await self._roll_call.during(summing, attempt.name, members)
             except Failed as error:
+                self.phase = "counting"
                 failed.append(self._said(head, attempt, error))
                 plain |= attempt.beyond_codec.keys()
                 if await self._roll_call.evict(attempt.name[0], failed):
@@ -88,6 +98,7 @@ class Taking:
 
     def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
+        self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
         (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
         for stage, why in attempt.beyond_codec.items():
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)

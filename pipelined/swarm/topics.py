@@ -7,6 +7,7 @@ what is held can need. Knows topics; it must not know what is done with any.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from pipelined.events import recent
 from pipelined.swarm.admission import Admission
 from pipelined.swarm.averaging import UNDER_WAY
 from pipelined.swarm.holding import Holding
@@ -17,6 +18,8 @@ from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
+MOST_EVENTS = 16
+"""The last events that a process tells to status."""
 Admit = Callable[[Question, int], Awaitable[None]]
 """Refuses who may not ask this; see `Admission`."""
 
@@ -132,4 +135,10 @@ class Topics:
             "rejected": dict(endpoint.rejected),
             "refused": dict(endpoint.refused),
         }
-        return Answer(note={**holds, **done, **traffic, **self._told()})
+        return Answer(note={**holds, **done, **traffic, **self._told(), **events_asked_for(question)})
+
+
+def events_asked_for(question: Question) -> dict[str, Any]:
+    """The last events of this process, where the question has the note `events`: most only ask whether it answers."""
+    asked = type(question.note) is dict and question.note.get("events") is True
+    return {"events": [event.told() for event in recent(MOST_EVENTS)]} if asked else {}

@@ -1,7 +1,10 @@
 """A member that refuses every sum is evicted after three failed attempts, and the others take the step."""
 
+import re
+
 import pytest
 
+from apps._swarm_look import look
 from pipelined import events
 from pipelined.clock import run_virtual
 from pipelined.swarm.averaging import Round
@@ -76,13 +79,19 @@ def test_a_member_that_fails_twice_and_then_sums_is_kept(monkeypatch):
     assert not [event for event in events.recent() if event.kind == "peer evicted"]
 
 
-def test_the_last_member_of_a_stage_is_never_evicted(monkeypatch):
+def test_the_last_member_of_a_stage_is_never_evicted_and_status_says_what_fails(monkeypatch):
     async def train():
         swarm = VirtualSwarm(stages=2, batch=6)
         for name, stage in {"a": 0, "b": 1}.items():
             swarm.peer(name, stage)
         refuse_to_reduce(monkeypatch, "b", until=lambda: swarm.heads and swarm.network.clock("t0").now() > 5.0)
         swarm.trainer("t0", STEPS, slots=2)
+        await swarm.until(lambda: swarm.network.clock("t0").now() > 3.0)
+        endpoint, directory, _ = swarm.client("look")
+        seen = await look(endpoint, directory)
+        assert seen["attempt"] > MOST_FAILED and seen["step_phase"]
+        assert re.fullmatch(r"step 1, attempt \d+: b: out of memory", seen["last_failure"])
+        assert seen["events"][-1]["kind"] == "attempt failed"
         await swarm.finish(20.0)
         await swarm.close()
 

@@ -53,7 +53,7 @@ class Members:
     def __init__(self, **said):
         self.said = said
 
-    async def ask(self, address, topic):
+    async def ask(self, address, topic, note):
         if address not in self.said:
             raise Unreachable(address, "nobody is there")
         return Answer(note=self.said[address])
@@ -96,6 +96,34 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others
     assert [*told["unreadable"]] == [key] and told["unreadable"][key]
     assert {trainer["name"] for trainer in told["trainers"]} == {"t", "u"}
     assert seen(at(3))["unreadable"] == {}
+
+
+def test_the_leader_tells_what_it_does_which_attempt_it_is_and_what_failed_last():
+    told = seen(at(3), step_phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 4, attempt 1: a: lost")
+    told = seen(at(3), step_phase=7, attempt="x")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == (None, None, None)
+
+
+def test_donors_and_savers_are_named():
+    peers = {
+        PEERS + "old": Peer("old", "nowhere", 1, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "new": Peer("new", "nowhere", 2, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "late": Peer("late", "joining", 3, 1, Phase.JOINING, "m", saves_every=5),
+    }
+    told = asyncio.run(look(Members(joining={"donor": "new"}), Keys(at(3) | peers)))
+    assert (told["donors"], told["savers"]) == ({"late": "new"}, ["old", None])
+
+
+def test_the_last_events_of_all_members_are_there_each_once_in_order_with_the_member_that_told_it():
+    first, second = ({"at": when, "level": "info", "kind": "leads", "facts": {"term": when}} for when in (1.0, 2.0))
+    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    said = {"there": {"events": [first, second]}, "here": {"events": [second, 7, {"at": "x"}, None]}}
+    told = asyncio.run(look(Members(**said), Keys(at(3) | peer)))["events"]
+    assert [(each["at"], each["by"], each["facts"]) for each in told] == [
+        (1.0, "t", {"term": 1.0}),
+        (2.0, "p", {"term": 2.0}),
+    ]
 
 
 def test_observers_are_named():

@@ -42,3 +42,30 @@ def test_a_record_that_cannot_be_read_is_warned_of_with_the_reason_and_of_the_he
         "--resume",
         "the directory's record 'peers/x' cannot be read (not a Peer)",
     ]
+
+
+def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_shown():
+    event = {
+        "at": 1.0,
+        "level": "warning",
+        "kind": "peer evicted",
+        "facts": {"peer": "b", "why": "no\x1b[2J"},
+        "by": "t\x1b0",
+    }
+    told = lines(
+        200,
+        step_phase="summing",
+        attempt=2,
+        last_failure="step 43, attempt 1: a: lost",
+        donors={"late": "p0"},
+        savers=["p0", None],
+        events=[event] * 9,
+    )
+    assert told[-9:-5] == [
+        "step 43: summing, attempt 2",
+        "the last failure: step 43, attempt 1: a: lost",
+        "donors: late from p0",
+        "savers: stage 0 p0",
+    ]
+    assert len([each for each in told if "peer evicted" in each]) == 5
+    assert told[-1].endswith(r't?0: peer evicted: peer=b why="no\u001b[2J"')

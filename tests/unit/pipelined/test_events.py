@@ -74,3 +74,33 @@ def test_a_crash_report_ends_with_the_last_events():
         "step committed: step=4",
         "attempt failed: step=5",
     ]
+
+
+def test_an_event_that_another_process_told_is_the_same_again():
+    events.warn("peer struck", peer="a", stage=2, share=0.5, none=None)
+    told = msgpack.unpackb(msgpack.packb(events.recent()[-1].told()))
+    assert events.read(told) == events.recent()[-1]
+
+
+NO_EVENTS = [
+    None,
+    [],
+    {},
+    {"at": "x", "kind": "k", "facts": {}},
+    {"at": float("nan"), "kind": "k", "facts": {}},
+    {"at": 1e300, "kind": "k", "facts": {}},
+    {"at": 1, "kind": 1, "facts": {}},
+    {"at": 1, "kind": "k", "facts": []},
+]
+
+
+@pytest.mark.parametrize("told", NO_EVENTS, ids=str)
+def test_what_is_no_event_is_not_read(told):
+    assert events.read(told) is None
+
+
+def test_of_a_hostile_event_only_short_and_harmless_text_is_read():
+    facts = {f"\x1b[{at}m": "\n" * 10_000 for at in range(1000)}
+    event = events.read({"at": 1, "level": "critical", "kind": "x\n" * 5000, "facts": facts})
+    assert len(event.facts) <= events.MOST_FACTS and len(str(event)) < 10_000
+    assert str(event).isprintable()
