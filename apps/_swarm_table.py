@@ -31,7 +31,7 @@ def table(look: Look) -> Group:
 
 def _progress(look: Look) -> Iterator[str]:
     """How far the leader is with the step under way, and what failed last."""
-    if look.get("step_phase") and not look["waits_for"]:
+    if look.get("step_phase") and look["step"] is not None and not look["waits_for"]:
         yield f"step {look['step'] + 1}: {look['step_phase']}, attempt {max(1, look['attempt'] or 1)}"
     if look.get("last_failure"):
         yield f"the last failure: {shown(look['last_failure'])}"

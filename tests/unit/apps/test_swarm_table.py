@@ -44,6 +44,10 @@ def test_a_record_that_cannot_be_read_is_warned_of_with_the_reason_and_of_the_he
     ]
 
 
+def test_a_trainer_that_claims_to_lead_a_step_before_there_is_one_is_shown_all_the_same():
+    assert lines(100, step=None, step_phase="summing", attempt=2)[0] == "no step yet"
+
+
 def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_shown():
     event = {
         "at": 1.0,
