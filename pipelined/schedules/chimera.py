@@ -61,19 +61,19 @@ def layout(shape: Shape) -> ChimeraLayout:
 async def schedule(worker: Worker) -> None:
     """One step of one worker."""
     doubled = worker.layout.units[0].pair == 2
-    for op, pipe in _phases(worker) if doubled else slots(worker):
+    for op, pipe in _phases(worker) if doubled else ((op, pipe) for _, op, pipe in slots(worker)):
         await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
 
 
-def slots(worker: Worker) -> Iterator[tuple[str, int]]:
-    """(op, pipe) in the order of their slots: microbatch j of a unit goes down the stages from slot 2j, and back up."""
+def slots(worker: Worker) -> list[tuple[int, str, int]]:
+    """(slot, op, pipe) in order: microbatch j of a unit goes down the stages from slot 2j, and back up."""
     depth, order = worker.layout.depth, []
     for number, unit in enumerate(worker.layout.units):
         for pipe, stage in worker.layout.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * number + 2 * j
                 order += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
-    return ((op, pipe) for _, op, pipe in sorted(order))
+    return sorted(order)
 
 
 def _phases(worker: Worker) -> Iterator[tuple[str, int]]:

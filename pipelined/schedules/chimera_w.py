@@ -32,7 +32,7 @@ async def schedule(worker: Worker) -> None:
     """One step of one worker."""
     pending: deque[int] = deque()  # the pipes whose weight halves are to come, oldest first
     alive = 0
-    for slot, pipe in chimera.slots(worker):
+    for _, slot, pipe in chimera.slots(worker):
         op = "I" if slot == "B" else "F"
         while pending and await _held_up(worker, op, pipe, alive):
             await worker.backward_weight(pending.popleft())
