@@ -21,6 +21,7 @@ from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decision import Decision, decide, decide_among_all, why_not
 from pipelined.planner.effort import BRIEF
+from pipelined.schedules import require_known
 from transports import Transport
 
 
@@ -55,12 +56,17 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
     return replace(job, config=config, plan=plan, reason=decision.reason, expected_s=decision.step_s if asked else None)
 
 
-def recorded(config: Mapping[str, Any]) -> Candidate | None:
-    """The arrangement that a checkpoint's run had; None where it does not say."""
+def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidate | None:
+    """The arrangement that a checkpoint's run had; None where it does not say, or names code to be run.
+
+    Args:
+        schedule: the one that the command line names, if any; it may be the user's own.
+    """
     told = {field.name: config.get(field.name) for field in fields(Plan)}
     if any(type(told[field.name]) is not field.type for field in fields(Plan)):
         return None
     try:
+        require_known(told["schedule"], schedule)
         plan = Plan(**told)
         return Candidate(plan, config.get("recompute") is True) if plan.layout else None
     except UsageError:
@@ -68,9 +74,15 @@ def recorded(config: Mapping[str, Any]) -> Candidate | None:
 
 
 def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
-    """What is decided without measuring: as the run that is resumed had it, or by the rule where that must do."""
+    """What is decided without measuring: as the run that is resumed had it, or by the rule where that must do.
+
+    Raises:
+        ScheduleError: the run that is resumed had a schedule of the user's own.
+    """
     path = start_of(job.config)
-    before = path and recorded(checkpoint.open(path).meta.config)
+    saved = checkpoint.open(path).meta.config if path else {}
+    require_known(saved.get("schedule", job.plan.schedule))
+    before = recorded(saved)
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO:

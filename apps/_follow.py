@@ -54,7 +54,7 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
     """
     if config.plan in (None, AUTO):
         return config, None
-    planned = read_plan(config.plan)
+    planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
     says = arrangement(planned.plan, planned.recompute)
     asked = given(config) | ({} if config.batch is None else {"batch": config.batch})

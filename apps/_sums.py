@@ -42,7 +42,7 @@ def _before(job: Job) -> str | None:
     if path is None:
         return None
     config = checkpoint.open(path).meta.config
-    words, before = config.get("all_reduce"), recorded(config)
+    words, before = config.get("all_reduce"), recorded(config, job.plan.schedule)
     if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
         return None
     try:

@@ -25,6 +25,7 @@ from pipelined.planner.probes import probes
 from pipelined.planner.search import Answer, Outcome, Question, search
 from pipelined.planner.subject import Subject
 from pipelined.runtime import together
+from pipelined.schedules import require_known
 from pipelined.simulation.machine import Machine
 from transports import Transport
 
@@ -67,7 +68,8 @@ class Decision:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> "Decision":
-        """From what `plain` gave."""
+        """From what `plain` gave; raises ScheduleError for a schedule that is not the project's own."""
+        require_known(told["plan"]["schedule"])
         return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
+from pipelined.schedules import require_known
 
 FORMAT, VERSION = "pipelined-plan", 1
 MOST_BYTES = 16 << 20
@@ -85,11 +86,14 @@ def write_plan(path: Path, planned: PlanFile) -> None:
         raise UsageError(f"cannot write {path} ({error.strerror}); name a file in a folder you can write to") from error
 
 
-def read_plan(path: Path) -> PlanFile:
+def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
     """Read it.
 
+    Args:
+        schedule: the one that the command line names, if any; a plan may name it though it is the user's own.
     Raises:
-        UsageError: the file cannot be read, is no plan, is damaged, or is of a later version.
+        UsageError: the file cannot be read, is no plan, is damaged, is of a later version, or names another schedule
+            than this project's.
         PlanError, ScheduleError: what it says cannot be laid out.
     """
     told = _read(path)
@@ -101,7 +105,7 @@ def read_plan(path: Path) -> PlanFile:
         fact = f"{path} is a plan of another version (its: {told.get('version')!r}, known: {VERSION})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
-        return _planned(told)
+        return _planned(told, schedule)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise UsageError(f"{path}: {error}") from error
@@ -123,8 +127,9 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
 
 
-def _planned(told: Mapping[str, Any]) -> PlanFile:
+def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
     predicted = told["predicted"]
+    require_known(_value(told["plan"], "schedule", str), schedule)
     return PlanFile(
         Plan(**{field.name: _setting(told["plan"], field.name, field.type) for field in fields(Plan)}),
         _value(told, "recompute", bool),

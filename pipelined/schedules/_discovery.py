@@ -47,6 +47,21 @@ def known() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules([folder]) if not module.name.startswith("_"))
 
 
+def require_known(name: str, given: str | None = None) -> None:
+    """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
+
+    A path or a module is code, which runs when it is looked up; only the command line may name it.
+
+    Args:
+        given: the schedule that the command line names, if any: the same name is no news then.
+    Raises:
+        ScheduleError: another name; nothing has been looked up.
+    """
+    if name not in known() and name != given:
+        fact = f"the schedule {name!r} is none of this project's own, and a file's word is not enough to run its code"
+        raise ScheduleError(f"{fact}; give --schedule {name} on the command line too, if you trust it")
+
+
 def find(name: str) -> Schedule:
     """The schedule of this name: one of `known()`, or the user's own module, .py file or .csv table.
 

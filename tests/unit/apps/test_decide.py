@@ -15,6 +15,8 @@ from pipelined import checkpoint
 from pipelined.launch import ALONE
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
+from pipelined.schedules import ScheduleError
+from tests.launching import ROOT
 from transports.local import world
 
 FEW = Config(steps=3)
@@ -87,6 +89,22 @@ def test_what_a_checkpoint_says_is_read_as_written():
     assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
     for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
         assert recorded({**plain, **damage}) is None
+
+
+def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never_for_a_checkpoint_s_word(tmp_path):
+    """Reading a manifest executed any file that it named."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    own = str(tmp_path / "evil.py")
+    shard = checkpoint.write_shard(tmp_path, 1, 0, 1, {})
+    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(Config(depth=2), 2).plain()))
+    meta = checkpoint.Meta(1, job.model.identity(), {**plain, "schedule": own})
+    checkpoint.commit(tmp_path, meta, [shard], 1)
+    with pytest.raises(ScheduleError, match=rf"none of this project's own.*give --schedule {own} on the command line"):
+        decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 2))
+    assert recorded(meta.config) is None
+    assert not (tmp_path / "ran").exists()
+    pairs = str(ROOT / "docs" / "examples" / "pairs.py")
+    assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
 
 
 def test_nobody_is_said_to_hold_a_stage_before_that_is_decided():

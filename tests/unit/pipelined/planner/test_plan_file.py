@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipelined.errors import UsageError
 from pipelined.plan import Plan
 from pipelined.planner import PlanFile, read_plan, write_plan
+from tests.launching import ROOT
 
 PLANNED = PlanFile(
     Plan("chimera", 4, 2, 8, 4, scale="backward-halving"), True, {"model": "toy", "seq": 8}, 0.5, (1.0, 2.0), "so", {}
@@ -69,7 +70,7 @@ def test_a_damaged_plan_is_refused(path, changes, message):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"schedule": "nonsense"}, "unknown schedule 'nonsense'"),
+        ({"schedule": "nonsense"}, "the schedule 'nonsense' is none of this project's own"),
         ({"depth": 3}, "chimera needs an even depth"),
         ({"microbatch": 0}, "--microbatch must be at least 1"),
         ({"depth": 10**12}, "depth is 1000000000000 and can be 65536 at most"),
@@ -114,3 +115,20 @@ def test_another_model_or_number_of_ranks_is_refused(path, model, ranks, message
 
 def test_without_a_launcher_a_plan_says_how_many_ranks_there_are(path):
     read_plan(path).require(path, {"model": "toy", "seq": 8}, None)
+
+
+def test_a_plan_s_word_is_not_enough_to_run_a_schedule_s_code(path, tmp_path):
+    """Reading a plan executed any file that it named, and imported any module."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    for own in (str(tmp_path / "evil.py"), "antigravity", "table.csv"):
+        changed(path, plan={**PLANNED.plain()["plan"], "schedule": own})
+        with pytest.raises(UsageError, match="none of this project's own"):
+            read_plan(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_plan_of_a_schedule_of_one_s_own_is_read_where_the_command_line_names_it_too(path):
+    own = str(ROOT / "docs" / "examples" / "pairs.py")
+    settings = {"schedule": own, "depth": 2, "pipes": 0, "scale": "direct"}
+    changed(path, plan={**PLANNED.plain()["plan"], **settings})
+    assert read_plan(path, own).plan.schedule == own
