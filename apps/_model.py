@@ -35,6 +35,11 @@ class GPT2:
     def layers(self) -> int:
         return self.config.layers + 2
 
+    @property
+    def tied(self) -> frozenset[str]:
+        """The embedding's matrix, where the head computes with it too."""
+        return frozenset({"transformer.wte.weight"} if self.config.tied else ())
+
     def costs(self, sequence: int) -> list[float]:
         """Floating-point operations a token of a forward through each layer."""
         return layer_costs(self.config, sequence)

@@ -1,7 +1,7 @@
 """What the runtime must know of a model: a row of layers, what each costs, and how to build a range of them.
 
 State is keyed by parameter name, never by stage number. A name that appears in two ranges (a tied embedding) is one
-parameter with several holders.
+parameter with several holders, if the model says that it is tied.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,12 @@ from pipelined.noise import Noise
 
 
 class Part(Protocol):
-    """A built range of layers, an `nn.Module` whose parameters bear their global names."""
+    """A built range of layers, an `nn.Module` whose parameters and buffers bear their global names.
+
+    It may have frozen parameters, or none at all. Torch's own dropout works, with masks that depend on where the model
+    is cut; those of `Noise.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved and loaded
+    as the first holder has them; every other replica keeps those of the microbatches that it computed.
+    """
 
     def __call__(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
         """Forward one microbatch. The first part takes (B, T) ids; the last gives logits. noise None: evaluate."""
@@ -22,7 +27,11 @@ class Part(Protocol):
 
 
 class Model(Protocol):
-    """A model that can be cut between any two layers."""
+    """A model that can be cut between any two layers; see `pipelined.check_model` for what is refused.
+
+    Attributes:
+        tied: names that may be in several stages, each one parameter with several holders; it may be left out.
+    """
 
     @property
     def layers(self) -> int:
@@ -36,7 +45,8 @@ class Model(Protocol):
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build a `Part`. Initial values depend on (seed, parameter name) alone; seed None leaves them unset.
 
-        Names: `{name: parameter}` of the module's `named_parameters()` are the global names.
+        Names: `{name: parameter}` of the module's `named_parameters()` are the global names. On the meta device the
+            module has the same tensors as elsewhere, frozen and not.
         """
         ...
 

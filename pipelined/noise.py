@@ -12,8 +12,12 @@ import torch
 
 def keyed_generator(*key: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """A fresh generator whose stream is a function of the key alone."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return torch.Generator(device=device).manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.Generator(device=device).manual_seed(seed_of(*key))
+
+
+def seed_of(*key: int | str) -> int:
+    """A seed that is a function of the key alone, 0 … 2**63 - 1."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """A trainer's state to and from disk: which rank writes what, and that all agree it worked.
 
-Every parameter is written by the one rank that owns it, with its optimizer state; each rank later reads what it holds,
-at whatever depth, width or schedule that is. Files are written off the event loop.
+Every parameter is written by the one rank that owns it, with its optimizer state, and every persistent buffer by its
+first holder; each rank later reads what it holds, at whatever depth, width or schedule that is. Files are written off
+the event loop.
 """
 
 import asyncio
@@ -35,19 +36,20 @@ async def save(
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await together(transport, f"clean {step}", cleaning)
     token = await share(transport, f"token {step}", secrets.token_hex(4))
-    state = {name: trainer.state_of(name) for name in trainer.replica.owned}
+    state = {name: trainer.state_of(name) for name in trainer.replica.state_names}
 
     def commit() -> Path:
         if rank:
             return directory
-        scalars = {"seed": trainer.seat.seed, "updates": updates_made(trainer.optimizer)}
+        records, updates = zip(*told, strict=True)
+        scalars = {"seed": trainer.seat.seed, "updates": max(updates)}
         meta = Meta(step, trainer.model.identity(), config, scalars)
         return checkpoint.commit(directory, meta, records, keep, token)
 
     try:
         writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token)
         record = await together(transport, f"shard {step}", writing)
-        records = await gather(transport, f"records {step}", record)
+        told = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
         return await together(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
         if not rank:
@@ -64,7 +66,7 @@ async def load(trainer: Trainer, path: Path) -> int:
 
     def read() -> tuple[Checkpoint, dict[str, Any]]:
         found = checkpoint.open(path).require(trainer.model.identity())
-        return found, found.load(trainer.replica.parameters)
+        return found, found.load(trainer.replica.tensors)
 
     found, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
     trainer.restore(state, found.meta.scalars.get("updates", found.meta.step))

@@ -1,18 +1,23 @@
 """One stage of the model on one rank: its layers, the microbatches alive in it, and how to go forward and back.
 
-The one rule: what a stage computes depends on its input, its parameters and the noise's key alone, so it gives the same
-numbers in any schedule, and the same ones again when activations are recomputed. It knows nothing of peers or time.
+What a stage computes depends on its input, its parameters and the noise's key alone, so it gives the same numbers in
+any schedule, and the same ones again when activations are recomputed; torch's own dropout too. Buffers (the running
+statistics of a batch norm) are written by the first forward of each microbatch alone. It knows neither peers nor time.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
 
+from pipelined.errors import UsageError
 from pipelined.model import Model
 from pipelined.noise import Noise
 from pipelined.split import WeightHalf, backward_input
+from pipelined.torch_random import TorchRandom
 from transports import Frame
 
 Alive = tuple[int, int]
@@ -44,6 +49,9 @@ class Stage:
     recompute: bool = False
     alive: dict[Alive, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     pending: dict[Alive, WeightHalf] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = TorchRandom(self.device)
 
     @property
     def first(self) -> bool:
@@ -78,8 +86,9 @@ class Stage:
         Returns: the input's gradient, on the host, or None on the first stage.
         """
         x, output = self._revived(which, noise, targets)
-        torch.autograd.backward(output, self._seed(output, gradient, scale))
-        return None if self.first else x.grad.cpu()
+        if output.requires_grad:
+            torch.autograd.backward(output, self._seed(output, gradient, scale))
+        return None if self.first else _or_zeros(x.grad, x)
 
     def backward_input(
         self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
@@ -89,9 +98,11 @@ class Stage:
         Cost: none on the first stage, where nobody waits for a gradient and all is left to the weight half.
         """
         x, output = self._revived(which, noise, targets)
-        seed = self._seed(output, gradient, scale)
-        back, self.pending[which] = backward_input(output, seed, None if self.first else x)
-        return None if back is None else back.cpu()
+        back, self.pending[which] = None, WeightHalf()
+        if output.requires_grad:
+            seed = self._seed(output, gradient, scale)
+            back, self.pending[which] = backward_input(output, seed, None if self.first else x)
+        return None if self.first else _or_zeros(back, x)
 
     def backward_weight(self, which: Alive) -> None:
         """The half of `backward` that adds up the parameters' gradients."""
@@ -99,21 +110,30 @@ class Stage:
 
     @torch.no_grad()
     def evaluate(self, x: Arrived) -> torch.Tensor:
-        """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out."""
-        with self._precision():
+        """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
+
+        Its modules are in evaluation mode meanwhile (`nn.Module.eval`).
+        """
+        with evaluating(self.module), self._precision():
             return self.module(self._here(x), None)
 
     def _revived(self, which: Alive, noise: Noise, targets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """What was kept of a microbatch: its input, and its output with a graph, for one backward."""
         x, output = self.alive.pop(which)
-        return x, self._apply(x, noise, targets) if self.recompute else output
+        if self.recompute:
+            with with_copied_buffers(self.module):
+                output = self._apply(x, noise, targets)
+        return x, output
 
     def _seed(self, output: torch.Tensor, gradient: Arrived | None, scale: float) -> torch.Tensor:
         return torch.full_like(output, scale) if gradient is None else self._here(gradient)
 
     def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
         with self._precision():
-            output = self.module(x, noise)
+            output = self._random.run(partial(self.module, x, noise), noise, f"stage {self.index}")
+        if not isinstance(output, torch.Tensor):
+            fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
+            raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")
         return self.model.loss(output, self._here(targets)) if self.last else output
 
     def _here(self, arrived: Arrived) -> torch.Tensor:
@@ -123,3 +143,33 @@ class Stage:
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the `with` block; afterwards every module is in the mode that it was in before."""
+    training = [one for one in module.modules() if one.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for one in training:
+            one.training = True
+
+
+@contextmanager
+def with_copied_buffers(module: nn.Module) -> Iterator[None]:
+    """Let what is written into buffers inside the `with` block go into copies, of which nothing stays."""
+    owners = [(one, leaf, buffer) for one in module.modules() for leaf, buffer in one.named_buffers(recurse=False)]
+    try:
+        for one, leaf, buffer in owners:
+            setattr(one, leaf, buffer.clone())
+        yield
+    finally:
+        for one, leaf, buffer in owners:
+            setattr(one, leaf, buffer)
+
+
+def _or_zeros(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """A gradient of x on the host: zeros where the output does not depend on x."""
+    return torch.zeros_like(x, device="cpu") if gradient is None else gradient.cpu()

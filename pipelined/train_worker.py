@@ -15,6 +15,7 @@ from pipelined.actor import Actor
 from pipelined.compression import Compression
 from pipelined.device import Device
 from pipelined.due import PATIENCE, Due
+from pipelined.errors import UsageError
 from pipelined.inbox import Address, Inbox
 from pipelined.messages import Activation, Gradient, Message
 from pipelined.noise import Noise
@@ -219,7 +220,7 @@ class TrainWorker(Worker):
         """Name the place in whatever an instruction raises; a transport's errors name their rank already."""
         try:
             yield
-        except TransportError:
+        except (TransportError, UsageError):
             raise
         except Exception as error:
             where = f"rank {self.seat.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"

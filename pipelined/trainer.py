@@ -18,6 +18,7 @@ from pipelined.bucket_names import Stages
 from pipelined.buckets import Bucket
 from pipelined.compression import NONE, Compression
 from pipelined.device import Device
+from pipelined.equal_replicas import require_equal_replicas
 from pipelined.ledger import Ledger
 from pipelined.model import Model
 from pipelined.optimizer import Recipe, restore, state_of, update
@@ -166,18 +167,24 @@ class Trainer:
         return StepReport(step, loss, norm, rate, seconds, idle, self._ledger.stop(entry))
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold of a parameter."""
+        """What a checkpoint must hold of a parameter or a buffer."""
+        if name in self.replica.kept:
+            return {"value": self.replica.kept[name]}
         return state_of(self.optimizer, self.replica.parameters[name])
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Put back what `state_of` gave of every parameter held, after so many updates."""
+        """Put back what `state_of` gave of every tensor held, after so many updates."""
         for name, parameter in self.replica.parameters.items():
             restore(self.optimizer, parameter, state[name], updates)
+        with torch.no_grad():
+            for name, buffer in self.replica.kept.items():
+                buffer.copy_(state[name]["value"])
 
     async def _gradients(self, step: int) -> dict[int, float]:
         """Walk the schedule; afterwards every bucket holds its sum over all holders."""
         seat = self.seat
         if self._walk is None:
+            await require_equal_replicas(seat.actor.transport, self.replica)
             self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
             await self._ready_groups()
             await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)

@@ -77,9 +77,11 @@ class StageUpdates:
         """Make the versions that a microbatch goes forward with, and lend them to it."""
         chosen = [await self._make(number, microbatch) for number in range(len(self._held.versions))]
         self._held.lend(microbatch, chosen)
-        own = [n for n, v in enumerate(self._held.versions) if len(v.bucket.stages) == 1] or [0]
-        version = max(chosen[own[0]], self._held.versions[own[0]].oldest)
-        self._account(microbatch).staleness += microbatch // self._updates.every - version
+        own = sorted((len(v.bucket.stages) > 1, n) for n, v in enumerate(self._held.versions))
+        if own:  # a stage with nothing to train has no delay
+            number = own[0][1]
+            version = max(chosen[number], self._held.versions[number].oldest)
+            self._account(microbatch).staleness += microbatch // self._updates.every - version
 
     async def after_backward(self, microbatch: int) -> None:
         """Take back what was lent; with the last gradient of an update, start its sums."""

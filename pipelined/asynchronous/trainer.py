@@ -20,6 +20,7 @@ from pipelined.asynchronous.staleness import steps_to_fill
 from pipelined.asynchronous.versioned_stage import Lent, VersionedStage
 from pipelined.asynchronous.versions import Versions
 from pipelined.asynchronous.worker import AsynchronousWorker
+from pipelined.equal_replicas import require_equal_replicas
 from pipelined.nursery import Nursery
 from pipelined.order import follow_steps
 from pipelined.plan import PlanError
@@ -96,8 +97,12 @@ class AsynchronousTrainer(Trainer):
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's value and optimizer state, with its older versions where the next step will use them."""
-        versions = next(v for v in self._held.versions if name in v.bucket.parameters)
-        older = {f"{OLDER}{number}": leaves[name].detach() for number, leaves in versions.older().items()}
+        older = {
+            f"{OLDER}{number}": leaves[name].detach()
+            for versions in self._held.versions
+            if name in versions.bucket.parameters
+            for number, leaves in versions.older().items()
+        }
         return {**super().state_of(name), **older}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
@@ -114,6 +119,7 @@ class AsynchronousTrainer(Trainer):
         if self.recipe.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
+        await require_equal_replicas(self.seat.actor.transport, self.replica)
         walk = await asyncio.to_thread(plan_walk, self.plan, self.seat.worker)
         await self._ready_groups()
         return walk

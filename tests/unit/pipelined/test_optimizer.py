@@ -101,3 +101,11 @@ def test_restored_state_goes_on_bit_for_bit():
     update(one, RECIPE.rate(3), 1.0)
     update(other, RECIPE.rate(3), 1.0)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
+    one, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    one.grad = torch.ones(2, 2)
+    update(RECIPE.build({"one": one, "other": other}), 0.1, shrink=0.5)
+    update(RECIPE.build({"other": other}), 0.1, shrink=0.5)
+    assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))

@@ -1,0 +1,141 @@
+"""A model of a user's own: rows of torch's modules, some of them frozen, without parameters, random or with buffers.
+
+With it a plain loop over microbatches, which uses none of the runtime.
+"""
+
+import torch
+from torch import nn
+
+from pipelined.actor import Actor
+from pipelined.clock import RealClock
+from pipelined.device import TorchDevice
+from pipelined.noise import keyed_generator
+from pipelined.optimizer import Recipe
+from pipelined.plan import Plan
+from pipelined.trace import NullTracer
+from pipelined.trainer import Numerics, Trainer
+from tests.numerics.plain import AdamW
+from transports import new_event_loop
+from transports.local import world
+
+import asyncio  # isort: skip
+
+WIDTH = 6
+RECIPE = Recipe(lr=1e-2, steps=4, warmup=1, clip=0.0)
+
+
+def linear():
+    return nn.Linear(WIDTH, WIDTH)
+
+
+KINDS = {
+    "linear": linear,
+    "frozen": lambda: linear().requires_grad_(False),
+    "tanh": nn.Tanh,
+    "dropout": lambda: nn.Sequential(linear(), nn.Dropout(0.5)),
+    "norm": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH)),
+}
+
+
+class Part(nn.Module):
+    def __init__(self, kinds, layers):
+        super().__init__()
+        self.row = nn.ModuleDict({str(i): KINDS[kinds[i]]() for i in layers})
+
+    def forward(self, x, noise):
+        for layer in self.row.values():
+            x = layer(x)
+        return x
+
+
+class Rows:
+    """A layer for each kind."""
+
+    def __init__(self, *kinds):
+        self.kinds, self.layers = kinds, len(kinds)
+
+    def costs(self, sequence):
+        return [1.0] * self.layers
+
+    def build(self, layers, dtype, device, seed):
+        part = Part(self.kinds, layers).to(dtype).to(device)
+        if seed is not None and torch.device(device).type != "meta":
+            with torch.no_grad():
+                for name, parameter in part.named_parameters():
+                    parameter.normal_(0, 0.4, generator=keyed_generator(seed, name))
+        return part
+
+    def loss(self, output, targets):
+        return (output - targets).square().mean()
+
+    def shape_of(self, layer, microbatch, sequence):
+        return (microbatch, WIDTH)
+
+    def identity(self):
+        return {"rows": list(self.kinds)}
+
+
+class Feed:
+    def inputs(self, step, microbatch):
+        return torch.randn(4, WIDTH, generator=keyed_generator(step, microbatch), dtype=torch.float64)
+
+    def targets(self, step, microbatch):
+        return self.inputs(step, microbatch).flip(1)
+
+
+def plan(schedule, depth, width=1, microbatches=4):
+    return Plan(schedule, depth, width, 4, microbatches)
+
+
+def on_ranks(model, plan, work, recompute=False, kind=Trainer):
+    """What a piece of work with each rank's trainer returns, in rank order."""
+
+    async def rank(transport):
+        device = TorchDevice("cpu", RealClock(), transport.computing)
+        try:
+            async with Actor(transport) as actor:
+                trainer = kind(
+                    actor, model, plan, RECIPE, Numerics(torch.float64, recompute=recompute), device,
+                    torch.device("cpu"), Feed(), NullTracer(), sequence=1, seed=5,
+                )  # fmt: skip
+                return await work(trainer)
+        finally:
+            device.close()
+
+    async def everyone():
+        return await asyncio.gather(*map(rank, world(plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
+
+
+def steps(count):
+    """Train so many steps; the losses, and every tensor held at the end."""
+
+    async def work(trainer):
+        losses = [(await trainer.step(step)).loss for step in range(count)]
+        return losses, {name: tensor.detach().clone() for name, tensor in trainer.replica.tensors.items()}
+
+    return work
+
+
+def plain(model, microbatches, count):
+    """The same in one process with nothing but torch."""
+    module = model.build(range(model.layers), torch.float64, "cpu", seed=5)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups = [[p for p in trained if p.dim() >= 2], [p for p in trained if p.dim() < 2]]
+    decays = zip(groups, (RECIPE.weight_decay, 0.0), strict=True)
+    optimizer = AdamW([{"params": group, "weight_decay": decay} for group, decay in decays], betas=RECIPE.betas)
+    losses, feed = [], Feed()
+    for step in range(count):
+        optimizer.zero_grad()
+        several = [
+            model.loss(module(feed.inputs(step, m), None), feed.targets(step, m)) / microbatches
+            for m in range(microbatches)
+        ]
+        sum(several).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = RECIPE.rate(step)
+        optimizer.step()
+        losses.append(float(sum(several).detach()))
+    return losses, {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -1,0 +1,135 @@
+"""A user's own modules train as in a plain loop: frozen, without parameters, random, or with running statistics."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipelined.asynchronous.trainer import AsynchronousTrainer
+from pipelined.evaluate import evaluate
+from pipelined.runtime import AgreedError
+from pipelined.save import load, save
+from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps
+
+STEPS = 3
+FROZEN = Rows("frozen", "frozen", "linear", "frozen", "tanh", "linear")
+"""At depth 3 the first stage has nothing to train; at depth 6 one stage has no parameters, and two frozen ones."""
+
+
+def assert_close(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("schedule, depth, recompute", [("gpipe", 6, False), ("zb_h1", 3, True), ("chimera", 6, True)])
+def test_frozen_layers_stay_and_a_stage_may_have_nothing_to_train(schedule, depth, recompute):
+    """Weight decay moved them; a first stage without trained parameters ended the run with an error of autograd."""
+    arranged = plan(schedule, depth, microbatches=6)
+    losses, tensors = plain(FROZEN, 6, STEPS)
+    begun = dict(FROZEN.build(range(6), torch.float64, "cpu", seed=5).named_parameters())
+    for told, held in on_ranks(FROZEN, arranged, steps(STEPS), recompute):
+        assert_close(told, losses)
+        for name, value in held.items():
+            assert_close(value, tensors[name].detach())
+            assert begun[name].requires_grad or torch.equal(value, begun[name]), name
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw", "async_1f1b"])
+def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tmp_path):
+    arranged = plan(schedule, 6, microbatches=6)
+
+    async def work(trainer):
+        report = await trainer.stretch(range(STEPS), lambda: False)
+        await save(trainer, tmp_path, STEPS, {}, keep=1)
+        await load(trainer, tmp_path)
+        return report.staleness, trainer.replica.parameters
+
+    begun = dict(FROZEN.build(range(6), torch.float64, "cpu", seed=5).named_parameters())
+    for staleness, held in on_ranks(FROZEN, arranged, work, kind=AsynchronousTrainer):
+        assert staleness[0] == staleness[1] == staleness[4] == 0.0
+        for name, value in held.items():
+            assert torch.equal(value, begun[name]) != value.requires_grad
+
+
+def test_the_state_of_a_model_whose_first_rank_trains_nothing_goes_on_where_it_was(tmp_path):
+    """The count of updates was read off rank 0's optimizer, which has made none."""
+
+    async def at_once(trainer):
+        await trainer.step(0)
+        await trainer.step(1)
+        await save(trainer, tmp_path, 2, {}, keep=1)
+        return (await trainer.step(2)).loss, dict(trainer.replica.tensors)
+
+    async def resumed(trainer):
+        assert await load(trainer, tmp_path) == 2
+        return (await trainer.step(2)).loss, dict(trainer.replica.tensors)
+
+    one, other = (on_ranks(FROZEN, plan("gpipe", 3), work) for work in (at_once, resumed))
+    for (loss, held), (again, other_held) in zip(one, other, strict=True):
+        assert loss == again
+        assert all(torch.equal(value, other_held[name]) for name, value in held.items())
+
+
+@pytest.mark.parametrize("schedule", ["one_f_one_b", "zb_h1"])
+def test_torch_s_own_dropout_gives_the_same_gradients_when_activations_are_recomputed(schedule):
+    """The forward that was run again drew another mask, so gradients were of another function."""
+    model = Rows("linear", "dropout", "tanh", "dropout")
+    kept, recomputed = (on_ranks(model, plan(schedule, 2), steps(STEPS), again) for again in (False, True))
+    for (losses, held), (others, other_held) in zip(kept, recomputed, strict=True):
+        assert losses == others
+        assert all(torch.equal(value, other_held[name]) for name, value in held.items())
+
+
+def test_replicas_draw_masks_of_their_own_and_every_arrangement_of_a_cut_draws_the_same():
+    """Every rank's generator began alike, so groups side by side dropped the same places."""
+    model = Rows("linear", "dropout")
+    (wide, _), *_ = on_ranks(model, plan("gpipe", 2, width=2, microbatches=2), steps(STEPS))
+    (narrow, _), _ = on_ranks(model, plan("gpipe", 2), steps(STEPS))
+    assert_close(wide, narrow)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tmp_path, recompute):
+    """They were in no checkpoint, a forward that was run again counted twice, and so did every evaluation."""
+    model, arranged = Rows("norm", "tanh", "norm", "tanh"), plan("one_f_one_b", 2)
+    losses, tensors = plain(model, 4, STEPS)
+
+    async def work(trainer):
+        told = await steps(STEPS)(trainer)
+        windows = [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(2)]
+        seen = await evaluate(trainer.seat, trainer.model, windows, trainer.world, STEPS)
+        await save(trainer, tmp_path, STEPS, {}, keep=1)
+        return told, seen, dict(trainer.replica.kept)
+
+    async def resumed(trainer):
+        await load(trainer, tmp_path)
+        return dict(trainer.replica.kept)
+
+    module = model.build(range(4), torch.float64, "cpu", None).eval()
+    module.load_state_dict(tensors)
+    with torch.no_grad():
+        expected = [float(model.loss(module(Feed().inputs(9, m), None), Feed().targets(9, m))) for m in range(2)]
+    trained, loaded = on_ranks(model, arranged, work, recompute), on_ranks(model, arranged, resumed)
+    for ((told, held), seen, kept), again in zip(trained, loaded, strict=True):
+        assert_close(told, losses)
+        assert_close(seen, sum(expected) / 2)
+        for name, value in held.items():
+            assert_close(value, tensors[name].detach())
+        assert len(kept) == 3
+        assert all(torch.equal(value, again[name]) for name, value in kept.items())
+
+
+class Unseeded(Rows):
+    """Draws initial values from torch's generator, as torch's modules do."""
+
+    def build(self, layers, dtype, device, seed):
+        return super().build(layers, dtype, device, None)
+
+
+@pytest.mark.parametrize("schedule, width, trains", [("chimera", 1, False), ("gpipe", 2, False), ("gpipe", 1, True)])
+def test_replicas_that_begin_with_different_values_are_refused(schedule, width, trains):
+    """They trained on, and each replica's updates were made of the other's gradients."""
+    arranged = plan(schedule, 2, width)
+    if trains:
+        on_ranks(Unseeded("linear", "linear"), arranged, steps(1))
+        return
+    with pytest.raises(AgreedError, match=r"ranks 0 and \d hold different values of row\.0\.weight before the first"):
+        on_ranks(Unseeded("linear", "linear"), arranged, steps(1))
