@@ -5,13 +5,13 @@ The rule: a worker is busy or waits for a message, nothing else takes time. A me
 seconds from the end of what made it, however many are under way; on one worker it takes none.
 """
 
+import asyncio
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pipelined.clock import Deadlock, VirtualClock, run_virtual
-from pipelined.nursery import Nursery
 from pipelined.program import OPS, Program, Token
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape
 from pipelined.timeline import Timed, Timeline
@@ -69,9 +69,8 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
         post, bench, demands = Post(), _FreeLinks(costs.p2p), _demands(layout, costs)
         workers = [VirtualWorker(index, layout, demands, post, bench) for index in range(layout.workers)]
-        async with Nursery() as group:
-            for worker in workers:
-                group.create_task(schedule.schedule(worker), name=f"worker {worker.index}")
+        walks = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
+        await asyncio.gather(*walks)  # the loop, made for this alone, cancels the others when one fails
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
 
     return run_virtual(everyone())
