@@ -8,15 +8,18 @@ It must not know of peers or messages.
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from pipelined.noise import Noise
+from pipelined.stage import evaluating
 from pipelined.swarm.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.training import Training
 from pipelined.swarm.transfer import layout_of
+from pipelined.torch_random import TorchRandom
 from pipelined.updates import Learned, find_update, sum_of_squares
 from transports import Block
 
@@ -46,7 +49,7 @@ class TorchStage:
         self.model = training.digest([sys.modules[__name__]])
         self._module = training.model.build(training.cut[index], training.dtype, self.device, training.seed)
         self._learned = {n: _at_first(p.requires_grad_()) for n, p in self._module.named_parameters()}
-        self._updates = 0
+        self._updates, self._random = 0, TorchRandom(self.device)
         self._host = torch.zeros(sum(p.value.numel() for p in self._learned.values()), dtype=training.dtype)
         self._sums, self._stale = self._host.to(self.device), False
         self._update = find_update(training.update)
@@ -122,7 +125,7 @@ class TorchStage:
         """
         if self.last != bool(labels):
             raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
-        with self._precision():
+        with evaluating(self._module), self._precision():
             output = self._module(self._input(inputs), None).to(self.training.dtype)
         if self.last:
             ends = self._labels(labels)
@@ -225,7 +228,8 @@ class TorchStage:
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         noise = Noise(self.training.seed, microbatch.step, microbatch.index)
         with self._precision():
-            return self._module(x, noise).to(self.training.dtype)
+            output = self._random.run(partial(self._module, x, noise), noise, f"stage {self.index}")
+            return output.to(self.training.dtype)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return self.training.model.loss(logits, labels) * self.training.rows

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
@@ -86,6 +87,26 @@ def test_a_pass_done_again_gives_the_same_bits_and_another_microbatch_others():
     once, again, other = (stage.forward(Microbatch(0, index), [tokens])[0] for index in (0, 0, 1))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
+
+
+class TorchDropped(GPT2):
+    """Drops by torch's own dropout, too."""
+
+    def _part(self, layers: range) -> torch.nn.Module:
+        part = super()._part(layers)
+        forward = part.forward
+        part.forward = lambda x, noise=None: functional.dropout(forward(x, noise), 0.4, part.training)
+        return part
+
+
+def test_torch_s_own_dropout_is_the_same_when_a_pass_is_done_again_and_none_in_an_evaluation():
+    """Every backward runs the forward again, and did so with another mask."""
+    training = replace(EXACT, model=TorchDropped(MODEL.config))
+    (one, *_), (other, *_), (tokens, _) = build(training), build(training), data(Microbatch(0, 0))
+    once, again, elsewhere = (stage.forward(Microbatch(0, 0), [tokens])[0] for stage in (one, one, other))
+    assert torch.equal(once, again) and torch.equal(once, elsewhere)
+    (seen,), (unseen,) = one.evaluate([tokens]), build()[0].evaluate([tokens])
+    assert (once == 0.0).any() and torch.equal(seen, unseen)
 
 
 def test_what_does_not_count_changes_no_sum_and_gives_the_same_gradient():
