@@ -6,6 +6,7 @@ virtual one.
 """
 
 from collections.abc import Coroutine, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipelined.checker import check
@@ -13,6 +14,7 @@ from pipelined.clock import Deadlock
 from pipelined.pricer import Costs, price_schedule
 from pipelined.program import OPS, Instruction, Program
 from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
+from pipelined.schedules._bounded import bounded
 from pipelined.schedules._own import attempted
 
 
@@ -56,11 +58,11 @@ class _RecordingWorker(Worker):
         super().__init__(index, layout)
         self.written: list[Instruction] = []
         self.asked = False
-        self._most = sum(len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
+        self.most = sum(len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        if len(self.written) == self._most:
-            fact = f"worker {self.index} does not stop (instructions: {self._most})"
+        if len(self.written) == self.most:
+            fact = f"worker {self.index} does not stop (instructions: {self.most})"
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.written.append(Instruction(op, pipe, stage, microbatch))
 
@@ -77,15 +79,25 @@ def _in_time(schedule: Schedule, layout: Layout) -> tuple[Program, bool]:
 
 def _recorded(schedule: Schedule, layout: Layout, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, layout)
-    attempted(f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index))
+    with _bounded(schedule, f"the schedule of worker {index}", worker.most):
+        attempted(
+            f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index)
+        )
     return worker
+
+
+def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
+    """A bound on what a user's schedule runs; those of this project end, and are not slowed down."""
+    ours = schedule.__name__.startswith("pipelined.")
+    return nullcontext() if ours else bounded(what, instructions)
 
 
 def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
     """What a dynamic schedule does at these costs, given what it does with every message in time."""
     rule = "let what `ready` says change only when weight halves run"
     try:
-        trace = price_schedule(schedule, shape, costs).program
+        with _bounded(schedule, "the schedule", len(OPS) * sum(map(len, in_time.workers))):
+            trace = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
     for worker, (early, late) in enumerate(zip(in_time.workers, trace.workers, strict=True)):

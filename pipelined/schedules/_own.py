@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pipelined.schedules._bounded import bounded
 from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
 
 
@@ -33,7 +34,8 @@ class OwnSchedule:
 
     def layout(self, shape: Shape) -> Layout:
         """What the module answers; raises ScheduleError, whatever it raises."""
-        answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
+        with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
+            answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
         if not isinstance(answer, Layout):
             raise ScheduleError(f"the layout of {self.__name__} is no Layout (but {answer!r}); return Layout(…)")
         return answer

@@ -1,0 +1,56 @@
+"""A bound on a user's own schedule: code that runs too many bytecodes has an endless loop, and is stopped.
+
+Python offers no other way to end a loop that neither awaits nor calls anything of ours. It must count bytecodes, as a
+loop in one line begins no new line. Those of the standard library and of this project are not counted.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pipelined.schedules._contract import ScheduleError
+
+CODES, CODES_EACH = 1_000_000, 1000
+"""Bytecodes that a schedule may run: in all, and more for each instruction that a right one has at most."""
+UNCOUNTED = frozenset(sys.stdlib_module_names) | {"pipelined"}
+
+
+@contextmanager
+def bounded(what: str, instructions: int) -> Iterator[None]:
+    """Let a user's code run in the block, on this thread.
+
+    Args:
+        what: the beginning of the error.
+        instructions: the most that a right schedule has.
+    Raises:
+        ScheduleError: it ran more bytecodes than any right schedule needs. Not where a debugger traces the thread.
+    """
+    most = CODES + CODES_EACH * instructions
+    left = most
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        left -= event == "opcode"
+        if left < 0:
+            fact = (
+                f"{what} does not stop (bytecodes run: {most}, at line {frame.f_lineno} of {frame.f_code.co_filename})"
+            )
+            raise ScheduleError(f"{fact}; end the loop there once all microbatches are done")
+        return count
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in UNCOUNTED:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return count
+
+    if sys.gettrace() is not None:
+        yield
+        return
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

@@ -1,0 +1,66 @@
+"""A schedule of the user's own with an endless loop is refused with its numbers and place: nothing hangs."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pipelined.__main__ import main
+from pipelined.recorder import record
+from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules.gpipe import layout
+
+LAYOUT = "from pipelined.schedules.gpipe import layout\nasync def schedule(worker):\n"
+ENDLESS = {
+    "does nothing": LAYOUT + "    while True: pass",
+    "asks for what has come": LAYOUT + "    while worker.ready('F', 0): pass",
+    "awaits nothing": LAYOUT + "    while await worker.enters(0):\n        pass",
+    "catches its errors": LAYOUT + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
+    "in its layout": "def layout(shape):\n    while True: pass\nasync def schedule(worker): pass",
+    "in a function": "n = 0\ndef spin():\n    global n\n    n += 1\n" + LAYOUT + "    while True: spin()",
+}
+
+
+@pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS)
+def test_the_command_ends_with_code_2_and_says_how_much_ran_and_where(tmp_path, capsys, code):
+    path = tmp_path / "endless.py"
+    path.write_text(code)
+    assert main(["schedule", str(path), "--depth", "2", "--microbatches", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "does not stop (bytecodes run: 1" in said and f"of {path}); end the loop there" in said
+    assert "Traceback" not in said and sys.gettrace() is None
+
+
+def test_a_loop_that_is_endless_only_where_messages_come_late_is_refused():
+    async def schedule(worker):
+        for _ in range(2):
+            while not worker.ready("F", 0):
+                pass
+            await worker.forward(0)
+        for _ in range(2):
+            await worker.backward(0)
+
+    with pytest.raises(
+        ScheduleError, match=r"the schedule does not stop \(bytecodes run: \d+, at line \d+ of .*test_endless"
+    ):
+        record(SimpleNamespace(__name__="test", layout=layout, schedule=schedule), Shape(2, 2))
+
+
+def test_a_schedule_of_ones_own_has_bytecodes_to_spare():
+    """It may plan its order first, and run some lines of its own for each instruction."""
+
+    async def schedule(worker):
+        order = sorted(range(500), key=lambda microbatch: -microbatch)
+        for microbatch in order:
+            assert sum(microbatch > other for other in range(50)) <= 50
+            await worker.forward(0, microbatch=microbatch)
+        for microbatch in order:
+            await worker.backward(0, microbatch=microbatch)
+
+    (one,) = record(SimpleNamespace(__name__="test", layout=layout, schedule=schedule), Shape(1, 500)).workers
+    assert len(one) == 1000
+
+
+def test_schedules_of_this_project_are_not_traced(monkeypatch):
+    monkeypatch.setattr(sys, "settrace", lambda trace: pytest.fail("it was traced"))
+    assert record(find("chimera"), Shape(4, 4)).workers
