@@ -5,7 +5,9 @@ directory, like whoever joins from outside. A rank that fails ends the job, as i
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+import secrets
+from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 
 from apps._gpt2_swarm_job import SwarmJob
 from apps._gpt2_swarm_lead import HALT, HALTED, OVER, Lead, asked, ended
@@ -15,6 +17,8 @@ from apps._gpt2_swarm_rank import Rank, prepare
 from apps._swarm_config import Place
 from apps._swarm_run import entered
 from apps._text import Text
+from pipelined.claim import claim
+from pipelined.ending import tell
 from pipelined.exchange import gather
 from pipelined.launch import Launch
 from pipelined.nursery import Nursery
@@ -27,14 +31,18 @@ from transports import Transport
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a swarm's job to its end; returns its exit code."""
     rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
+    swarm, path = secrets.token_hex(8), job.config.checkpoint if transport.rank == 0 else None
+    claimed = await together(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
     if transport.rank == 0:
-        print(
-            f"{text.describe(job.tokens * job.config.steps, job.config.steps)}; device: {rank.device.name}", flush=True
-        )
+        steps = job.config.steps
+        print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.device.name}", flush=True)
+    if claimed and claimed.warning:
+        tell(f"warning: {claimed.warning}")
     try:
-        async with meeting_point(transport, job.config.listen, rank.begin) as address:
-            await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)
-            await gather(transport, "gone", True)
+        with claimed or nullcontext():
+            async with meeting_point(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
+                await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)
+                await gather(transport, "gone", True)
     finally:
         rank.device.close()
     return 0

@@ -52,17 +52,18 @@ class Rank:
     def trains(self) -> bool:
         return self.job.trains(self.transport.rank)
 
-    async def begin(self, address: str) -> None:
+    async def begin(self, address: str, swarm: str = "") -> None:
         """Say in the directory what is trained, and where it begins: nobody knows better than who starts the ranks.
 
         Args:
             address: the directory's.
+            swarm: the name by which this job claimed its directory of checkpoints; open: a random one.
         """
         head = Head(self.rules.stages, self.rules.digest)
         if self.begun is not None:
             head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
         async with entered(Place(coordinator=address, listen=beside(address))) as (_, directory):
-            await agree(directory, self.told)
+            await agree(directory, self.told, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:

@@ -16,6 +16,8 @@ from pipelined.errors import UsageError
 
 SUBJECT = "subject"
 """The directory's key of what is trained."""
+SWARM = "swarm"
+"""The directory's key of a random name that no other swarm has: peers claim directories of checkpoints by it."""
 
 
 class ChildFailed(Exception):

@@ -7,14 +7,16 @@ to end; who waits ends, too.
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from apps._swarm_config import SUBJECT, Place, Told, differences
+from apps._swarm_config import SUBJECT, SWARM, Place, Told, differences
 from apps._swarm_data import feed_of
 from apps._swarm_families import cut_of
 from apps._swarm_flags import Coordinator, Serve, Train
@@ -23,6 +25,7 @@ from apps._swarm_peer_log import PeerLog
 from apps._swarm_saved import saved_of
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling
 from apps._text import read_text
+from pipelined.claim import Claim, claim
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.errors import UsageError
@@ -56,6 +59,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         training = await asyncio.to_thread(training_of, told)
         if flags.checkpoint:
             await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
+            claimed = stack.enter_context(await claim_for(directory, flags.checkpoint))
+            if claimed.warning:
+                say(f"warning: {claimed.warning}")
         rules, clock = rules_of(told, training), RealClock()
         directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
         device = TorchDevice(flags.device, clock)
@@ -123,19 +129,31 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             await wish.fulfil(weights, text.tokenizer, say)
 
 
-async def agree(directory: Directory, mine: Told) -> None:
+async def agree(directory: Directory, mine: Told, swarm: str = "") -> None:
     """Say what is trained, or find that it is this.
 
+    Args:
+        swarm: the swarm's name, if it begins here; open: a random one.
     Raises:
         UsageError: the swarm trains something else.
     """
     try:
-        await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack()})
+        await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack(), SWARM: (swarm or secrets.token_hex(8)).encode()})
     except Conflict as error:
         theirs = Told.unpack(error.found[SUBJECT].value)
         if theirs != mine:
             fact = f"this swarm trains something else ({differences(mine, theirs)})"
             raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
+
+
+async def claim_for(directory: Directory, place: Path) -> Claim:
+    """Claim a directory of checkpoints for this swarm.
+
+    Raises:
+        UsageError: another swarm, or a pipeline, saves there.
+    """
+    entry = (await directory.read(SWARM)).entries.get(SWARM)
+    return await asyncio.to_thread(claim, place, entry.value.decode(errors="replace") if entry else "")
 
 
 async def what_is_trained(directory: Directory, place: Place, say: Callable[[str], None]) -> Told:
