@@ -99,11 +99,14 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted,
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("launcher", ["mpich", "torchrun"])
-def test_a_run_stopped_under_one_launcher_goes_on_alone(launcher, uninterrupted, tmp_path):
-    command, env = mpirun("mpich", 2, *RUN) if launcher == "mpich" else ([*TORCHRUN, *RUN], None)
-    flags = ["--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics"]
-    code, said = end_after(command, "step     1/", signal.SIGTERM, "--depth", 2, *flags, env=env)
-    assert code == (0 if launcher == "mpich" else 1), said
-    assert "; saved to " in said
-    assert train(ALONE, tmp_path / "metrics", *flags[:2], "--resume", "auto") == uninterrupted
+def test_a_run_goes_on_from_mpi_over_tcp_to_one_process(uninterrupted, tmp_path):
+    flags = ["--depth", 2, "--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics", "--resume", "auto"]
+    mpi, env = mpirun("mpich", 2, *RUN)
+    for command, variables, ended in ((mpi, env, 0), ([*TORCHRUN, *RUN], None, 1)):
+        code, said = end_after(command, "step ", signal.SIGTERM, *flags, env=variables)
+        assert code == ended and "; saved to " in said, said
+    assert checkpoint.latest(tmp_path / "saved").name < f"step-{STEPS:08}"
+    whole = train([sys.executable, *RUN], tmp_path / "metrics", *flags)
+    assert list(whole) == list(range(STEPS))
+    for number, row in whole.items():
+        assert row == pytest.approx(uninterrupted[number], rel=1e-10)

@@ -65,12 +65,12 @@ def test_a_full_disk_ends_a_coordinator_with_the_journal_and_the_remedy(tmp_path
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        code = swarm.main(["coordinator", "--journal", str(tmp_path / "journal")])
+        code = swarm.main(["coordinator", "--journal", str(tmp_path / "jöurnal 1")])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 1
-    assert f"cannot write the journal {tmp_path / 'journal'} (File too large); make room or mend it and start" in line
+    assert f"cannot write the journal {tmp_path / 'jöurnal 1'} (File too large); make room or mend it and start" in line
 
 
 def test_a_coordinator_whose_terminal_is_closed_ends_in_order():
