@@ -22,6 +22,8 @@ from pipelined.swarm.notes import RoundName, field, number, tell_members
 from pipelined.swarm.records import Peer
 from transports.endpoints import Answer, Refusal
 
+MOST_TOLD = 3
+"""Members whose refusals a failed attempt tells; it counts the others."""
 ELSEWHERE = ("stale", "behind", "left")
 """Refusals of a peer that is at another step or life than the leader thinks: it is left out, and at no fault."""
 
@@ -117,7 +119,10 @@ class Attempt:
                 ]
         if self._refused:
             self._end_if_diverged()
-            raise Failed(", ".join(f"{name}: {error}" for name, error in self._refused.items()))
+            told = [f"{name}: {error}" for name, error in self._refused.items()]
+            raise Failed(
+                "; ".join(told[:MOST_TOLD]) + (f"; and {len(told) - MOST_TOLD} more" if told[MOST_TOLD:] else "")
+            )
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
             if len({digest for _, digest in each}) > 1:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.clock import Clock
-from pipelined.events import warn
+from pipelined.events import emit, warn
 from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.attempt import Failure
@@ -19,7 +19,7 @@ from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.membership import Ended, Roster
-from pipelined.swarm.notes import RoundName, field
+from pipelined.swarm.notes import RoundName, field, told
 from pipelined.swarm.records import CONDUCTOR, PEERS, Peer
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.striking import who_goes
@@ -79,9 +79,12 @@ class RollCall:
             await self._clock.sleep(self._rules.lease_s)
 
     async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None) -> None:
-        pause = self._rules.lease_s
+        pause, passed = self._rules.lease_s, 0.0
         while True:
             await self._hearing.clock.sleep(pause)
+            passed += pause
+            if members is not None:
+                emit("round lasts", round=told(name), seconds=passed, peers=sum(map(len, members)))
             pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
                 await self._look_at(name, members)

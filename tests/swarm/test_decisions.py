@@ -113,6 +113,7 @@ DECISIONS = [
     (stage_lost, "rolled back", {"step": 3, "to": 2}, "lost every peer"),
     (stage_lost, "stage saved", {"step": 2}, ""),
     (members_cut, "peer evicted", {"stage": 0}, "cannot reach"),
+    (members_cut, "round lasts", {"seconds": 1.0, "peers": 3}, ""),
     (members_cut, "struck out", {}, "could not reach"),
     (full_disk, "save failed", {"step": 2}, "no space left"),
     (donor_cut, "donor failed", {"peer": "late", "donor": "p0"}, "silent"),

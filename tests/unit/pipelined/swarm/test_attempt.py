@@ -83,3 +83,15 @@ def test_a_total_of_no_norm_or_no_digest_is_none(note):
             await attempt.reduce(covers, 0.0)
 
     run_virtual(take())
+
+
+def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the_others():
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Refusal("no")) for peer in peers}))
+        covers = await attempt.prepare()
+        with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
+            await attempt.reduce(covers, 0.0)
+
+    run_virtual(take())
