@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from pipelined.clock import Clock
 from pipelined.errors import UsageError
-from pipelined.events import warn
+from pipelined.events import emit, warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.answer_times import Pass
 from pipelined.swarm.asking import Asking
@@ -239,7 +239,9 @@ class Trainer:
         now = self._clock.now()
         seconds = self._wiring.ban(party, now) - now
         if party not in self._unheard:
-            warn("peer banned", peer=peer.name, stage=peer.stage, by=self.name, seconds=seconds, why=why)
+            here = self._roster.is_here(peer)  # else it left or died, as the directory says
+            facts = {"peer": peer.name, "stage": peer.stage, "by": self.name, "seconds": seconds, "why": why}
+            (warn if here else emit)("peer banned", **facts)
             self._unheard.add(party)
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
