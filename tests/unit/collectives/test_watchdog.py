@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, all_reduce
+from pipelined.clock import VirtualClock, run_virtual
 from transports import PeerAborted, new_event_loop
 from transports.local import world as local_world
 from transports.tcp import world as tcp_world
@@ -53,9 +54,9 @@ def test_over_tcp_late_sums_take_no_credit_from_later_messages():
     """A message that fits the credit is sent before its receiver asks, however many sums came before."""
 
     async def main():
-        ends = await tcp_world(2, unasked=4 << 10)
+        ends = await tcp_world(2, unasked=64 << 10)
         groups = [Group(end, range(2), 1, patience=0.0 if end.rank else 60.0) for end in ends]
-        for _ in range(60):
+        for _ in range(40):
             await late_sum(groups)
         await asyncio.wait_for(ends[1].send(0, ("activation",), bytes(1000)), 5)
         await ends[0].receive(1, ("activation",))
@@ -128,3 +129,18 @@ def test_what_is_no_call_is_ignored(note):
         task.cancel()
 
     run(main)
+
+
+def test_each_call_has_the_whole_patience_before_the_first_rank_is_told():
+    """Calls of 9 s and 9.9 s in a row send nothing, though the timer was set in the first; one of 10.1 s does."""
+    ends, clock = local_world(2), VirtualClock()
+
+    async def main():
+        group, told = Group(ends[1], range(2), 1), []
+        for seconds in (9.0, 9.9, 10.1):
+            async with group.calling("barrier"):
+                await clock.sleep(seconds)
+            told.append(ends[0].holds(1, group.watchdog._key))
+        return told
+
+    assert run_virtual(main()) == [False, False, True]
