@@ -131,4 +131,5 @@ def _refuse_cut_short(directory: Path, shards: list[ShardRecord], remedy: str) -
         if size is None:
             raise CheckpointError(f"{path} is missing (bytes written: {shard['bytes']}); {remedy}")
         if size != shard["bytes"]:
-            raise CheckpointError(f"{path} is cut short (bytes: {size}, written: {shard['bytes']}); {remedy}")
+            fault = "cut short" if size < shard["bytes"] else "longer than it was written"
+            raise CheckpointError(f"{path} is {fault} (bytes: {size}, written: {shard['bytes']}); {remedy}")

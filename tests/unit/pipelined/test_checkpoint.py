@@ -194,14 +194,14 @@ def test_everything_is_on_disk_before_the_name_appears(tmp_path, monkeypatch):
     assert order[named + 1] == tmp_path.name
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut short"])
+@pytest.mark.parametrize("damage", ["missing", "cut short", "longer than it was written"])
 def test_a_shard_that_is_not_whole_is_named_with_both_sizes(tmp_path, damage):
     shard = save(tmp_path, 1, [NAMES[:2], NAMES[2:]]) / "shard-01-of-02.safetensors"
     size = shard.stat().st_size
     if damage == "missing":
         shard.unlink()
     else:
-        os.truncate(shard, 100)
+        os.truncate(shard, 100 if damage == "cut short" else size + 1)
     with pytest.raises(CheckpointError, match=rf"shard-01-of-02.safetensors is {damage} .*written: {size}\); resume"):
         checkpoint.open(tmp_path)
 

@@ -71,6 +71,12 @@ def test_known_answers(sizes, moved):
     assert len(settle(*swarm(sizes))) == moved
 
 
+def test_long_queues_are_no_more_work_than_all_peers_of_a_stage_can_do():
+    """Both stages are busy all the time: a peer taken from the second would make that one the slowest."""
+    assert moves([{"a": 7.0, "b": 7.0}, {"c": 0.9, "d": 0.9, "e": 0.9, "f": 0.9}]) == []
+    assert moves([{"a": 5.0, "b": 5.0}, {"c": 1.0, "d": 1.0}]) == []
+
+
 @given(SIZES)
 def test_a_balanced_swarm_moves_nobody(sizes):
     even = [max(sizes)] * len(sizes)
