@@ -1,12 +1,12 @@
 """A swarm whose throughput is a fluid: every stage passes on what its peers can do, and the smallest decides.
 
 Everything is played on the virtual clock: peers come and die by a trace, hold leases of the real directory and say in
-it what they are, publish their loads, and are moved by the real rebalancer. The rule: whoever decides knows what the
-real roster says, in which a dead peer lives until its lease runs out. No microbatch is played.
+it what they are, publish their loads, choose their stages as real peers do, and are moved by the real rebalancer. The
+rule: whoever decides knows what the real roster says, in which a dead peer lives until its lease runs out. No
+microbatch is played.
 """
 
 import asyncio
-import itertools
 import random
 from dataclasses import dataclass
 
@@ -15,8 +15,10 @@ from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.nursery import Nursery
+from pipelined.swarm.choosing import stage_for
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.rebalance import Move, moves, pause, place
+from pipelined.swarm.moving import Moving
+from pipelined.swarm.rebalance import moves
 from pipelined.swarm.records import PEERS, Peer, Phase
 from pipelined.swarm.standing import Standing
 
@@ -27,7 +29,7 @@ class Policy:
 
     Args:
         period: seconds between two looks of the rebalancer; 0: nobody moves.
-        placed: newcomers go where the rebalancer would have them, else to a stage at random.
+        placed: newcomers go where real ones go, to the stage with the fewest peers; else to a stage at random.
         fetch: seconds that a peer takes to fetch its stage's state; until then it does nothing.
         lease: seconds; renewed thrice in that time.
     """
@@ -82,38 +84,48 @@ class _Swarm:
         await self._clock.sleep(self._trace.seconds - self._clock.now())
         self._settle()
 
-    async def _look(self) -> list[dict[str, float | None]]:
-        """Who is there, and how loaded, by stage.
+    async def _look(self) -> tuple[list[dict[str, None]], list[dict[str, float]]]:
+        """By stage, who is on the way there, and who is there with what load.
 
         Every peer that serves says how busy it is; what a dead one said last stands until its lease runs out.
         """
         flow = min(map(len, self._serving))
         for serving in self._serving:
             self._told.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
-        await self._roster.wait_for(lambda: self._roster.revision == self._directory.machine.revision)
-        known: list[dict[str, float | None]] = [{} for _ in self._alive]
+        await self._hear()
+        coming, loads = [{} for _ in self._alive], [{} for _ in self._alive]
         for name, peer in self._roster.peers.items():
-            known[peer.stage][name] = self._told[name] if peer.phase == Phase.SERVING else None
-        return known
+            if peer.phase == Phase.SERVING:
+                loads[peer.stage][name] = self._told[name]
+            else:
+                coming[peer.stage][name] = None
+        return coming, loads
+
+    async def _hear(self) -> None:
+        await self._roster.wait_for(lambda: self._roster.revision == self._directory.machine.revision)
 
     async def _rebalance(self) -> None:
-        for turn in itertools.count():
-            await self._clock.sleep(pause(self._policy.period, (self._seed, turn)))
-            for move in moves(await self._look()):
-                await self._carry_out(move)
+        moving = Moving(moves, self._policy.period, self._clock)
+        while True:
+            await self._clock.sleep(self._policy.period)
+            for name, target in moving.due(*await self._look()).items():
+                await self._carry_out(name, target)
 
-    async def _carry_out(self, move: Move) -> None:
-        standing = self._alive[move.source].pop(move.peer, None)
+    async def _carry_out(self, name: str, target: int) -> None:
+        source = self._roster.peers[name].stage
+        standing = self._alive[source].pop(name, None)
         if standing is None:
             return  # the order is given to one that is dead
         self._settle()
         self._account.moves += 1
-        del self._serving[move.source][move.peer]
-        await self._begin_to_fetch(move.peer, standing, move.target)
+        del self._serving[source][name]
+        await self._begin_to_fetch(name, standing, target)
 
     async def _come(self) -> None:
-        stage = place(await self._look()) if self._policy.placed else self._draw.randrange(len(self._alive))
         name, standing = await self._stand()
+        await self._hear()
+        stages = len(self._alive)
+        stage = stage_for(name, self._roster, stages) if self._policy.placed else self._draw.randrange(stages)
         await self._begin_to_fetch(name, standing, stage)
 
     async def _join(self, stage: int) -> None:

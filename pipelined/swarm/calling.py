@@ -44,7 +44,7 @@ class Calling:
             return {}
         stages = self._stages()
         deserted = [stage for stage, peers in enumerate(stages) if not peers and self._can_be_had(stage)]
-        calls = {move.peer: move.target for move in moves(stages)} if deserted else {}
+        calls = moves(stages) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
     def _stages(self) -> Sequence[Stage]:

@@ -1,7 +1,7 @@
 """The two kinds of processes of a swarm, whole: what each of them starts, and how it ends."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from pipelined.clock import Clock
@@ -99,7 +99,7 @@ class TrainerProcess:
         asking = Asking(endpoint, self.roster)
         back = GoingBack(self.roster, rules.stages, rules.lease_s, clock, resume)
         self.leadership = Leadership(
-            name, endpoint.address, self.roster, asking, rules, clock, balance or _balance, back, steps
+            name, endpoint.address, self.roster, asking, rules, clock, balance or moves, back, steps
         )
         wiring = Wiring(rules.stages, seed=name)
         self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots, rules.lease_s)
@@ -154,10 +154,6 @@ class TrainerProcess:
                         tasks.create_task(self.trainer.run(place.incarnation))
             except (LeaseLost, CutOff):
                 await self._clock.sleep(RETRY_S)
-
-
-def _balance(loads: Sequence[Mapping[str, float | None]]) -> Mapping[str, int]:
-    return {move.peer: move.target for move in moves(loads)}
 
 
 async def _failure(endpoint: Endpoint) -> None:
