@@ -172,7 +172,7 @@ class Leadership:
         """Raises: Deposed: always."""
         with suppress(Conflict, CutOff):
             await self._roster.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
-        raise Deposed
+        raise Deposed("the directory's head cannot be read, and this trainer remembers no other")
 
     async def _take_steps(self) -> None:
         known = 0  # steps of which nobody has counted anything for who led before

@@ -80,6 +80,7 @@ class Saving:
             self.marks, self._unlisted = sorted(await self._apart(self._shelf.marks)), ""
         except OSError as error:
             self.marks, self._unlisted = (), f"what was saved cannot be listed ({error}); look at the directory's disk"
+            warn("saves not listed", why=error)
 
     async def look_after(self, lost: Set[int]) -> None:
         """See what lies there where stages are lost that were not before: who saved them last tells of it no more."""
