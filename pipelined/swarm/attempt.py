@@ -15,11 +15,11 @@ import numpy as np
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.averaging import BEYOND_CODEC, PART_NOT_FINITE, parties_of
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import RoundName, field, number, tell_members
 from pipelined.swarm.records import Peer
+from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports.endpoints import Answer, Refusal
 
 MOST_TOLD = 3
@@ -163,7 +163,7 @@ class Attempt:
             answer = await self._ask(peer, "reduce", **note)
             return number(answer.note, "square"), _read_digest(answer)
         except (Ended, Refusal) as error:
-            if _reason(error) == "not finite":
+            if _reason(error) == NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
             self._take_down(stage, peer, error)
             if self._summing.when() is None:

@@ -21,6 +21,7 @@ from pipelined.swarm.notes import RoundName
 from pipelined.swarm.notes import field as field_of
 from pipelined.swarm.records import Peer
 from pipelined.swarm.spread import Spread
+from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports import Block, WireError
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
@@ -28,12 +29,6 @@ UNDER_WAY = 4  # pieces asked for at once from one owner
 GATHERED = 256 << 20
 """Bytes of others' parts that an owner holds at most: the more members, the smaller the pieces."""
 TOPIC = "piece"
-PARTIES = ("by", "member")
-"""Facts of a refusal: the two members between which a round failed."""
-BEYOND_CODEC = "beyond codec"
-"""Reason of a refusal: sums are finite, and the codec cannot carry them."""
-PART_NOT_FINITE = "part not finite"
-"""Reason of a refusal: what this member would add is not finite; the total of the others may be."""
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
 
@@ -174,7 +169,7 @@ class Round:
         _check_finite(self._sums[span])
         self._bring(piece, self._me, self._sums[span])
         await piece.whole
-        coded = await self._encoded(self._added(piece), "not finite")
+        coded = await self._encoded(self._added(piece), NOT_FINITE)
         piece.brought = {}
         piece.total.set_result(coded)
         return await self._decoded(*coded, span)
@@ -230,7 +225,7 @@ class Round:
         """Another member's part, decoded. Raises Refusal: it cannot be added."""
         part = await self._decoded(question.blocks, question.note.get("codec"), span)
         if not np.isfinite(part).all():
-            raise Refusal("not finite", start=span.start)
+            raise Refusal(NOT_FINITE, start=span.start)
         return part
 
     async def _encoded(self, values: np.ndarray, otherwise: str) -> Coded:
@@ -258,10 +253,3 @@ def _check_finite(part: np.ndarray) -> None:
     """Raises Refusal: this member's own part is not finite."""
     if not np.isfinite(part).all():
         raise Refusal(PART_NOT_FINITE)
-
-
-def parties_of(error: BaseException) -> dict[str, str]:
-    """The two members between which a round failed, as a refusal names them; empty: it names none."""
-    facts = error.facts if isinstance(error, Refusal) else {}
-    named = {name: facts[name] for name in PARTIES if type(facts.get(name)) is str}
-    return named if len(named) == len(PARTIES) else {}

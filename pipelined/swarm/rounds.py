@@ -16,6 +16,7 @@ from pipelined.swarm.held import Held
 from pipelined.swarm.load import Load
 from pipelined.swarm.notes import RoundName, digest_of, number, read_members, read_round, told, whole
 from pipelined.swarm.spread import Spread
+from pipelined.swarm.sum_refusals import NOT_FINITE
 from transports.endpoints import Answer, Endpoint, Question, Refusal
 
 
@@ -84,7 +85,7 @@ class Rounds:
         total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
         if not math.isfinite(square):
-            raise Refusal("not finite", why="all gradients together")
+            raise Refusal(NOT_FINITE, why="all gradients together")
         if held.ledger.frozen != name:
             raise Refusal("round aborted", why="another began")
         self._summed = name, total
