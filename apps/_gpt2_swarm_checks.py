@@ -6,7 +6,7 @@ from apps._checks import check_codec
 from apps._gpt2_swarm_job import SwarmJob
 from apps._places import check_directory, check_export, check_file
 from apps._swarm_data import feed_of
-from apps._swarm_saved import saved_of
+from apps._swarm_saved import other_text, saved_of
 from apps._text import Text, text_of
 from pipelined import checkpoint
 from pipelined.errors import UsageError
@@ -34,9 +34,14 @@ def read_swarm_text(job: SwarmJob) -> Text:
     """Read the text of a job.
 
     Raises:
-        UsageError: it cannot be read, is too short, or has more symbols than the model.
+        UsageError: it cannot be read, is too short, has more symbols than the model, or is another than what is saved
+            was trained on.
     """
-    text, subject = text_of(job.config, job.model), job.subject
+    text, subject, config = text_of(job.config, job.model), job.subject, job.config
+    if config.resume is not None and not config.new_data:
+        fact = other_text(config.checkpoint, saved_of(config.checkpoint, job.model.identity()), text.digest)
+        if fact:
+            raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
     feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     return text
 

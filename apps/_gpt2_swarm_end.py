@@ -34,7 +34,8 @@ class Outcome:
         config, identity = self.job.config, self.job.model.identity()
         if config.checkpoint is not None:
             for mark, state in self.visited:
-                await asyncio.to_thread(saved.save, config.checkpoint, mark, state, identity, config.keep)
+                told = identity, config.keep, self.text.digest
+                await asyncio.to_thread(saved.save, config.checkpoint, mark, state, *told)
 
     async def tell(self, loss: float | None, say: Say) -> None:
         """Compare, export and sample, as far as it was asked for.

@@ -26,7 +26,6 @@ MEANINGLESS = {
     "chunks": "a peer holds one stage",
     "plan": "a swarm plans nothing: its peers go where they help most",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
-    "new_data": "peers that save do not record what text it was",
     "trace": "microbatches go through whichever peers answer",
     "replay": "microbatches go through whichever peers answer",
 }

@@ -104,12 +104,13 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     training = training_of(told)
     place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), RealClock(), transport.computing)
-    rules, shelf = rules_of(told, training), _shelf(job)
+    rules, shelf = rules_of(told, training), _shelf(job, text)
     begun = None if shelf is None else common_step(shelf.marks())
     return Rank(transport, job, text, feed, told, training, rules, shelf, begun, device)
 
 
-def _shelf(job: SwarmJob) -> Shelf | None:
+def _shelf(job: SwarmJob, text: Text) -> Shelf | None:
     config = job.config
-    disk = DiskShelf(config.checkpoint, job.model.identity(), config.keep) if config.checkpoint else None
+    told = job.model.identity(), config.keep, text.digest
+    disk = DiskShelf(config.checkpoint, *told) if config.checkpoint else None
     return disk if config.init is None else WeightsShelf(config.init, job.subject.stages, disk)

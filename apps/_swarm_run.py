@@ -22,7 +22,7 @@ from apps._swarm_families import cut_of
 from apps._swarm_flags import Coordinator, Serve, Train
 from apps._swarm_metrics import StepLog
 from apps._swarm_peer_log import PeerLog
-from apps._swarm_saved import saved_of
+from apps._swarm_saved import other_text, saved_of
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling
 from apps._text import read_text
 from pipelined.claim import Claim, claim
@@ -58,7 +58,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         told.subject.check_stage(flags.stage)
         training = await asyncio.to_thread(training_of, told)
         if flags.checkpoint:
-            await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
+            found = await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
+            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, told.text):
+                say(f"warning: {fact}")
             claimed = stack.enter_context(await claim_for(directory, flags.checkpoint))
             if claimed.warning:
                 say(f"warning: {claimed.warning}")
@@ -67,7 +69,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         device = TorchDevice(flags.device, clock)
         name = flags.place.name or _own_name()
 
-        shelf = DiskShelf(flags.checkpoint, training.model.identity()) if flags.checkpoint else None
+        shelf = DiskShelf(flags.checkpoint, training.model.identity(), text=told.text) if flags.checkpoint else None
         saving = shelf, flags.save_every
         build = partial(TorchStage, training, device=flags.device)
         process = PeerProcess(

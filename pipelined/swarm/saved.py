@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 def save(
-    directory: str | Path, mark: Mark, state: Mapping[str, Any], identity: Mapping[str, Any], keep: int = 3
+    directory: str | Path,
+    mark: Mark,
+    state: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    keep: int = 3,
+    text: str = "",
 ) -> Path | None:
     """Save a stage's state, whole or not at all; None where another peer is saving this stage just now.
 
@@ -36,6 +41,7 @@ def save(
         state: by NAME/FIELD; it must not change meanwhile.
         identity: what must agree for the state to fit a model.
         keep: steps of this stage that are kept, this one included.
+        text: digest of the tokenizer and the text that it was trained on; "": not recorded.
     Raises:
         CheckpointError: it could not be written; what was saved before is as it was.
     Cost: three passes over the bytes; nothing is written where this very state lies there already.
@@ -54,7 +60,7 @@ def save(
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
         scalars = {"stage": mark.stage, "stages": mark.stages, "lineage": mark.lineage, "root": root}
-        return _write(place, Meta(mark.step, identity, {}, scalars), tensors, keep)
+        return _write(place, Meta(mark.step, identity, {"text": text}, scalars), tensors, keep)
 
 
 def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
@@ -73,6 +79,12 @@ def marks(directory: str | Path, identity: Mapping[str, Any] | None = None) -> l
     places = sorted(Path(directory).glob("stage-*"))
     read = [_told(path, identity) for place in places for path in found(place).values()]
     return [told[0] for told in read if told]
+
+
+def text_of(directory: str | Path, at: Mark) -> str:
+    """Digest of the text that a saved step was trained on; "" where no stage of it recorded one."""
+    told = (shard.meta.config.get("text") for shard in _shards(directory, at))
+    return next((text for text in told if isinstance(text, str) and text), "")
 
 
 def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:

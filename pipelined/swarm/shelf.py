@@ -49,11 +49,13 @@ class DiskShelf:
     Args:
         identity: what must agree for a state to fit the model.
         keep: steps of a stage that are kept.
+        text: digest of the text that is trained on, as it is recorded.
     """
 
     directory: Path
     identity: Mapping[str, Any]
     keep: int = 3
+    text: str = ""
 
     def marks(self) -> Sequence[Mark]:
         """See `Shelf`."""
@@ -67,7 +69,7 @@ class DiskShelf:
         from pipelined.swarm.saved import save
 
         try:
-            save(self.directory, mark, state, self.identity, self.keep)
+            save(self.directory, mark, state, self.identity, self.keep, self.text)
         except (CheckpointError, OSError) as error:
             raise ShelfError(str(error)) from error
 

@@ -70,11 +70,15 @@ def test_a_soak_that_cannot_be_is_refused(flags, words):
         Options(**flags)
 
 
-def test_a_short_soak_keeps_its_levels_over_tcp_and_in_a_swarm():
-    flags = "--over tcp swarm --steps 40 --settled 15 --looks 3 --json".split()
+@pytest.mark.parametrize(
+    ("over", "processes"),
+    [("swarm", 1), pytest.param("tcp", 2, marks=pytest.mark.full), pytest.param("mpi", 2, marks=pytest.mark.full)],
+)
+def test_a_short_soak_keeps_its_levels(over, processes):
+    flags = ["--over", over, *"--steps 60 --settled 25 --looks 4 --json".split()]
     command = [sys.executable, "-m", "benchmarks.soak", *flags]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     soaks = json.loads(done.stdout)["soaks"]
-    assert [one["name"] for one in soaks] == ["tcp 0", "tcp 1", "swarm 0"]
+    assert [one["name"] for one in soaks] == [f"{over} {rank}" for rank in range(processes)]
     assert all(one["before"]["descriptors"] > 3 and one["before"]["tasks"] for one in soaks)
