@@ -18,6 +18,7 @@ import tyro
 
 from benchmarks._levels import Levels
 from benchmarks._ranks import ROOT, check, free_port, program, told
+from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 
 RANKS = 2
@@ -27,7 +28,7 @@ A_STEP_S = 1.0
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Run for long and see what grows."""
 
     over: tuple[str, ...] = OVER
@@ -38,10 +39,9 @@ class Options:
     """Steps after which the levels are looked at first."""
     looks: int = 10
     """Steps in a row behind which they are looked at; the least counts."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(looks=[self.looks], settled=[self.settled])
         if unknown := [name for name in self.over if name not in OVER]:
             raise UsageError(f"nothing runs over {unknown[0]!r}; known: {', '.join(OVER)}")
@@ -105,16 +105,19 @@ def lines(found: Soaked) -> list[str]:
     return [f"{found.name:8} {name:12} {before[name]:14,} {after[name]:14,}  {told[name]}" for name in before]
 
 
+def table(options: Options, found: list[Soaked]) -> str:
+    """The levels of every process, and how long a step took."""
+    head = f"{'':8} {'':12} {f'step {options.settled}':>14} {f'step {options.steps}':>14}"
+    paces = [f"{one.name}: {1e3 * one.step_s:.1f} ms a step" for one in found]
+    return "\n".join([head, *(line for one in found for line in lines(one)), *paces])
+
+
 def main() -> int:
     """Read the flags, run, and show what came of it."""
     options = tyro.cli(Options, prog="python -m benchmarks.soak")
     found = [each for over in options.over for each in soak(over, options)]
-    if options.json:
-        print(json.dumps({"steps": options.steps, "settled": options.settled, "soaks": [asdict(one) for one in found]}))
-    else:
-        print(f"{'':8} {'':12} {f'step {options.settled}':>14} {f'step {options.steps}':>14}")
-        print("\n".join(line for one in found for line in lines(one)))
-        print("\n".join(f"{one.name}: {1e3 * one.step_s:.1f} ms a step" for one in found))
+    raw = {"steps": options.steps, "settled": options.settled, "soaks": [asdict(one) for one in found]}
+    tell(options, raw, lambda: table(options, found))
     return 1 if any(one.grown for one in found) else 0
 
 
