@@ -18,6 +18,7 @@ from transports._wire import Header
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
+OFFERS_BYTES = 16 << 20  # at least, of offers to one peer: some 4,000, as a pipeline may be far ahead of a slow rank
 CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers to each peer unasked
 FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
 BLOCK_BYTES = 768  # an array beside its bytes (736)

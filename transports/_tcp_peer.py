@@ -20,7 +20,7 @@ from typing import Any
 from transports._bare import BareBuffer, BareBuffers
 from transports._blocks import Block
 from transports._contract import Key
-from transports._credit import CLOSING_BYTES, FRAME_BYTES, LEAST_BYTES, Credit, kept_bytes, overhead
+from transports._credit import CLOSING_BYTES, FRAME_BYTES, OFFERS_BYTES, Credit, kept_bytes, overhead
 from transports._errors import PeerLost, WireError
 from transports._held import Held, Shelf
 from transports._incoming import Incoming
@@ -61,7 +61,7 @@ class TcpPeer:
     ):
         self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
-        self._credit, self._offers = Credit(limit), Credit(max(limit, LEAST_BYTES))
+        self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
         self._shelf, self._closing = Shelf(self._offers), Credit(max(limit, CLOSING_BYTES))
         self._offered: dict[int, Incoming | BareBuffer] = {}
         if cached:

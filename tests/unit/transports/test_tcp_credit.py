@@ -207,7 +207,23 @@ def headers(end):
     return sum(overhead(item.header.key, item.header.note, item.header.layouts) for item in lying)
 
 
-def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told():
+@pytest.fixture
+def few_offers(monkeypatch):
+    """Offers may take no more than messages do."""
+    monkeypatch.setattr("transports._tcp_peer.OFFERS_BYTES", LIMIT)
+
+
+def test_a_sender_may_be_thousands_of_messages_ahead_in_a_large_world():
+    async def scenario():
+        async with world() as (here, there):
+            ahead = [asyncio.create_task(here.send(1, ("k", n), note=n)) for n in range(4000)]
+            assert [(await there.receive(0, ("k", n))).note for n in reversed(range(4000))] == [*reversed(range(4000))]
+            await asyncio.gather(*ahead)
+
+    run(scenario())
+
+
+def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(few_offers):
     async def scenario():
         async with world() as (here, there):
             sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
@@ -242,7 +258,7 @@ def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch
     run(scenario())
 
 
-def test_a_peer_that_offers_more_than_it_may_is_lost():
+def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
     async def scenario():
         async with world() as (here, there):
             for number in range(20):
