@@ -49,6 +49,22 @@ def test_what_was_not_expected_is_asked_for_when_it_is_needed():
     assert asyncio.run(main()) == b"!"
 
 
+def test_what_is_taken_before_its_turn_is_not_asked_for_again():
+    """It was, and the actor waited at its end for a message that had been taken already."""
+
+    async def main():
+        one, other = world(2)
+        async with Actor(one) as teller, Asked(other) as listener:
+            for number in range(4):
+                teller.tell(1, ("x", number), bytes([number]))
+            inbox = Inbox(listener, [(0, ("x", number)) for number in range(4)], ahead=2)
+            for number in (3, 2, 1, 0):
+                assert bytes((await inbox.take(0, ("x", number))).blocks[0].data) == bytes([number])
+        return sorted(listener.asked)
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)) == [0, 1, 2, 3]
+
+
 def test_what_is_expected_later_is_asked_for_behind_the_rest():
     async def main():
         one, other = world(2)

@@ -1,6 +1,7 @@
 """Every rank derives the same norm, loss and decision from one exact sum."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,8 @@ def test_norm_and_loss_do_not_depend_on_who_wrote_which_entry(values, ranks):
         mine = [i for i in range(len(values)) if i % ranks == rank]
         shared += ledger.entry(rank, {names[i]: values[i] for i in mine}, {i: values[i] for i in mine}, 1.0, False)
     assert ledger.norm(shared) == ledger.norm(alone)
-    assert ledger.loss(shared) == ledger.loss(alone)
+    assert ledger.loss(shared) == ledger.loss(alone) == pytest.approx(sum(values) / len(values))
+    assert ledger.norm(alone) == pytest.approx(sum(values) ** 0.5)
 
 
 def test_one_rank_asked_to_stop_stops_all():
