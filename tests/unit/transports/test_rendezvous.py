@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
 import pytest
 
+from tests.unit.transports.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
 from transports._coordinator import SECOND_CHANCE_S, Coordinator, check_reach
 from transports._door import SILENCE_S, knock
@@ -13,7 +15,7 @@ from transports._letters import LENGTH, SHORT, read_letter, send_letter
 from transports._meeting_point import LOOPBACK, InProcess, MasterPort, permitted
 from transports._place import Place
 from transports._rendezvous import gather, read_table
-from transports._sockets import accept, dial, listen, read_exactly
+from transports._sockets import KEEPALIVE, accept, dial, listen, read_exactly
 
 KEY = b"secret"
 
@@ -95,6 +97,18 @@ def test_every_pair_ends_up_with_one_connection(world_size):
     lines = asyncio.run(meet())
     assert set(lines) == {(a, b) for a in range(world_size) for b in range(world_size) if a != b}
     assert all(lines[peer, rank] == (there, here) for (rank, peer), (here, there) in lines.items())
+
+
+def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
+    """Without these options of its sockets a rank never notices that another's machine vanished."""
+
+    async def meet():
+        point = InProcess()
+        ends = await asyncio.gather(*(gather(place(rank, 3, key=KEY), point) for rank in range(3)))
+        with ExitStack() as opened:
+            return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
+
+    assert asyncio.run(meet()) == 6 * [(1, *KEEPALIVE)]
 
 
 def test_everybody_learns_which_ranks_share_a_machine():

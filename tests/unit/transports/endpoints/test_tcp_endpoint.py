@@ -20,12 +20,14 @@ from tests.unit.transports.endpoints.hostile import (
     run,
     until_lost,
 )
+from tests.unit.transports.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
 from transports._door import converse
 from transports._handshake import Identity, connecting, digest
-from transports._sockets import dial
+from transports._sockets import KEEPALIVE, dial
 from transports._wire import Kind, encode_bare
 from transports.endpoints import Answer, Unreachable, open_endpoint
+from transports.endpoints._connection import Connection
 from transports.endpoints._greeting import read
 from transports.endpoints.tcp import open_at
 
@@ -58,6 +60,22 @@ def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting
             assert (await third.ask(here.address, "echo", note="third")).note == "third"
 
     run(scenario())
+
+
+def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
+    seen, attach = [], Connection.attach
+
+    def look(self, sock):
+        seen.append(limits_when_idle(sock))
+        attach(self, sock)
+
+    async def scenario():
+        monkeypatch.setattr(Connection, "attach", look)
+        async with opened() as here, opened() as other:
+            await other.ask(here.address, "echo")
+
+    run(scenario())
+    assert seen == 2 * [(1, *KEEPALIVE)]
 
 
 def test_a_rank_that_calls_is_sent_away():
