@@ -1,13 +1,17 @@
 """The few numbers of a step that all ranks must agree on, summed in one small all-reduce of float64.
 
-Each entry is written by exactly one rank and is zero on the others, so the sum is exact and its order cannot matter:
-every rank then derives the same norm, the same loss and the same decision to stop, to the last bit.
+Each entry is written by exactly one rank and is zero on the others, or holds whole numbers, so the sum is exact and its
+order cannot matter: every rank then derives the same norm, loss and decision to stop, to the last bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+BUSY, STOPS, RANKS = -3, -2, -1
+"""The last numbers of the vector: microseconds that ranks computed, ranks that were asked to stop, ranks."""
+MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -17,25 +21,21 @@ class Ledger:
     Args:
         names: every parameter of the model, in an order all ranks share.
         microbatches: how many the step has over all groups.
-        world_size: ranks.
     """
 
     names: Sequence[str]
     microbatches: int
-    world_size: int
 
     def __len__(self) -> int:
-        return len(self.names) + self.microbatches + 2 * self.world_size
+        return len(self.names) + self.microbatches + 3
 
-    def entry(
-        self, rank: int, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool
-    ) -> np.ndarray:
+    def entry(self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool) -> np.ndarray:
         """One rank's contribution.
 
         Args:
             squares: squared gradient norm of each parameter this rank owns.
             losses: mean loss of each global microbatch whose last stage ran here.
-            busy: seconds this rank computed.
+            busy: seconds this rank computed; summed in whole microseconds.
             stop: whether this rank was asked to stop.
         """
         vector = np.zeros(len(self))
@@ -44,8 +44,7 @@ class Ledger:
             vector[place[name]] = square
         for microbatch, loss in losses.items():
             vector[len(self.names) + microbatch] = loss
-        vector[self._ranks(0)][rank] = busy
-        vector[self._ranks(1)][rank] = float(stop)
+        vector[BUSY], vector[STOPS], vector[RANKS] = round(busy * MICROSECONDS), stop, 1
         return vector
 
     def norm(self, total: np.ndarray) -> float:
@@ -59,15 +58,11 @@ class Ledger:
 
     def busy(self, total: np.ndarray) -> float:
         """Mean seconds a rank computed."""
-        return float(total[self._ranks(0)].mean())
+        return float(total[BUSY] / MICROSECONDS / total[RANKS])
 
     def stop(self, total: np.ndarray) -> bool:
         """Whether any rank was asked to stop."""
-        return bool(total[self._ranks(1)].any())
-
-    def _ranks(self, which: int) -> slice:
-        start = len(self.names) + self.microbatches + which * self.world_size
-        return slice(start, start + self.world_size)
+        return bool(total[STOPS])
 
 
 def _in_order(numbers: Iterable[float]) -> float:

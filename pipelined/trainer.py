@@ -156,7 +156,7 @@ class Trainer:
         start, busy = clock.now(), device.busy
         losses = await self._gradients(step)
         squares, _, _ = await device.run("norm", self.replica.squares)
-        entry = self._ledger.entry(self.seat.actor.rank, squares, losses, device.busy - busy, stopping())
+        entry = self._ledger.entry(squares, losses, device.busy - busy, stopping())
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
         loss, norm, rate = self._ledger.loss(entry), self._ledger.norm(entry), self.recipe.rate(step)
@@ -220,4 +220,4 @@ class Trainer:
 
     @cached_property
     def _ledger(self) -> Ledger:
-        return Ledger(self.replica.names, self.plan.total_microbatches, self.plan.world_size)
+        return Ledger(self.replica.names, self.plan.total_microbatches)

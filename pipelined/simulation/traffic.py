@@ -69,4 +69,4 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
 def ledger_bytes(plan: Plan, workload: Workload) -> int:
     """Bytes of the few numbers that all ranks agree on at the end of a step."""
     names = [""] * workload.tensors
-    return len(Ledger(names, plan.total_microbatches, plan.world_size)) * LEDGER_ITEM
+    return len(Ledger(names, plan.total_microbatches)) * LEDGER_ITEM

@@ -1,18 +1,24 @@
-"""Which stage a peer that comes is to hold, from who is there and what they have on disk.
+"""Which stage a newcomer is to hold, from the peers that are there and what the newcomer has on disk.
 
-The one rule: each chooses knowing what all before it choose, and nobody waits for another. For who comes says so first,
-which gives all an order, and then works out where those before it go who have not said it yet: whoever sees the same
-chooses the same. Must not know what a stage is, nor what is said with a choice.
+The leader decides, for it follows all peers: a newcomer announces in the directory that it comes, and asks the leader.
+Newcomers that ask at once are spread, as the leader counts each of them from its answer on. Where no trainer leads,
+newcomers wait for one.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections import Counter
 
-from pipelined.swarm.membership import Roster
+from pipelined.clock import Clock
+from pipelined.nursery import Nursery
+from pipelined.swarm.membership import RETRY_S, Ended, Roster
+from pipelined.swarm.notes import field, whole
 from pipelined.swarm.rebalance import fewest
-from pipelined.swarm.records import CAME, Peer, Phase
+from pipelined.swarm.records import CAME, Phase
 from pipelined.swarm.standing import Standing
+from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
 STAY = Phase.JOINING, Phase.SERVING
+PLACE = "place"
 
 
 class Choosing:
@@ -23,61 +29,99 @@ class Choosing:
         stages: of the model.
     """
 
-    def __init__(self, name: str, roster: Roster, stages: int):
-        self._name, self._roster, self._stages = name, roster, stages
+    def __init__(self, name: str, endpoint: Endpoint, roster: Roster, clock: Clock, stages: int):
+        self._name, self._endpoint, self._roster, self._clock, self._stages = name, endpoint, roster, clock, stages
 
     async def choose(self, place: Standing) -> int:
-        """Say that this peer comes, and choose a stage.
+        """Announce that this peer comes, and ask the leader for a stage until one answers.
 
         Raises:
             LeaseLost, CutOff: as `Directory.transact`.
+        Cost: a round trip with the directory and, meanwhile, one with the leader.
         """
-        came = await self._roster.directory.transact({}, {CAME + self._name: b""}, lease=place.lease)
-        await self._roster.wait_for(lambda: self._roster.revision >= came)
-        return stage_for(self._name, self._roster, self._stages)
+        news = {CAME + self._name: self._endpoint.address.encode()}
+        async with Nursery() as tasks:
+            tasks.create_task(self._roster.directory.transact({}, news, lease=place.lease))
+            stage = await self._told()
+        return stage
+
+    async def _told(self) -> int:
+        while True:
+            await self._roster.wait_for(lambda: self._roster.conductor is not None)
+            leader = self._roster.conductor
+            try:
+                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                    answer = await self._endpoint.ask(leader.address, PLACE, note={"name": self._name})
+                stage = whole(answer.note, "stage")
+                if stage < self._stages:
+                    return stage
+            except Ended:
+                continue
+            except (Unreachable, Refusal):
+                pass
+            await self._clock.sleep(RETRY_S)
 
 
-def stage_for(name: str, roster: Roster, stages: int) -> int:
-    """The first stage that nobody holds and that it has saved as it stands; else the one with the fewest peers.
+class Placing:
+    """The leader's answers to newcomers.
 
     Args:
-        name: of the peer; where it was before does not count.
         stages: of the model.
-    Cost: O(peers · stages).
     """
-    there = [0] * stages
-    for peer in _chosen_before(name, roster):
-        if peer.stage in range(stages) and peer.phase in STAY:
-            there[peer.stage] += 1
-    lost = [stage for stage in range(stages) if not roster.holding(stage)]
-    for other in _choosing_before(name, roster):
-        there[_choice(other, roster, lost, there)] += 1
-    return _choice(name, roster, lost, there)
 
+    def __init__(self, roster: Roster, stages: int):
+        self._roster, self._stages, self._counted_at = roster, stages, -1
+        self._promised, self._at = dict[str, int](), dict[str, int]()
+        self._there, self._lost = Counter[int](), list[int]()
 
-def _chosen_before(name: str, roster: Roster) -> Iterator[Peer]:
-    """The others that have said where they are; who came later does not count, whichever is faster."""
-    came = roster.came.get(name, roster.revision + 1)
-    for peer in roster.peers.values():
-        if peer.name != name and roster.came.get(peer.name, 0) < min(came, roster.announced[peer.name]):
-            yield peer
+    async def place(self, question: Question) -> Answer:
+        """Answer one newcomer.
 
+        Raises:
+            Refusal: "stranger": the directory has no newcomer of this name and address.
+        """
+        name = str(field(question.note, "name"))
+        address, came = question.asker.address, self._roster.came
+        try:
+            async with asyncio.timeout(RETRY_S):  # the directory's news of it may be under way
+                await self._roster.wait_for(lambda: name in came and came[name].address == address)
+        except TimeoutError:
+            raise Refusal("stranger", address=address) from None
+        return Answer(note={"stage": self.stage_for(name)})
 
-def _choosing_before(name: str, roster: Roster) -> list[str]:
-    """Those that came before and have yet to say where they go, in this order."""
-    came = roster.came.get(name, roster.revision + 1)
-    choosing = [(at, other) for other, at in roster.came.items() if roster.announced[other] < at < came]
-    return [other for _, other in sorted(choosing)]
+    def stage_for(self, name: str) -> int:
+        """The first stage that no peer holds and that this one has saved as it stands; else that of the fewest peers.
 
+        Args:
+            name: of the peer; where it was before does not count.
+        Cost: O(stages), and O(peers) once for all that ask before the roster changes.
+        """
+        if self._counted_at != self._roster.revision:
+            self._count()
+        if name in self._at:
+            self._there[self._at.pop(name)] -= 1
+        saved = self._saved(name) if self._lost else set[int]()
+        there = [self._there[stage] for stage in range(self._stages)]
+        stage = next((stage for stage in self._lost if stage in saved), fewest(there))
+        self._promised[name] = self._at[name] = stage
+        self._there[stage] += 1
+        return stage
 
-def _choice(name: str, roster: Roster, lost: Sequence[int], there: Sequence[int]) -> int:
-    saved = _saved(name, roster, len(there)) if lost else set[int]()
-    return next((stage for stage in lost if stage in saved), fewest(there))
+    def _count(self) -> None:
+        """Count the peers that stay, each where it is, or where it was told to go and has not said yet that it is."""
+        roster, self._counted_at = self._roster, self._roster.revision
+        self._promised = {name: stage for name, stage in self._promised.items() if self._is_on_its_way(name)}
+        self._at = {name: peer.stage for name, peer in roster.peers.items() if peer.phase in STAY} | self._promised
+        self._there = Counter(self._at.values())
+        self._lost = [stage for stage in range(self._stages) if not roster.holding(stage)]
 
+    def _is_on_its_way(self, name: str) -> bool:
+        came = self._roster.came.get(name)
+        return came is not None and self._roster.announced[name] < came.revision
 
-def _saved(name: str, roster: Roster, stages: int) -> set[int]:
-    """The stages whose present state lies at a peer, where that is not all of them."""
-    told, point = roster.saved.get(name), roster.head.point if roster.head else None
-    marks = told.all() if told else []
-    mine = {mark.stage for mark in marks if mark.point == point and mark.stages == stages}
-    return mine if len(mine) < stages else set()
+    def _saved(self, name: str) -> set[int]:
+        """The stages whose present state lies at a peer, where that is not all of them."""
+        told, point = self._roster.saved.get(name), self._roster.head.point if self._roster.head else None
+        marks = told.all() if told else []
+        mine = {mark.stage for mark in marks if mark.point == point and mark.stages == self._stages}
+        return mine if len(mine) < self._stages else set()

@@ -9,7 +9,7 @@ or none. A conductor that dies leaves nothing undone: peers keep their sums, and
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -23,13 +23,14 @@ from pipelined.swarm.bell import Bell
 from pipelined.swarm.board import Board
 from pipelined.swarm.boards import Boards
 from pipelined.swarm.calling import Calling
+from pipelined.swarm.choosing import Placing
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.evaluating import Evaluating
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.moving import Moves, Moving
 from pipelined.swarm.notes import RoundName, field, told, whole
-from pipelined.swarm.records import CONDUCTOR, HEAD, Conductor, Head, Mark, Record
+from pipelined.swarm.records import CONDUCTOR, HEAD, LOST, Conductor, Head, Lost, Mark, Record
 from pipelined.swarm.roll_call import RollCall
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
@@ -73,6 +74,7 @@ class Leadership:
         self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
         self._back, self._term, self._attempts = back, 0, 0
         self._changed, self._calling = Bell(), Calling(roster, rules, clock)
+        self._placing = Placing(roster, rules.stages)
         self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
         self._boards = Boards(roster, self._evaluating, self._changed)
         self._roll_call, moving = RollCall(roster, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
@@ -145,6 +147,16 @@ class Leadership:
                 return Answer(note=given)
             await self._news(self._boards.late_in)
 
+    async def place(self, question: Question) -> Answer:
+        """A newcomer asks which stage it is to hold.
+
+        Raises:
+            Refusal: "not leading"; "stranger": it has not announced in the directory that it comes.
+        """
+        if self._roster.conductor != self._me:
+            raise Refusal("not leading")
+        return await self._placing.place(question)
+
     async def _lead(self) -> None:
         """Take step after step, while the boards are kept true to who is there.
 
@@ -159,6 +171,7 @@ class Leadership:
             raise OtherModel(self._rules.digest, self._roster.head.model)
         async with Nursery() as tasks:
             tasks.create_task(self._boards.watch())
+            tasks.create_task(self._tell_losses())
             await self._take_steps()
 
     @property
@@ -173,6 +186,22 @@ class Leadership:
         with suppress(Conflict, CutOff):
             await self._roster.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
         raise Deposed("the directory's head cannot be read, and this trainer remembers no other")
+
+    async def _tell_losses(self) -> None:
+        """Say in the directory which stages are lost, until cancelled; before the first step none is.
+
+        Raises:
+            Deposed: another trainer leads.
+        """
+        roster = self._roster
+        while True:
+            stages = range(self._rules.stages if roster.head.step else 0)
+            lost = {stage for stage in stages if not roster.holding(stage)}
+            if lost - roster.lost or (roster.lost and not lost):
+                await self._write(LOST, Lost(sorted(lost)), roster.lost_revision)
+                await roster.wait_for(lambda lost=lost: roster.lost == lost)
+            else:
+                await roster.next_change()
 
     async def _take_steps(self) -> None:
         known = 0  # steps of which nobody has counted anything for who led before
@@ -249,23 +278,27 @@ class Leadership:
         Raises:
             Deposed: it was moved by another, or somebody else leads.
         """
-        await self._write(HEAD, head, revision)
+        await self._put(HEAD, head.entries(), revision)
         roster = self._roster
         await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
 
     async def _write(self, key: str, record: Record, revision: int) -> None:
-        """Write what only who leads may, under a key that is at this revision.
+        """Write what only who leads may, under a key that is at this revision. Raises as `_put`."""
+        await self._put(key, {key: record.pack()}, revision)
+
+    async def _put(self, key: str, entries: Mapping[str, bytes], revision: int) -> None:
+        """Put what only the leader may, where one of the keys is at this revision.
 
         Raises:
-            Deposed: it was written by another, or somebody else leads.
+            Deposed: it was written by another, or another trainer leads.
         """
         while True:
             try:
-                await self._roster.directory.transact({key: revision, CONDUCTOR: self._term}, {key: record.pack()})
+                await self._roster.directory.transact({key: revision, CONDUCTOR: self._term}, entries)
                 return
             except Conflict as error:
                 found = error.found.get(key)
-                if found is None or found.value != record.pack():
+                if found is None or found.value != entries[key]:
                     raise Deposed(f"another leader wrote {key!r}, or leads") from error
                 return  # it had happened before the directory was cut off
             except CutOff:

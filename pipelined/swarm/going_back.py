@@ -6,7 +6,7 @@ where they must, or the swarm would wait for ever: a stage has peers that come, 
 
 from pipelined.clock import Clock
 from pipelined.swarm.membership import Ended, Roster
-from pipelined.swarm.records import Mark, Phase, common_step
+from pipelined.swarm.records import Mark, common_step
 
 PATIENCE_LEASES = 2
 """How many leases long a stage must be lost: who was cut off may come back, and has its state."""
@@ -40,8 +40,7 @@ class GoingBack:
         return lost and self._latest() is not None
 
     def _lost(self, stage: int) -> bool:
-        coming = [peer for peer in self._roster.peers.values() if peer.stage == stage and peer.phase == Phase.JOINING]
-        return bool(coming) and not self._roster.holding(stage)
+        return bool(self._roster.joining(stage)) and not self._roster.holding(stage)
 
     def _latest(self) -> Mark | None:
         """Where to go: the latest step that all stages saved; None where that is where the swarm is."""

@@ -7,35 +7,55 @@ by a lease. A process cut off from the directory knows that it is (`cut_off`), g
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pipelined.clock import Clock
 from pipelined.events import warn
 from pipelined.swarm.bell import Bell
-from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, View
+from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.swarm.records import (
     CAME,
     CONDUCTOR,
     EVALUATED,
     HEAD,
+    LOST,
     OBSERVERS,
     PEERS,
     SAVED,
+    STAGES,
+    TOOK,
     TRAINERS,
     Conductor,
     Evaluated,
     Head,
+    Lost,
     Observer,
     Peer,
     Phase,
     Record,
     Saved,
+    Took,
     Trainer,
+    stage_folder,
+    took_key,
 )
 
-Named = TypeVar("Named", Peer, Trainer, Observer, Saved, int)
+
+class Came(NamedTuple):
+    """A peer that is to be told its stage.
+
+    Args:
+        address: of its endpoint.
+        revision: at which it said so.
+    """
+
+    address: str
+    revision: int
+
+
+Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, tuple[Took, int])
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
@@ -54,22 +74,29 @@ class Roster:
         evaluated: the last loss on validation data; None before there is one.
         head_revision, conductor_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
             they are not.
-        came: by name, the revision at which a peer said that it comes; not of those that were told their stage.
-        peers, trainers, observers: by name.
+        came: by name, what a peer said that is to be told its stage; not of those that know it.
+        peers, trainers, observers: by name; peers as far as they are followed.
         saved: what peers have on disk, by name.
+        lost: the stages whose state no peer holds, as the leader last said.
+        stages: those whose peers this process follows; None: all of them, and everything else in the directory.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
         cut_off: the directory does not answer.
         strange: records that could not be read, by key: whoever wrote them is not what we are.
     """
 
-    def __init__(self, directory: Directory, clock: Clock):
-        self.directory, self._clock = directory, clock
+    def __init__(self, directory: Directory, clock: Clock, stages: Set[int] | None = None):
+        self.directory, self._clock, self.stages = directory, clock, stages
+        self._followed: Prefixes | None = None
         self.head: Head | None = None
         self.conductor: Conductor | None = None
         self.evaluated: Evaluated | None = None
         self.head_revision = self.conductor_revision = self.evaluated_revision = 0
         self.revision = 0
-        self.came = dict[str, int]()
+        self.came = dict[str, Came]()
+        self.lost, self.lost_revision = frozenset[int](), 0
+        self._bare: Head | None = None  # the last that could be read, without the members of its revision
+        self._bare_revision = 0
+        self._took = dict[str, tuple[Took, int]]()
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.observers = dict[str, Observer]()
         self.cut_off, self.strange = False, dict[str, str]()
@@ -83,16 +110,32 @@ class Roster:
     async def follow(self) -> None:
         """Keep up with the directory until cancelled."""
         while True:
+            prefixes = _prefixes(self.stages)
             try:
-                self._take_view(await self.directory.read())
-                async for changes in self.directory.watch("", self.revision):
-                    self._take(changes)
-            except FellBehind:
+                async with self.as_long_as(lambda prefixes=prefixes: _prefixes(self.stages) == prefixes):
+                    self._take_view(await self.directory.read(prefixes), prefixes)
+                    async for changes in self.directory.watch(prefixes, self.revision):
+                        self._take(changes)
+            except (FellBehind, Ended):
                 continue
             except CutOff:
                 self.cut_off = True
                 self._tell()
                 await self._clock.sleep(RETRY_S)
+
+    def add(self, stage: int) -> None:
+        """Follow the peers of one more stage from now on."""
+        if self.stages is not None:
+            self.stages = self.stages | {stage}
+            self._tell()
+
+    async def turn_to(self, stages: Set[int]) -> None:
+        """Follow the peers of these stages and no others, unless it is all; returns when they are known."""
+        if self.stages is None:
+            return
+        self.stages = frozenset(stages)
+        self._tell()
+        await self.wait_for(lambda: self._followed == _prefixes(self.stages))
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that take work, by name."""
@@ -153,8 +196,9 @@ class Roster:
                 self._by_stage.setdefault(peer.stage, []).append(peer)
         return self._by_stage.get(stage, ())
 
-    def _take_view(self, view: View) -> None:
+    def _take_view(self, view: View, prefixes: Prefixes) -> None:
         gone = dict.fromkeys(self._keys - view.entries.keys())
+        self._followed = prefixes
         self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
         self.revision = view.revision
 
@@ -168,6 +212,9 @@ class Roster:
             except ValueError as error:
                 self.strange[change.key] = str(error)
                 warn("record refused", key=change.key, why=error)
+        if self._bare and any(change.key == HEAD or change.key.startswith(TOOK) for change in changes):
+            took = [took for took, revision in self._took.values() if revision == self._bare_revision]
+            self.head = self._bare.with_members(took)
         self.cut_off = False
         self._tell()
 
@@ -175,7 +222,14 @@ class Roster:
         revision = entry.revision if entry else 0
         if key == HEAD:
             self.head_revision = revision
-            self.head = _read(Head, entry) or self.head
+            if entry is not None:
+                self._bare, self._bare_revision = Head.unpack(entry.value), revision
+        elif key.startswith(TOOK):
+            took = _read(Took, entry)
+            self._place(self._took, key, (took, revision) if took else None)
+        elif key == LOST:
+            self.lost_revision = revision
+            self.lost = frozenset((entry and Lost.unpack(entry.value).stages) or ())
         elif key == CONDUCTOR:  # what cannot be read is none, at a revision: so it can be written over
             self.conductor, self.conductor_revision = None, revision
             self.conductor = _read(Conductor, entry)
@@ -183,19 +237,26 @@ class Roster:
             self.evaluated, self.evaluated_revision = None, revision
             self.evaluated = _read(Evaluated, entry)
         elif key.startswith(CAME):
-            self._place(self.came, key.removeprefix(CAME), revision or None)
-        elif key.startswith(PEERS):
-            name, self._by_stage = key.removeprefix(PEERS), None
-            self.announced.pop(name, None)
-            if entry is not None:
-                self.announced[name] = revision
-            self._place(self.peers, name, _read(Peer, entry))
+            self._place(self.came, key.removeprefix(CAME), entry and Came(entry.value.decode(), revision))
+        elif key.startswith(PEERS) and self.stages is None:
+            self._note_peer(key.removeprefix(PEERS), entry)
+        elif key.startswith(STAGES) and self.stages is not None:
+            stage, _, name = key.removeprefix(STAGES).partition("/")
+            if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # else it has moved
+                self._note_peer(name, entry)
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
         elif key.startswith(OBSERVERS):
             self._place(self.observers, key.removeprefix(OBSERVERS), _read(Observer, entry))
         elif key.startswith(SAVED):
             self._place(self.saved, key.removeprefix(SAVED), _read(Saved, entry))
+
+    def _note_peer(self, name: str, entry: Entry | None) -> None:
+        self._by_stage = None
+        self.announced.pop(name, None)
+        if entry is not None:
+            self.announced[name] = entry.revision
+        self._place(self.peers, name, _read(Peer, entry))
 
     def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
         known.pop(name, None)
@@ -208,6 +269,14 @@ class Roster:
             if not scope.expired() and not holds():
                 scope.reschedule(now)
         self._changed.ring()
+
+
+def _prefixes(stages: Set[int] | None) -> Prefixes:
+    """What a process follows in the directory: everything, or what all peers need and some stages."""
+    if stages is None:
+        return ""
+    keys = {key for stage in stages for key in (stage_folder(stage), took_key(stage))}
+    return (HEAD, CONDUCTOR, LOST, TRAINERS, OBSERVERS, *sorted(keys))
 
 
 def _read(kind: type[Record], entry: Entry | None) -> Record | None:

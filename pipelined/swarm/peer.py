@@ -82,7 +82,8 @@ class StagePeer:
             name, endpoint.address, rules.digest, clock, roster.look_again, lambda: self._saving.told_every
         )
         self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
-        self._choosing, self._leaving = Choosing(name, roster, rules.stages), Leaving(name, roster, clock, grace_s)
+        self._choosing = Choosing(name, endpoint, roster, clock, rules.stages)
+        self._leaving = Leaving(name, roster, clock, grace_s)
         self._joining: Joining | None = None
 
     @property
@@ -161,8 +162,7 @@ class StagePeer:
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
-            stages = range(self._rules.stages)
-            await self._saving.look_after({stage for stage in stages if not self._roster.holding(stage)})
+            await self._saving.look_after(self._roster.lost)
             await self._saving.tell(place)
             target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
@@ -221,7 +221,9 @@ class StagePeer:
             await holding.start_afresh()
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
+            self._roster.add(index)  # before the record is put: what is read from now on has it
             await place.put(self._announcing.record(place, Phase.JOINING, index))
+            await self._roster.turn_to({index})
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
         self._roster.look_again()  # what is missing now, who is to leave does not wait for

@@ -9,6 +9,7 @@ from pipelined.device import Device
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.asking import Asking
+from pipelined.swarm.choosing import PLACE
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import Leadership, OtherModel
 from pipelined.swarm.directory import CutOff, Directory, LeaseLost
@@ -55,7 +56,7 @@ class PeerProcess:
         save_every: int = 0,
         grace_s: float = GRACE_S,
     ):
-        self.roster = Roster(directory, clock)
+        self.roster = Roster(directory, clock, stages=frozenset())
         coding = Coding(rules.codec, threads)
         self.peer = StagePeer(
             name, build, rules, endpoint, self.roster, clock, device, coding, stage, shelf, save_every, grace_s
@@ -111,6 +112,7 @@ class TrainerProcess:
             OtherModel: the swarm trains something else. Else the first error of any of its parts.
         """
         self._endpoint.answer("work", self.leadership.work)
+        self._endpoint.answer(PLACE, self.leadership.place)
         self._endpoint.answer("status", self._status)
         await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
 

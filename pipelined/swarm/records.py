@@ -1,9 +1,12 @@
 """What a swarm keeps in its directory: who is there, who conducts, and which step stands. Nothing else is agreed on.
 
-    head              Head             the step that stands, and the peers that hold its state
+    head              Head             the step that stands
+    took/N            Took             the peers that took part in it, of every stage whose number has this remainder
     conductor         Conductor        who leads the next step there; dies with its lease
-    came/NAME         (nothing)        that a peer came: in this order they choose their stages; dies with its lease
+    came/NAME         (an address)     that a peer came, which the leader is to place; dies with its lease
+    lost              Lost             the stages whose state no peer holds, as the leader sees them
     peers/NAME        Peer             a peer; dies with its lease
+    stage/N/NAME      Peer             the same again, for those that follow one stage
     trainers/NAME     Trainer          a trainer; dies with its lease
     observers/NAME    Observer         a process that reads states; dies with its lease
     saved/NAME        Saved            what a peer has on disk; dies with its lease
@@ -14,7 +17,7 @@ the number of the lease that a record is bound to, so a newer one is always grea
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, Self
@@ -22,7 +25,10 @@ from typing import Any, NamedTuple, Self
 import msgpack
 
 HEAD, CONDUCTOR, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
-EVALUATED, OBSERVERS = "evaluated", "observers/"
+EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", "took/", "lost"
+
+TOOK_KEYS = 64
+"""At most so many keys say which peers took a step: they and the head are put in one transaction."""
 
 MOST_STAGES = 4096
 """More stages than a saved model can have been cut into."""
@@ -111,8 +117,23 @@ def saved_steps(saved: Iterable[Mark]) -> str:
     )
 
 
+def stage_folder(stage: int) -> str:
+    """What the keys of a stage's peers begin with."""
+    return f"{STAGES}{stage}/"
+
+
+def took_key(stage: int) -> str:
+    """The key that says which peers of a stage took the step that stands."""
+    return f"{TOOK}{stage % TOOK_KEYS}"
+
+
 class Record:
     """To bytes and back, checked."""
+
+    @property
+    def index(self) -> str | None:
+        """A second key that this record is to be found under; None: there is none."""
+        return None
 
     def pack(self) -> bytes:
         return msgpack.packb(asdict(self))
@@ -182,6 +203,10 @@ class Peer(Record):
     heir: str = ""
     saves_every: int = 0
 
+    @property
+    def index(self) -> str:
+        return stage_folder(self.stage) + self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Trainer(Record):
@@ -229,6 +254,35 @@ class Saved(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Took(Record):
+    """The peers that took part in the step that stands, of some of the stages.
+
+    Args:
+        members: by stage, the names.
+    """
+
+    members: dict[int, list[str]] = field(metadata={"kind": dict})
+
+    def __post_init__(self) -> None:
+        for stage, names in self.members.items():
+            if type(stage) is not int or not 0 <= stage < MOST_STAGES or type(names) is not list:
+                raise ValueError(f"Took.members is not lists of names by stage (got: {self.members!r:.80})")
+            if not all(type(name) is str for name in names):
+                raise ValueError(f"Took.members has a name that is no text (stage: {stage}, got: {names!r:.80})")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Record):
+    """The stages whose state no peer holds. A peer that finds one here looks again at what it has on disk."""
+
+    stages: list[int] = field(metadata={"kind": list})
+
+    def __post_init__(self) -> None:
+        if not all(type(stage) is int for stage in self.stages):
+            raise ValueError(f"Lost.stages is not a list of stages (got: {self.stages!r:.80})")
+
+
+@dataclass(frozen=True, slots=True)
 class Head(Record):
     """The step that stands: what was decided last.
 
@@ -238,7 +292,7 @@ class Head(Record):
         lineage: names how training came here, whoever took part; "" before the first.
         basis: names what the parameters here follow from: the lineage, or, where updates are delayed, that of the step
             before. Of work under way it says whether it is of use.
-        members: by stage, the names of those who took part; empty unless `was_summed`.
+        members: by stage, the names of those who took part, as far as they are known; empty unless `was_summed`.
         scale: what their sums were multiplied by for the update.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
@@ -262,6 +316,24 @@ class Head(Record):
     @property
     def point(self) -> Point:
         return Point(self.step, self.lineage)
+
+    def entries(self) -> dict[str, bytes]:
+        """This head as the directory has it, by key: so that a peer learns of its own stage's members alone.
+
+        The members of all stages would grow with the swarm, and every process learns of every head.
+        """
+        took: dict[str, dict[int, list[str]]] = {}
+        for stage, names in enumerate(self.members):
+            took.setdefault(took_key(stage), {})[stage] = names
+        bare = replace(self, members=[[]] if self.members else [])
+        return {HEAD: bare.pack(), **{key: Took(members).pack() for key, members in took.items()}}
+
+    def with_members(self, took: Iterable[Took]) -> "Head":
+        """The same, with the members of those stages that these name."""
+        known = {stage: names for each in took for stage, names in each.members.items() if stage < self.stages}
+        if not known:
+            return self
+        return replace(self, members=[known.get(stage, []) for stage in range(self.stages)])
 
     @property
     def was_summed(self) -> bool:

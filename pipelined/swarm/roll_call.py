@@ -141,7 +141,7 @@ class RollCall:
         """Raises: Conflict: one of the two has said something else meanwhile. CutOff."""
         roster = self._roster
         expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
-        await roster.directory.transact({CONDUCTOR: term, **expect}, {}, [PEERS + peer.name])
+        await roster.directory.transact({CONDUCTOR: term, **expect}, {}, [PEERS + peer.name, peer.index])
         await roster.wait_for(lambda: not roster.is_here(peer))
 
 

@@ -43,6 +43,7 @@ class Standing:
 
     def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
         self.lease, self.revision = lease, 0
+        self._index: str | None = None
         self._directory, self._key, self._clock, self._address = directory, key, clock, address
 
     @property
@@ -85,15 +86,20 @@ class Standing:
         Raises: LeaseLost: also where another process took our key. NameTaken: as `claim`. CutOff.
         """
         while True:
+            put, index = {self._key: record.pack()}, record.index
+            if index is not None:
+                put[index] = put[self._key]
+            gone = [self._index] if self._index not in (None, index) else []
             try:
-                put = {self._key: record.pack()}
-                self.revision = await self._directory.transact({self._key: self.revision}, put, lease=self.lease)
+                self.revision = await self._directory.transact({self._key: self.revision}, put, gone, self.lease)
+                self._index = index
                 return
             except Conflict as error:
                 found = error.found[self._key]
                 if self.revision or not found:
                     raise LeaseLost from error
                 self.revision = await self.claim()
+                self._index = _index_of(type(record), found)
 
 
 @asynccontextmanager
@@ -123,6 +129,14 @@ async def standing(
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
             await within(clock, lease.seconds, lease.revoke())
+
+
+def _index_of(kind: type[Record], found: Entry) -> str | None:
+    """The second key of a former record; None where it cannot be read: then it dies with the former lease."""
+    try:
+        return kind.unpack(found.value).index
+    except ValueError:
+        return None
 
 
 async def _keep(lease: Lease, clock: Clock) -> None:

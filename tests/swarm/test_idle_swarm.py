@@ -40,7 +40,7 @@ def test_whose_donor_failed_once_asks_it_again(topic):
                 swarm.network.reset("p0", "late")
 
         swarm.network.overhear(hear)
-        swarm.peer("late")
+        swarm.peer("late", stage=0)
         await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
         assert struck
         await swarm.close()
@@ -80,3 +80,17 @@ def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
         await leaves(swarm, after=5)
 
     run_virtual(leave())
+
+
+def test_a_newcomer_that_knows_no_stage_comes_once_a_trainer_leads():
+    async def come():
+        swarm = await trained()
+        swarm.peer("late")
+        await asyncio.sleep(5)
+        assert swarm.peers["late"].peer.holding is None
+        swarm.trainer("t1", steps=4)
+        await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+        await swarm.finish(within=20)
+        await swarm.close()
+
+    run_virtual(come())

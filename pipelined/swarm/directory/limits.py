@@ -35,9 +35,9 @@ class Limits:
     request: int = 1 << 20
     entries: int = 100_000
     total: int = 64 << 20
-    leases: int = 10_000
+    leases: int = 20_000
     longest_lease: float = 3600.0
-    clients: int = 20_000
+    clients: int = 40_000
     unsettled: int = 1024
     history: int = 16 << 20
     longest_wait: float = 3600.0

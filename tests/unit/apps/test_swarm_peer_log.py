@@ -49,7 +49,7 @@ def test_a_life_from_coming_to_leaving():
     life = [peer(phase) for phase in Phase]
     assert run(HEAD, peer(Phase.SERVING, "q"), *life, "gone") == [
         "p: waits for a trainer that begins",
-        "p: is no member; asks to be one",
+        "p: waits for a trainer that leads, which tells it a stage",
         "p: stage 1: fetches its state",
         "p: stage 1: serves",
         "p: stage 1: serves until another has its state, or its notice is up",

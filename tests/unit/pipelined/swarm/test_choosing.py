@@ -1,4 +1,4 @@
-"""A newcomer goes where it is needed most, by who is there, who came before, and what they have on disk."""
+"""The leader sends a newcomer where it is needed most, by the peers there are and what it has on disk."""
 
 import asyncio
 import random
@@ -6,11 +6,12 @@ import random
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.swarm.choosing import Choosing, stage_for
+from pipelined.swarm.choosing import Choosing, Placing
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import PEERS, Head, Mark, Peer, Phase, Saved
+from pipelined.swarm.membership import Came, Roster
+from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, Conductor, Head, Mark, Peer, Phase, Saved
 from pipelined.swarm.standing import standing
+from transports.endpoints import Refusal
 from transports.endpoints.virtual import VirtualNetwork
 
 SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
@@ -21,10 +22,10 @@ def record(name, stage, phase, incarnation=1):
 
 
 def seen(*peers, saved=(), came=()):
-    """A roster of peers p0, p1, … that said in this order where they are; and who came when, by name."""
+    """A roster of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
     roster = Roster(None, None)
     roster.head, roster.revision = Head(3, "m", step=5, lineage="run-5"), 1000
-    roster.came = dict(came)
+    roster.came = {name: Came(f"virtual://{name}", at) for name, at in dict(came).items()}
     for at, (stage, phase) in enumerate(peers):
         roster.peers[f"p{at}"], roster.announced[f"p{at}"] = record(f"p{at}", stage, phase), at + 1
     for name, stages in dict(saved).items():
@@ -48,62 +49,129 @@ def seen(*peers, saved=(), came=()):
     ],
 )
 def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers, saved, stage):
-    assert stage_for("new", seen(*peers, saved={"new": saved}), 3) == stage
+    assert Placing(seen(*peers, saved={"new": saved}), 3).stage_for("new") == stage
 
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     roster = seen((0, SERVING))
     roster.saved["new"] = Saved([list(Mark(4, 2, 3, "run-4"))])
-    assert stage_for("new", roster, 3) == 1
+    assert Placing(roster, 3).stage_for("new") == 1
 
 
 def test_where_it_was_itself_does_not_count():
-    assert stage_for("p0", seen((0, SERVING), (1, SERVING)), 2) == 0
+    assert Placing(seen((0, SERVING), (1, SERVING)), 2).stage_for("p0") == 0
 
 
-def test_who_came_before_and_has_not_chosen_yet_is_taken_to_choose_as_it_will():
-    came = {"first": 10, "new": 11, "later": 12}
-    assert stage_for("new", seen((0, SERVING), came=came), 3) == 2
-    assert stage_for("new", seen((0, SERVING), came=came, saved={"first": [2]}), 3) == 1
+def test_a_newcomer_counts_from_its_answer_on():
+    placing = Placing(seen((0, SERVING), came={"first": 10, "second": 11, "third": 12}), 3)
+    assert [placing.stage_for(name) for name in ("first", "second", "third")] == [1, 2, 0]
+    assert placing.stage_for("second") == 2, "asked again it counted itself"
 
 
-def test_who_came_later_and_was_faster_does_not_count():
-    roster = seen((0, SERVING), (1, SERVING), came={"new": 10, "quick": 11})
-    roster.peers["quick"], roster.announced["quick"] = record("quick", 2, JOINING), 12
-    assert stage_for("new", roster, 3) == 2
+def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_sent():
+    roster = seen((0, SERVING), came={"first": 10})
+    placing = Placing(roster, 3)
+    assert placing.stage_for("first") == 1
+    roster.peers["first"], roster.announced["first"] = record("first", 2, JOINING), 11
+    roster.revision += 1
+    assert placing.stage_for("new") == 1
 
 
-def test_the_record_of_a_former_life_says_nothing_of_one_that_chooses():
-    roster = seen((0, SERVING), (1, SERVING), came={"p1": 10, "new": 11})
-    assert stage_for("new", roster, 2) == 0, "it did not see that p1 chooses anew, and is to choose stage 1"
+def test_a_newcomer_that_is_gone_counts_no_longer():
+    roster = seen((0, SERVING), came={"first": 10})
+    placing = Placing(roster, 3)
+    placing.stage_for("first")
+    del roster.came["first"]
+    roster.revision += 1
+    assert placing.stage_for("new") == 1
 
 
-async def _come(network, name, there, draw):
-    """Choose as a process does, slowly or at once; then say it."""
-    clock = network.clock(name)
-    directory = EmbeddedDirectory(network.endpoint(name), "virtual://directory", clock)
-    roster = Roster(directory, clock)
-    following = asyncio.ensure_future(roster.follow())
-    async with standing(directory, PEERS + name, 60.0, clock) as place:
-        await asyncio.sleep(draw.choice([0.0, draw.uniform(0.0, 0.05)]))
-        stage = await Choosing(name, roster, 3).choose(place)
-        there[roster.came[name]] = stage
-        await asyncio.sleep(draw.choice([0.0, draw.uniform(0.0, 0.05)]))
-        await place.put(record(name, stage, JOINING, place.incarnation))
-        await asyncio.sleep(1.0)
-    following.cancel()
+def test_the_record_of_a_former_life_does_not_end_a_promise():
+    roster = seen((0, SERVING), (1, SERVING), came={"p1": 10})
+    placing = Placing(roster, 2)
+    assert placing.stage_for("p1") == 1
+    roster.revision += 1
+    assert placing.stage_for("new") == 0
+
+
+class Came3:
+    """A swarm of three stages whose leader answers newcomers; a directory, and one endpoint for each name."""
+
+    def __init__(self, network, tasks):
+        self.network, self.tasks, self.clock = network, tasks, VirtualClock()
+        self.beside = [tasks.create_task(serve_directory(network.endpoint("directory"), self.clock))]
+
+    def party(self, name):
+        endpoint = self.network.endpoint(name)
+        directory = EmbeddedDirectory(endpoint, "virtual://directory", self.clock)
+        roster = Roster(directory, self.clock)
+        self.beside.append(self.tasks.create_task(roster.follow()))
+        return endpoint, roster
+
+    async def lead(self, name, answer=None):
+        endpoint, roster = self.party(name)
+        endpoint.answer("place", answer or Placing(roster, 3).place)
+        await roster.directory.transact({}, {CONDUCTOR: Conductor(name, endpoint.address).pack()})
+
+    async def come(self, name, pause=0.0):
+        endpoint, roster = self.party(name)
+        await self.clock.sleep(pause)
+        async with standing(roster.directory, PEERS + name, 60.0, self.clock) as place:
+            stage = await Choosing(name, endpoint, roster, self.clock, 3).choose(place)
+            await place.put(record(name, stage, JOINING, place.incarnation))
+            await self.clock.sleep(1.0)
+        return stage
+
+
+def played(story, **network):
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            swarm = Came3(VirtualNetwork(**network), tasks)
+            await story(swarm)
+            for task in swarm.beside:
+                task.cancel()
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("peers", [1, 2, 30])
 @pytest.mark.parametrize("seed", range(3))
-def test_of_many_who_come_at_once_each_chooses_as_if_all_before_it_had_chosen(peers, seed):
-    async def come():
-        network, there, draw = VirtualNetwork(seed, delay=1e-2, jitter=5e-3), {}, random.Random(seed)
-        async with network.endpoint("directory") as end:
-            serving = asyncio.ensure_future(serve_directory(end, VirtualClock()))
-            await asyncio.gather(*(_come(network, f"p{at}", there, draw) for at in range(peers)))
-            serving.cancel()
-        assert [there[came] for came in sorted(there)] == [at % 3 for at in range(peers)]
-        assert VirtualClock().now() < 1.5, "they waited for one another"
+def test_many_that_come_at_once_are_spread_evenly_at_once(peers, seed):
+    async def story(swarm):
+        draw = random.Random(seed)
+        await swarm.lead("leader")
+        pauses = [draw.choice([0.0, draw.uniform(0.0, 0.05)]) for _ in range(peers)]
+        stages = await asyncio.gather(*(swarm.come(f"p{at}", pause) for at, pause in enumerate(pauses)))
+        assert sorted(stages) == sorted(at % 3 for at in range(peers))
+        assert swarm.clock.now() < 1.5, "they waited for one another"
 
-    run_virtual(come())
+    played(story, seed=seed, delay=1e-2, jitter=5e-3)
+
+
+def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where_one_refuses_or_dies():
+    async def story(swarm):
+        coming = asyncio.ensure_future(swarm.come("p0"))
+
+        async def refuse(question):
+            raise Refusal("not leading")
+
+        await swarm.clock.sleep(5.0)
+        await swarm.lead("refuses", refuse)
+        await swarm.clock.sleep(1.0)
+        assert not coming.done()
+        await swarm.lead("answers")
+        assert await coming == 0
+
+    played(story)
+
+
+def test_what_the_directory_has_not_heard_of_is_given_no_stage():
+    async def story(swarm):
+        await swarm.lead("leader")
+        stranger, roster = swarm.party("stranger")
+        await roster.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
+        for name in ("never", "other"):
+            with pytest.raises(Refusal, match="stranger"):
+                await stranger.ask("virtual://leader", "place", note={"name": name})
+
+    played(story)

@@ -5,25 +5,26 @@ import asyncio
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import PEERS, Peer, Phase
+from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer
+from pipelined.swarm.standing import Standing
 from transports.endpoints.virtual import VirtualNetwork
 
 
-async def followed(story):
+async def followed(story, stages=None):
     """Let a roster follow while the story changes the directory."""
     network, clock = VirtualNetwork(), VirtualClock()
     async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
         serving = tasks.create_task(serve_directory(end, clock))
         directory = EmbeddedDirectory(one, end.address, clock)
-        roster = Roster(directory, clock)
+        roster = Roster(directory, clock, stages)
         following = tasks.create_task(roster.follow())
         await story(roster, directory)
         following.cancel()
         serving.cancel()
 
 
-def record(name):
-    return Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "model").pack()
+def record(name, stage=0):
+    return Peer(name, f"virtual://{name}", 1, stage, Phase.SERVING, "model").pack()
 
 
 def test_nothing_is_kept_of_peers_that_are_gone():
@@ -54,3 +55,72 @@ def test_what_cannot_be_read_is_named_until_it_is_gone():
         assert not roster.announced
 
     run_virtual(followed(story))
+
+
+async def put(directory, lease, name, stage):
+    """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
+    place = Standing(directory, PEERS + name, lease, None)
+    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
+    return place
+
+
+def test_who_follows_one_stage_knows_its_peers_and_what_concerns_all_and_nothing_else():
+    async def story(roster, directory):
+        lease = await directory.grant(60.0)
+        for number in range(6):
+            await put(directory, lease, f"p{number}", number % 3)
+        trainer = Trainer("t", "virtual://t", 1, "model").pack()
+        saved = Saved([]).pack()
+        await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
+        await roster.turn_to({1})
+        assert set(roster.peers) == {"p1", "p4"} == {peer.name for peer in roster.serving(1)}
+        assert (set(roster.trainers), roster.saved, roster.lost) == ({"t"}, {}, {2})
+        before = roster.revision
+        await put(directory, lease, "elsewhere", 2)
+        revision = (await put(directory, lease, "p7", 1)).revision
+        await roster.wait_for(lambda: roster.revision > before)
+        assert roster.revision == revision and "elsewhere" not in roster.peers, "it was told of another stage"
+        assert roster.announced["p7"] == revision
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
+    async def story(roster, directory):
+        lease = await directory.grant(60.0)
+        place = await put(directory, lease, "p0", 0)
+        await roster.turn_to({0, 1})
+        await place.put(Peer("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
+        await roster.wait_for(lambda: roster.revision >= place.revision)
+        assert [len(roster.serving(stage)) for stage in (0, 1)] == [0, 1]
+        await roster.turn_to({0})
+        assert not roster.peers and not roster.announced
+        await roster.turn_to({1})
+        assert set(roster.peers) == {"p0"}
+        await lease.revoke()
+        await roster.wait_for(lambda: not roster.peers)
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_a_head_has_the_members_of_the_stages_that_are_followed():
+    members = [[f"p{stage}"] for stage in range(TOOK_KEYS + 2)]
+    head = Head(len(members), "model", step=1, members=members)
+
+    async def story(roster, directory):
+        every = Roster(directory, VirtualClock())
+        following = asyncio.ensure_future(every.follow())
+        assert len(Head.unpack(head.entries()[HEAD]).pack()) < 200, "all processes are sent it"
+        await directory.transact({}, head.entries())
+        await roster.turn_to({1})
+        await every.wait_for(lambda: every.head is not None)
+        assert every.head == head
+        assert roster.head.was_taken_by("p1", 1) and not roster.head.was_taken_by("p2", 2)
+        assert roster.head.was_summed
+        back = Head(len(members), "model", step=0)
+        revision = await directory.transact({}, back.entries())
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert roster.head == back and not roster.head.was_summed, "members of another step were taken for its own"
+        following.cancel()
+
+    run_virtual(followed(story, frozenset()))

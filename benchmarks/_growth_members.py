@@ -1,0 +1,128 @@
+"""Light members of a swarm: what each says in the directory and hears from it, and nothing else."""
+
+import asyncio
+from collections.abc import Set
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
+from benchmarks._growth_directory import DirectoryEnd, MemberEnd
+from pipelined.nursery import Nursery
+from pipelined.swarm.directory import keep
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
+from pipelined.swarm.standing import Standing
+
+MODEL = "growth"
+
+
+class LightSwarm:
+    """Peers and trainers at one directory.
+
+    Args:
+        tasks: what every member is a child of.
+        lease_s: seconds of a member's lease and of its patience.
+    """
+
+    def __init__(self, end: DirectoryEnd, tasks: Nursery, stages: int, lease_s: float):
+        self._end, self._tasks, self._stages, self._lease_s = end, tasks, stages, lease_s
+        self._numbers, self._head = count(), Head(stages, MODEL)
+        self._peers = dict[str, LightMember]()
+        self._all = list[LightMember]()
+        self._running = [tasks.create_task(end.serve())]
+
+    async def start(self, peers: int, trainers: int) -> None:
+        """Start so many at once, and wait until every one of them has heard of all that it follows."""
+        self.leader = self._begin(self._trainer)
+        await self.leader.client.transact({}, {CONDUCTOR: Conductor("leader", "light://leader").pack()})
+        await self._write_head()
+        others = [self._begin(self._trainer) for _ in range(trainers - 1)]
+        for _ in range(peers):
+            self._come()
+        await self.leader.roster.wait_for(lambda: self._serving() == peers)
+        await self._end.clock.sleep(1.0)
+        assert all(len(each.roster.peers) == peers for each in others)
+
+    async def join(self) -> None:
+        """One more peer."""
+        now = self._serving()
+        self._come()
+        await self.leader.roster.wait_for(lambda: self._serving() == now + 1)
+
+    async def die(self) -> None:
+        """One peer less, without a word."""
+        now = self._serving()
+        _, member = self._peers.popitem()
+        member.end.die()
+        member.task.cancel()
+        await self.leader.roster.wait_for(lambda: self._serving() == now - 1)
+
+    async def commit(self) -> None:
+        """One step more: the head with everybody that took part."""
+        members = [[] for _ in range(self._stages)]
+        for name, member in self._peers.items():
+            members[member.stage].append(name)
+        self._head = replace(self._head, step=self._head.step + 1, members=members)
+        await self._write_head()
+
+    def stop(self) -> None:
+        """End every task."""
+        for task in [*self._running, *(member.task for member in self._all)]:
+            task.cancel()
+
+    async def _write_head(self) -> None:
+        await self.leader.client.transact({}, self._head.entries())
+
+    def _serving(self) -> int:
+        roster = self.leader.roster
+        return sum(len(roster.serving(stage)) for stage in range(self._stages))
+
+    def _come(self) -> None:
+        member = self._begin(self._peer)
+        self._peers[member.name] = member
+
+    def _begin(self, life) -> "LightMember":
+        number = next(self._numbers)
+        stages = frozenset() if life == self._peer else None
+        member = LightMember(self._end, f"member-{number:05}", number, self._lease_s, stages)
+        member.task = self._tasks.create_task(member.live(life))
+        self._all.append(member)
+        return member
+
+    async def _trainer(self, member: "LightMember", place: Standing) -> None:
+        await place.put(Trainer(member.name, member.end.address, place.incarnation, MODEL))
+
+    async def _peer(self, member: "LightMember", place: Standing) -> None:
+        member.stage = int(member.name.rpartition("-")[2]) % self._stages
+        await member.client.transact({}, {CAME + member.name: member.end.address.encode()}, lease=place.lease)
+        member.roster.add(member.stage)
+        peer = Peer(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
+        await place.put(peer)
+        await member.roster.turn_to({member.stage})
+        await place.put(replace(peer, phase=Phase.SERVING))
+
+
+class LightMember:
+    """One member.
+
+    Attributes:
+        stage: of a peer.
+        task: its life.
+    """
+
+    def __init__(self, end: DirectoryEnd, name: str, number: int, lease_s: float, stages: Set[int] | None):
+        self.name, self._lease_s, self.stage = name, lease_s, -1
+        self.end = MemberEnd(end, name, number + 2)
+        self.client, self._clock = self.end.client(lease_s), end.clock
+        self.roster = Roster(self.client, self._clock, stages)
+        self.task: asyncio.Task[None] | None = None
+
+    async def live(self, life) -> None:
+        """Follow the directory and keep a place in it, until cancelled."""
+        prefix = TRAINERS if life.__name__ == "_trainer" else PEERS
+        with suppress(asyncio.CancelledError):
+            async with Nursery() as tasks:
+                tasks.create_task(self.roster.follow())
+                lease = await self.client.grant(self._lease_s)
+                tasks.create_task(keep(lease, self._clock))
+                await life(self, Standing(self.client, prefix + self.name, lease, self._clock))

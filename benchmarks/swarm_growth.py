@@ -1,0 +1,169 @@
+"""How the cost of a swarm's membership grows with its size: `python -m benchmarks.swarm_growth`.
+
+The real directory, with members that are the real client, roster and lease of a peer or a trainer and nothing else (no
+model, stage or transport), on the virtual clock. For each size: what the directory spends while nothing changes, on a
+join, on a death and on the commit of a step; what a member keeps in memory; and the exponent of each in the number of
+members. CPU seconds are this machine's; messages and bytes are the same on any machine.
+"""
+
+import gc
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import tyro
+
+from benchmarks._growth_directory import DirectoryEnd, new_directory
+from benchmarks._growth_members import LightSwarm
+from benchmarks._results import Reported, tell
+from pipelined.clock import run_virtual
+from pipelined.nursery import Nursery
+
+LEASE_S, FOREVER_S = 3.0, 3600.0
+QUIET_S, NEWS_S = 6.0, 1.0
+"""Virtual seconds of the quiet phase, and of each event's effects."""
+EVENTS = 3
+"""Of each kind; the figures are means."""
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Say what members of a swarm cost its directory, by their number."""
+
+    members: tuple[int, ...] = (100, 1000, 4000, 10000)
+    """Peers and trainers together."""
+    width: int = 25
+    """Peers of a stage; there are as many stages as the members need."""
+    trainers: int = 8
+    """How many of the members are trainers."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size.
+
+    Args:
+        start, join, death, commit: `cpu_s`, `messages` and `bytes` of the directory for each.
+        quiet: the same for a second in which nothing happens.
+        member_bytes: memory that a member takes, its share of the directory's included.
+    """
+
+    members: int
+    stages: int
+    trainers: int
+    start: dict[str, float]
+    quiet: dict[str, float]
+    join: dict[str, float]
+    death: dict[str, float]
+    commit: dict[str, float]
+    member_bytes: float
+
+
+COLUMNS = ("start", "quiet", "join", "death", "commit")
+
+
+def measure(members: int, width: int, trainers: int) -> Size:
+    """Play one size: once with leases that are renewed, once with none to renew, so that events stand alone."""
+    stages = max(1, round((members - trainers) / width))
+    quiet = run_virtual(_quiet(members, stages, trainers))
+    return Size(members, stages, trainers, quiet=quiet, **run_virtual(_events(members, stages, trainers)))
+
+
+async def _quiet(members: int, stages: int, trainers: int) -> dict[str, float]:
+    end = new_directory()
+    async with Nursery() as tasks:
+        swarm = LightSwarm(end, tasks, stages, LEASE_S)
+        await swarm.start(members - trainers, trainers)
+        await end.clock.sleep(LEASE_S)
+        cost = await _cost(end, lambda: end.clock.sleep(QUIET_S))
+        swarm.stop()
+    return {name: value / QUIET_S for name, value in cost.items()}
+
+
+async def _events(members: int, stages: int, trainers: int) -> dict[str, dict[str, float]]:
+    end = new_directory()
+    async with Nursery() as tasks:
+        swarm = LightSwarm(end, tasks, stages, FOREVER_S)
+        before = _resident()
+        start = await _cost(end, lambda: swarm.start(members - trainers, trainers))
+        member_bytes = (_resident() - before) / members
+        events = {"join": swarm.join, "death": swarm.die, "commit": swarm.commit}
+        means = {name: await _mean(end, event) for name, event in events.items()}
+        swarm.stop()
+    return {"start": start, "member_bytes": member_bytes, **means}
+
+
+async def _mean(end: DirectoryEnd, event: Callable[[], Awaitable[None]]) -> dict[str, float]:
+    async def several() -> None:
+        for _ in range(EVENTS):
+            await event()
+            await end.clock.sleep(NEWS_S)
+
+    return {name: value / EVENTS for name, value in (await _cost(end, several)).items()}
+
+
+async def _cost(end: DirectoryEnd, work: Callable[[], Awaitable[None]]) -> dict[str, float]:
+    gc.collect()
+    gc.freeze()
+    before = end.cost.taken()
+    await work()
+    return {name: value - before[name] for name, value in end.cost.taken().items()}
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def exponents(sizes: Sequence[Size], figure: Callable[[Size], float]) -> list[float]:
+    """Of a figure in the number of members, from each size to the next."""
+    return [
+        math.log(figure(after) / figure(before)) / math.log(after.members / before.members)
+        for before, after in pairwise(sizes)
+    ]
+
+
+def tables(sizes: Sequence[Size]) -> str:
+    """All figures, for people."""
+    memory = "\n".join(f"{size.members:10} {size.member_bytes / 1024:8.1f} KiB a member" for size in sizes)
+    busy = f"quiet traffic alone takes one core at {busy_at(sizes[-1]):.0f} members, without sockets"
+    return "\n\n".join([*(table(sizes, unit) for unit in ("cpu_s", "messages", "bytes")), memory, busy])
+
+
+def table(sizes: Sequence[Size], unit: str) -> str:
+    """One kind of figure of every phase, by size, with the exponents below."""
+    rows = [f"{unit:>10}" + "".join(f"{name:>12}" for name in COLUMNS)]
+    for size in sizes:
+        cells = [getattr(size, name) for name in COLUMNS]
+        rows.append(f"{size.members:10}" + "".join(f"{cell[unit]:12.4g}" for cell in cells))
+    columns = [exponents(sizes, lambda size, name=name: getattr(size, name)[unit]) for name in COLUMNS]
+    for at, (before, after) in enumerate(pairwise(sizes)):
+        told = f"{before.members}-{after.members}"
+        rows.append(f"{told:>10}" + "".join(f"{column[at]:12.2f}" for column in columns) + "  (exponent)")
+    return "\n".join(rows)
+
+
+def busy_at(size: Size) -> float:
+    """Members at which quiet traffic alone takes one core, if it grows as it is at this size."""
+    return size.members / size.quiet["cpu_s"]
+
+
+def main() -> int:
+    """Read the flags, play every size in a process of its own, and show what came of it."""
+    options = tyro.cli(Options, prog="python -m benchmarks.swarm_growth")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        plays = [pool.submit(measure, each, options.width, options.trainers) for each in options.members]
+        sizes = [play.result() for play in plays]
+    tell(options, {"sizes": [asdict(size) for size in sizes]}, lambda: tables(sizes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
