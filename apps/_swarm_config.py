@@ -193,7 +193,7 @@ class Place:
     listen: str = "tcp://127.0.0.1:0"
     """Where this process is asked; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
     name: str = ""
-    """Nobody else's in this swarm. Open: machine and process."""
+    """Unique name of this process; one that another live process has is refused. Open: HOST-PID."""
 
     @property
     def url(self) -> str:
