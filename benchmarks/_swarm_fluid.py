@@ -15,7 +15,7 @@ from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.nursery import Nursery
-from pipelined.swarm.choosing import stage_for
+from pipelined.swarm.choosing import Placing
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.moving import Moving
 from pipelined.swarm.rebalance import moves
@@ -125,7 +125,8 @@ class _Swarm:
         name, standing = await self._stand()
         await self._hear()
         stages = len(self._alive)
-        stage = stage_for(name, self._roster, stages) if self._policy.placed else self._draw.randrange(stages)
+        placing = Placing(self._roster, stages)
+        stage = placing.stage_for(name) if self._policy.placed else self._draw.randrange(stages)
         await self._begin_to_fetch(name, standing, stage)
 
     async def _join(self, stage: int) -> None:
