@@ -30,6 +30,29 @@ def test_the_first_error_ends_the_other_and_comes_bare(order):
     asyncio.run(asyncio.wait_for(main(), 5))
 
 
+def test_an_error_before_the_second_one_waits_cancels_the_first_one():
+    """A send whose cleanup does not run leaves the caller's array queued, to be read after the call has raised."""
+
+    async def main():
+        ended = []
+
+        async def send():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(True)
+                raise
+
+        async def receive():
+            raise KeyError("x")
+
+        with pytest.raises(KeyError):
+            await together(send(), receive())
+        assert ended == [True]
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
 def test_cancelling_ends_both():
     async def main():
         ended = []
