@@ -35,10 +35,11 @@ class Coordinator:
 
     Args:
         wait: seconds until a rank that has not come is given up, and again for the ranks to mesh.
+        drawn: whether the meeting point gives every rank the key, so that a caller with another one is a stranger.
     """
 
-    def __init__(self, me: Identity, wait: float):
-        self._me, self._wait = me, wait
+    def __init__(self, me: Identity, wait: float, drawn: bool = False):
+        self._me, self._wait, self._drawn = me, wait, drawn
         self._seats: dict[int, Seat] = {}
         self._full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._chances: list[asyncio.TimerHandle] = []
@@ -103,13 +104,16 @@ class Coordinator:
             self._full.set_result(None)
 
     def _missed_proof(self, error: Exception) -> None:
-        """Give up soon if it was one of ours; a stranger with a borrowed number is outdone by the real rank."""
+        """Give up soon if a rank came with another key, which the caller may be unless every rank has been given it.
+
+        A stranger that takes the number of a rank changes nothing where that rank itself comes in time.
+        """
 
         def give_up() -> None:
             if not self._full.done() and not self.is_seated(error.claimed):
                 self._full.set_exception(error)
 
-        if isinstance(error, WrongKey) and error.claimed is not None:
+        if isinstance(error, WrongKey) and error.claimed is not None and not self._drawn:
             self._chances.append(asyncio.get_running_loop().call_later(SECOND_CHANCE_S, give_up))
 
     async def _mesh(self) -> None:

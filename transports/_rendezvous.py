@@ -69,8 +69,8 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
     if place.rank == 0:
         listener = await point.open()
         try:
-            me = keyed(me, point)
-            return Peers(me, await Coordinator(me, place.wait).gather(listener))
+            drawn, me = not me.key and bool(point.key), keyed(me, point)
+            return Peers(me, await Coordinator(me, place.wait, drawn).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
