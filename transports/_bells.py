@@ -15,7 +15,7 @@ from contextlib import suppress
 
 NAME_BYTES = 32
 MOST_RINGS = 64
-"""Rings answered at once; Linux queues 10 by default (net.unix.max_dgram_qlen), and a flood must end some time."""
+"""Rings answered at once. Linux queues 10 by default (net.unix.max_dgram_qlen); a flood must not block the loop."""
 
 
 class Bells:
@@ -72,7 +72,7 @@ class Bells:
         return True
 
     def _rung(self) -> None:
-        """Answer all rings that wait with one call of `woken`: any user of the machine may ring, and as often."""
+        """Answer all queued rings with one call of `woken`: any user of the machine can ring, and without end."""
         with suppress(BlockingIOError):
             for _ in range(MOST_RINGS):
                 self._socket.recv(1)

@@ -22,7 +22,7 @@ async def cores_together(neighbours: Iterable[socket.socket]) -> int:
     Args:
         neighbours: the sockets to the other ranks of this machine.
     Raises:
-        The first error: a neighbour that left, or said what makes no sense, brought about.
+        WireError, OSError: a neighbour sent what is no list of cores, or left; the first error of any of them.
     """
     own = sorted(os.sched_getaffinity(0))
     async with Nursery() as group:

@@ -81,14 +81,14 @@ class Credit:
         return f"{self._spent} bytes, most: {self._limit}"
 
     def spend(self, cost: int) -> bool:
-        """Whether so many bytes more may lie at the peer; if so, they count from now on."""
+        """Whether `cost` more bytes may lie at the peer; if so, they count from now on."""
         if self._spent + cost > self._limit:
             return False
         self._spent += cost
         return True
 
     def save(self, cost: int) -> None:
-        """What was spent does not lie at the peer: it was not sent after all, or was asked for."""
+        """Take back what was spent: it was not sent after all, or the peer asked for it."""
         self._spent -= cost
 
     def regain(self, cost: object) -> None:
@@ -102,7 +102,7 @@ class Credit:
         self._spent -= cost
 
     def came(self, cost: int) -> None:
-        """So many bytes came unasked.
+        """Count `cost` bytes that came unasked.
 
         Raises:
             WireError: the peer has sent more than it may.
@@ -112,7 +112,7 @@ class Credit:
             raise WireError(f"more unasked for than may lie here (bytes: {self._came}, limit: {self._limit})")
 
     def left(self, cost: int) -> None:
-        """So many bytes that came lie here no longer, as the peer learns by itself."""
+        """Count `cost` bytes less: they lie here no longer, and the peer counts that by itself."""
         self._came -= cost
 
     def taken(self, cost: int) -> int:

@@ -1,7 +1,7 @@
-"""The door: a listening socket, and a conversation with whoever knocks. Who cannot prove itself in time is shown out.
+"""The door: a listening socket, and a handshake with each caller. A caller without proof of the key in time is dropped.
 
-The one rule: a stranger costs a bounded time and a few hundred bytes, and never keeps a rank waiting: when too many are
-at the door, the one that has been silent there longest goes, and one that has spoken only where all have.
+A stranger costs a bounded time and a few hundred bytes, and never keeps a rank waiting: when too many callers are at
+the door, the one that has been silent longest is dropped, or the oldest if all have sent something.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A limit on opening MPI: `MPI_Init` and what follows block in C until every rank has come, and cannot be cancelled.
 
-So a timer ends the process: the job ends with the code of bad input, as a launcher ends all ranks with the first. Rank
-0's timer is the first, and its message the only one; where rank 0 itself is missing, the others speak. Knows no MPI.
+So a timer ends the process with the code of bad input, and the launcher then ends the other ranks. Rank 0's timer is
+the first, so that its message is the only one; where rank 0 itself is missing, the others print theirs. Knows no MPI.
 """
 
 import os
@@ -14,7 +14,7 @@ from transports._launcher import size_by
 
 WAIT = 300.0
 GRACE = 5.0
-"""Seconds by which the other ranks wait longer than rank 0, which speaks for all."""
+"""Seconds by which the other ranks wait longer than rank 0, so that rank 0 alone reports."""
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 USAGE = 2
 

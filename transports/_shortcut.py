@@ -41,7 +41,7 @@ async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, so
     """The best sockets to these ranks of this machine, all of which call this; those they replace are closed.
 
     Raises:
-        The first error: a rank that left, or talked nonsense, brought about.
+        WireError, OSError: a rank sent what does not belong here, or left; the first error of any of them.
     """
     found: dict[int, socket.socket] = {}
 

@@ -42,7 +42,7 @@ class TcpPeer:
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
-        limit: bytes that may lie unasked at either end, and again those of offers, for which it is at least 1 MiB.
+        limit: bytes that may lie unasked at either end, and again those of offers (`OFFERS_BYTES` if that is more).
         cached: whether a core of this machine reads what another one has just written.
         lost: told once when nothing passes any more.
         aborted: told the peer's reason when it failed.

@@ -61,7 +61,7 @@ def _initialise(MPI: ModuleType) -> None:
 async def open_url(parts: SplitResult) -> Transport:
     """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks of it must do so.
 
-    A rank that has not come after so many seconds ends the job with exit code 2 (`transports._mpi_start`).
+    If a rank has not come after that time, the job ends with exit code 2 (`transports._mpi_start`).
 
     Raises:
         RendezvousError: no library, or a launcher that started worlds of one rank.

@@ -1,7 +1,7 @@
 """What one party is asked by another over one connection, and what it says to that.
 
     let in          begun, when it is whole     replied              out
-    |--- a place and room for all of it ----|--- a place ---|        one reply each, and none to who does not wait
+    |--- a place and room for all of it ----|--- a place ---|        one reply each, none to an asker that left
 
 The one rule: a question has its place until its reply is out, for an asker may not read. Knows a desk and a line.
 """
@@ -126,7 +126,7 @@ class Answering:
                 self._refuse(number, refusal)
 
     def _reply(self, number: int, answer: Answer) -> None:
-        """Answer, if anybody waits for it; the room of the question is free from now on."""
+        """Answer, if the asker still waits; the room of the question is free from now on."""
         if (place := self._places.get(number)) is not None:
             self._room.taken, place.kept = self._room.taken - place.kept, 0
             blocks = [Block.of(array) for array in answer.blocks]
