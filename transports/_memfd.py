@@ -46,7 +46,7 @@ class Lent:
         self.address = _ADDRESS.pack(os.getpid(), self._file, token)
 
     def close(self) -> None:
-        """Let no further process map it. Others that have mapped it keep it, and so does this one while it is viewed."""
+        """Let no further process map it. Others that have mapped it keep it, as does this one while it is viewed."""
         if self._file >= 0:
             os.close(self._file)
             self._file, self.memory = -1, None  # for a mapping has a descriptor of its own
