@@ -21,7 +21,7 @@ from apps._swarm_subject import rules_of, training_of
 from apps._swarm_waiting import telling
 from apps._swarm_weights import Weights, check_destination
 from apps._text import Text, read_text
-from apps._tokenizer import Tokenizer, printable
+from apps._tokenizer import Tokenizer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.errors import UsageError
@@ -71,7 +71,7 @@ class Wish:
             say(f"exported to {self.to}")
         if self.sample:
             asked = tokenizer, self.prompt, self.sample, self.context, self.seed
-            say("sample:\n" + printable(await asyncio.to_thread(weights.sample, *asked)))
+            say("sample:\n" + await asyncio.to_thread(weights.sample, *asked))
 
 
 async def export(flags: Export, say: Say) -> None:

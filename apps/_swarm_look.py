@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from apps._swarm_config import SUBJECT, Told
+from apps._swarm_said import said
 from apps._swarm_waiting import MOMENT_S, waits_for
 from pipelined import events
 from pipelined.errors import UsageError
@@ -78,8 +79,8 @@ async def look(endpoint: Endpoint, directory: Directory) -> Look:
     head, evaluated = records.one(Head, HEAD), records.one(Evaluated, EVALUATED)
     leader = records.one(Conductor, CONDUCTOR)
     peers, trainers = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
-    said = await asyncio.gather(*(_ask(endpoint, each.address) for each in [*peers, *trainers]))
-    seen = [{**asdict(each), **told} for each, told in zip([*peers, *trainers], said, strict=True)]
+    answers = await asyncio.gather(*(_ask(endpoint, each.address) for each in [*peers, *trainers]))
+    seen = [told | asdict(each) for each, told in zip([*peers, *trainers], answers, strict=True)]
     told = records.one(Told, SUBJECT)
     saved = [mark for each in records.all(Saved, SAVED) for mark in each.all()]
     more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
@@ -130,17 +131,15 @@ def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
 
 def _progress(trainers: Sequence[Look], leader: str | None) -> Look:
     """What the leader says of the step under way."""
-    (said,) = [each for each in trainers if each["name"] == leader][:1] or [{}]
-    kinds = {"step_phase": str, "attempt": int, "last_failure": str}
-    return {name: said[name] if type(said.get(name)) is kind else None for name, kind in kinds.items()}
+    told = next((each for each in trainers if each["name"] == leader), {})
+    return {name: told.get(name) for name in ("step_phase", "attempt", "last_failure")}
 
 
 def _events(members: Sequence[Look]) -> list[Look]:
     """The last events that members told, oldest first; members of one process tell the same once."""
     told = dict[tuple[float, str], Look]()
     for member in members:
-        listed = member.pop("events", None)
-        for event in filter(None, map(events.read, listed if type(listed) is list else ())):
+        for event in filter(None, map(events.read, member.pop("events", ()))):
             told.setdefault((event.at, str(event)), {"by": member["name"], **event.told()})
     return [each for _, each in sorted(told.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
 
@@ -187,6 +186,6 @@ def _told(
 async def _ask(endpoint: Endpoint, address: str) -> Look:
     try:
         async with asyncio.timeout(SILENT_S):
-            return {**(await endpoint.ask(address, "status", note={"events": True})).note, "silent": False}
+            return said((await endpoint.ask(address, "status", note={"events": True})).note) | {"silent": False}
     except (TimeoutError, Unreachable, Refusal):
         return {"silent": True}

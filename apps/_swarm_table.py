@@ -9,7 +9,7 @@ from rich.text import Text
 
 from apps._swarm_look import Look
 from apps._swarm_waiting import MOMENT_S
-from pipelined.events import line, read, shown
+from pipelined.events import line, printable, read
 from pipelined.swarm.records import HEAD
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
@@ -22,11 +22,16 @@ GAP = 2
 
 def table(look: Look) -> Group:
     """Everything of one look."""
-    trainers = [Text(_trainer(each)) for each in look["trainers"]]
-    warnings = [Text(each, style="yellow") for each in _warnings(look)]
-    told = [Text(each) for each in [*_progress(look), *_copies(look)]]
-    events = [Text(each, style="dim") for each in _events(look)]
-    return Group(Text(_where(look), style="bold"), Peers(look["peers"]), *trainers, *told, *warnings, *events)
+    trainers = [_text(_trainer(each)) for each in look["trainers"]]
+    warnings = [_text(each, "yellow") for each in _warnings(look)]
+    told = [_text(each) for each in [*_progress(look), *_copies(look)]]
+    events = [_text(each, "dim") for each in _events(look)]
+    return Group(_text(_where(look), "bold"), Peers(look["peers"]), *trainers, *told, *warnings, *events)
+
+
+def _text(line: str, style: str = "") -> Text:
+    """A line or cell to print. Names, phases and reasons come off the network: nothing in them is for a terminal."""
+    return Text(printable(line, but=""), style=style)
 
 
 def _progress(look: Look) -> Iterator[str]:
@@ -34,13 +39,13 @@ def _progress(look: Look) -> Iterator[str]:
     if look.get("step_phase") and look["step"] is not None and not look["waits_for"]:
         yield f"step {look['step'] + 1}: {look['step_phase']}, attempt {max(1, look['attempt'] or 1)}"
     if look.get("last_failure"):
-        yield f"the last failure: {shown(look['last_failure'])}"
+        yield f"the last failure: {look['last_failure']}"
 
 
 def _copies(look: Look) -> Iterator[str]:
     """From which peers the joining peers fetch their state, and which peers save."""
     if donors := look.get("donors"):
-        yield "donors: " + ", ".join(f"{shown(peer)} from {shown(donor)}" for peer, donor in donors.items())
+        yield "donors: " + ", ".join(f"{peer} from {donor}" for peer, donor in donors.items())
     if any(savers := look.get("savers") or []):
         yield "savers: " + ", ".join(f"stage {stage} {name}" for stage, name in enumerate(savers) if name)
 
@@ -77,7 +82,7 @@ class Peers:
             columns.pop()
         peers = Table(*columns, box=None, pad_edge=False)
         for peer, row in zip(self._peers, rows, strict=True):
-            peers.add_row(*map(Text, row[: len(columns)]), style="dim" if peer["silent"] else "")
+            peers.add_row(*map(_text, row[: len(columns)]), style="dim" if peer["silent"] else "")
         yield peers
 
 
@@ -126,7 +131,7 @@ def _phase(peer: Look) -> str:
 def _trainer(trainer: Look) -> str:
     if trainer["silent"]:
         return f"trainer {trainer['name']}: silent"
-    leads = ", leads" if trainer["leads"] else ""
-    banned = ", ".join(f"{address} for {left:g} s" for address, left in trainer["banned"].items())
-    done = f"{trainer['done']} microbatches, {trainer['rate']:.1f} a second"
+    leads = ", leads" if trainer.get("leads") else ""
+    banned = ", ".join(f"{address} for {left:g} s" for address, left in trainer.get("banned", {}).items())
+    done = f"{trainer.get('done', 0)} microbatches, {trainer.get('rate', 0.0):.1f} a second"
     return f"trainer {trainer['name']}: {done}{leads}{f', bans {banned}' if banned else ''}"

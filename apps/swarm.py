@@ -23,7 +23,7 @@ from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
 from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
-from pipelined.events import last_words, log_to_stderr
+from pipelined.events import last_words, log_to_stderr, printable
 from pipelined.runtime import complaint
 from pipelined.swarm.directory import CutOff, JournalError, WrongKey
 from pipelined.swarm.watched import Stuck
@@ -111,8 +111,9 @@ async def _work(flags: Flags) -> None:
 
 
 def _say(text: str) -> None:
+    """Print a line; what is in it may come off the network (a name, a reason), or out of a model."""
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except OSError as error:
         if error.errno != errno.EIO:
             raise

@@ -136,7 +136,16 @@ def line(event: Event, by: str) -> str:
 
 def shown(text: object) -> str:
     """Text off the network, cut short, with nothing in it that a terminal obeys."""
-    return "".join(each if each.isprintable() else "?" for each in str(text)[:LONGEST])
+    return printable(str(text)[:LONGEST], but="")
+
+
+def printable(text: str, but: str = "\n\t") -> str:
+    """The text with everything that a terminal may obey (control characters) made U+FFFD.
+
+    Args:
+        but: characters that stay as they are.
+    """
+    return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
 
 
 def _plain(value: object) -> Fact:

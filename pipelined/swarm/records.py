@@ -31,7 +31,7 @@ TOOK_KEYS = 64
 """At most so many keys say which peers took a step: they and the head are put in one transaction."""
 
 MOST_STAGES = 4096
-"""More stages than a saved model can have been cut into."""
+"""At most so many stages has a model; more are refused in a record before any list of stages is made."""
 
 
 class Phase(StrEnum):
@@ -349,7 +349,7 @@ class Head(Record):
             raise ValueError(f"Head.members is not a list of names by stage (got: {self.members!r:.80})")
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
-        if self.stages < 1 or self.step < 0:
+        if not 1 <= self.stages <= MOST_STAGES or self.step < 0:
             raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
 
 

@@ -1,12 +1,17 @@
 """What a swarm looks like from outside: what is left to do, how fast it goes, and how old the look is."""
 
 import asyncio
+import json
+import math
 
 import pytest
 
 from apps._swarm_config import SUBJECT, Subject, Told
 from apps._swarm_look import look, looks
+from apps._swarm_prometheus import metrics
+from apps._swarm_said import FIELDS
 from apps._swarm_waiting import MOMENT_S
+from apps._swarm_web import as_json, page
 from pipelined.clock import run_virtual
 from pipelined.swarm.directory import CutOff, Entry, View
 from pipelined.swarm.records import (
@@ -167,3 +172,23 @@ def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
 def test_a_directory_that_never_answered_is_no_look():
     with pytest.raises(CutOff):
         asyncio.run(anext(looks(Members(), Keys(CutOff("away")), 1.0)))
+
+
+def test_a_member_cannot_take_the_place_of_its_record():
+    record = Peer("p", "here", 1, 0, Phase.SERVING, "m")
+    false = {"name": "x", "stage": 7, "phase": "leaving", "address": "y", "silent": True, "share": "z", "step": 3}
+    (peer,) = asyncio.run(look(Members(here=false), Keys(at(3) | {PEERS + "p": record})))["peers"]
+    assert (peer["name"], peer["stage"], peer["phase"], peer["address"]) == ("p", 0, "serving", "here")
+    assert (peer["silent"], peer["step"]) == (False, 3) and math.isnan(peer["share"])
+
+
+RUBBISH = [None, True, -1, 1 << 63, math.nan, math.inf, "x", b"x", [[]], {"x": "y"}, {1: []}, {"p": math.nan}]
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH, ids=repr)
+def test_what_a_member_says_that_is_rubbish_ends_no_look_and_no_page(rubbish):
+    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    for note in (rubbish, dict.fromkeys(FIELDS, rubbish), {1: rubbish}):
+        told = asyncio.run(look(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
+        assert "trainer t" in page(told) and "swarm_step 5" in metrics(told)
+        json.loads(as_json(told))

@@ -72,4 +72,27 @@ def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_show
         "savers: stage 0 p0",
     ]
     assert len([each for each in told if "peer evicted" in each]) == 5
-    assert told[-1].endswith(r't?0: peer evicted: peer=b why="no\u001b[2J"')
+    assert told[-1].endswith('t\ufffd0: peer evicted: peer=b why="no\\u001b[2J"')
+
+
+def test_no_text_off_the_network_reaches_the_terminal_as_a_command():
+    bad = "x\x1b]0;title\x07\x1b[2J\x9b2J\n"
+    peer = PEER | {"name": bad, "phase": bad}
+    trainer = {"name": bad, "silent": False, "leads": True, "banned": {bad: 1.0}}
+    shown = lines(
+        400,
+        peers=[peer],
+        trainers=[trainer, trainer | {"silent": True}],
+        conductor=bad,
+        waits_for=bad,
+        last_failure=bad,
+        donors={bad: bad},
+        savers=[bad],
+        unreadable={bad: bad},
+    )
+    assert len([line for line in shown if "title" in line]) == 8
+    assert all(line.isprintable() for line in shown)
+
+
+def test_a_trainer_that_says_nothing_of_use_is_shown_all_the_same():
+    assert "trainer t: 0 microbatches, 0.0 a second" in lines(100, trainers=[{"name": "t", "silent": False}])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps._corpus import read_plays
-from apps._tokenizer import ByteTokenizer, Tokenizer, find_tokenizer, printable
+from apps._tokenizer import ByteTokenizer, Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
 
 PLAY = read_plays()[0]
@@ -104,7 +104,3 @@ def test_files_that_hold_no_tokenizer_are_refused(tmp_path: Path):
         find_tokenizer(str(tmp_path / "broken.json"), [])
     with pytest.raises(UsageError, match="neither tokenizer"):
         find_tokenizer(str(tmp_path), [])
-
-
-def test_nothing_a_terminal_obeys_is_printed():
-    assert printable("a\x1b[31mb\r\n\té\x00") == "a\ufffd[31mb\ufffd\n\té\ufffd"

@@ -104,3 +104,8 @@ def test_of_a_hostile_event_only_short_and_harmless_text_is_read():
     event = events.read({"at": 1, "level": "critical", "kind": "x\n" * 5000, "facts": facts})
     assert len(event.facts) <= events.MOST_FACTS and len(str(event)) < 10_000
     assert str(event).isprintable()
+
+
+def test_nothing_that_a_terminal_obeys_is_printed():
+    assert events.printable("a\x1b[31mb\r\n\té\x00") == "a\ufffd[31mb\ufffd\n\té\ufffd"
+    assert events.shown("a\nb" + "c" * 300) == "a\ufffdb" + "c" * 197
