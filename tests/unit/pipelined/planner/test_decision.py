@@ -26,6 +26,7 @@ from pipelined.planner.decision import (
 )
 from pipelined.planner.effort import BRIEF, Effort
 from pipelined.planner.explain import MIB, reason
+from pipelined.schedules import ScheduleError
 from pipelined.simulation.machine import Machine
 from transports.local import world
 
@@ -69,6 +70,15 @@ def test_data_parallelism_is_named_where_a_schedule_was_kept_and_it_is_clearly_f
 def test_a_decision_is_told_whole():
     decision = Decision(Candidate(WORST, True), "so", 0.25)
     assert Decision.of(decision.plain()) == decision
+
+
+def test_a_decision_that_another_rank_tells_runs_no_schedule_s_code(tmp_path):
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    told = Decision(Candidate(WORST), "so").plain()
+    told["plan"]["schedule"] = str(tmp_path / "evil.py")
+    with pytest.raises(ScheduleError, match="none of this project's own"):
+        Decision.of(told)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

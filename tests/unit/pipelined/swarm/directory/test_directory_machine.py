@@ -225,6 +225,12 @@ def test_what_is_full_says_of_what_and_changes_nothing(machine):
     assert machine.transact(again, {}, {"b": bytes(19)}, ["a"]) == 2
 
 
+def test_where_there_are_as_many_keys_as_may_be_one_may_be_put_for_another(machine):
+    first, second = asked(machine, 0, 1)
+    machine.transact(first, {}, dict.fromkeys("abc", b""))
+    assert machine.transact(second, {}, {"d": b""}, ["a"]) == 2
+
+
 def test_who_is_behind_what_is_kept_is_told_to_read_again(machine):
     for number, request in enumerate(asked(machine, *range(4))):
         machine.transact(request._replace(settled=number), {}, {"a": bytes(10)})
