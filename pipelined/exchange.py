@@ -10,7 +10,7 @@ import msgpack
 
 from collectives.broadcast import branches
 from pipelined.nursery import Nursery
-from transports import Transport
+from transports import Transport, WireError
 
 
 async def share(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
@@ -18,6 +18,8 @@ async def share(transport: Transport, what: str, thing: Any = None, source: int 
 
     Args:
         what: a name for this exchange, the same on every rank and not in use twice at once.
+    Raises:
+        WireError: what the rank above sent does not unpack; the ranks below have got the same bytes.
     Cost: ceil(log2 n) messages one after another, n - 1 in all.
     """
     parent, children = _neighbours(transport, source)
@@ -25,40 +27,49 @@ async def share(transport: Transport, what: str, thing: Any = None, source: int 
     async with Nursery() as tasks:
         for child in children:
             tasks.create_task(transport.send(child, ("share", what), packed))
-    return thing if parent is None else _unpack(packed)
+    return thing if parent is None else _unpack(packed, what, parent)
 
 
 async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -> list[Any]:
     """Bring what each rank holds to `target`, in rank order; the others get an empty list.
 
+    Raises:
+        WireError: what a rank below sent does not unpack, or is not one thing of each rank in its subtree.
     Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank on the way passes on all that it received.
     """
     parent, children = _neighbours(transport, target)
     held = [msgpack.packb(thing)]
     for child in reversed(children):  # the smallest subtree first, so that what is held stays in the order of ranks
-        held += _unpack(await _take(transport, child, what))
+        below = _unpack(await _take(transport, child, what), what, child)
+        if type(below) is not list or len(below) != _ranks_below(transport, target, child):
+            raise _strange(what, child, f"no list of {_ranks_below(transport, target, child)} things")
+        held += below
     if parent is not None:
         await transport.send(parent, ("share", what), msgpack.packb(held))
         return []
-    others = [_unpack(packed) for packed in held[1:]]
-    first = transport.world_size - target
+    size = transport.world_size
+    others = [_unpack(packed, what, (target + place) % size) for place, packed in enumerate(held[1:], 1)]
+    first = size - target
     return [*others[first - 1 :], thing, *others[: first - 1]]
 
 
 async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, Any] | None:
     """What the lowest rank holds that holds anything but None, with that rank, on every rank; None if no rank does.
 
+    Raises:
+        WireError: what a neighbour in the tree sent does not unpack, or is no rank with its thing.
     Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one thing each.
     """
     parent, children = _neighbours(transport, 0)
     found = None if thing is None else [transport.rank, thing]
     for child in reversed(children):
-        below = _unpack(await _take(transport, child, what))
+        below = _found(await _take(transport, child, what), what, child)
         found = below if found is None else found
     if parent is not None:
         await transport.send(parent, ("share", what), msgpack.packb(found))
-    found = await share(transport, what, found)
-    return found and (found[0], found[1])
+    first = await share(transport, what, msgpack.packb(found))
+    rank_and_thing = _found(first, what, 0)
+    return rank_and_thing and (rank_and_thing[0], rank_and_thing[1])
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
@@ -68,9 +79,35 @@ def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]
     return None if parent is None else (parent + root) % size, [(child + root) % size for child in children]
 
 
+def _ranks_below(transport: Transport, root: int, child: int) -> int:
+    """The ranks in the subtree of a child, itself among them."""
+    node = (child - root) % transport.world_size
+    return min(node & -node, transport.world_size - node)
+
+
 async def _take(transport: Transport, source: int, what: str) -> Any:
-    return (await transport.receive(source, ("share", what))).blocks[0].data
+    blocks = (await transport.receive(source, ("share", what))).blocks
+    if len(blocks) != 1:
+        raise _strange(what, source, f"{len(blocks)} blocks instead of 1")
+    return blocks[0].data
 
 
-def _unpack(packed: Any) -> Any:
-    return msgpack.unpackb(packed, strict_map_key=False)
+def _found(packed: Any, what: str, source: int) -> list[Any] | None:
+    """A rank and its thing as `first_of` passes them on, or None."""
+    found = _unpack(packed, what, source)
+    if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
+        raise _strange(what, source, "no rank with its thing")
+    return found
+
+
+def _unpack(packed: Any, what: str, source: int) -> Any:
+    try:
+        return msgpack.unpackb(packed, strict_map_key=False)
+    except (ValueError, TypeError) as error:  # TypeError: no bytes, or a map whose key is a list
+        raise _strange(what, source, f"{type(error).__name__}: {error}") from error
+
+
+def _strange(what: str, source: int, fact: str) -> WireError:
+    return WireError(
+        f"what rank {source} sent for {what!r} does not unpack ({fact}); install one release on every rank"
+    )

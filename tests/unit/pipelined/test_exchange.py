@@ -3,11 +3,13 @@
 import asyncio
 from math import ceil, log2
 
+import msgpack
 import pytest
 
 from pipelined.errors import UsageError
 from pipelined.exchange import first_of, gather, share
 from pipelined.runtime import AgreedError, together
+from transports import WireError
 from transports.local import world
 
 SIZES = [1, 2, 3, 5, 8, 13, 300]
@@ -114,3 +116,44 @@ def test_where_no_rank_makes_a_mistake_each_has_its_own_result():
     got, ends = on_all(300, work)
     assert got == list(range(300))
     check_cost(ends, 2)
+
+
+STRANGE = {
+    "not msgpack": [b"\xc1"],
+    "cut short": [b"\x92\x01"],
+    "a map with a list for a key": [b"\x81\x91\x01\x01"],
+    "two blocks": [b"\xc0", b"\xc0"],
+    "no block": [],
+}
+OTHER = {"a number": [msgpack.packb(7)], "too many": [msgpack.packb([b"\xc0"] * 3)], "a text": [msgpack.packb("ab")]}
+
+
+CASES = [(verb, sent) for verb in (share, gather, first_of) for sent in STRANGE]
+CASES += [(verb, sent) for verb in (gather, first_of) for sent in OTHER]  # share gives any object
+
+
+@pytest.mark.parametrize(("verb", "sent"), CASES)
+def test_what_does_not_unpack_is_refused_with_the_rank_that_sent_it(verb, sent):
+    blocks = {**STRANGE, **OTHER}[sent]
+
+    async def work(end):
+        strange = 0 if verb is share else 1
+        if end.rank == strange:
+            await end.send(1 - strange, ("share", "it"), *blocks)
+        else:
+            with pytest.raises(WireError, match=f"what rank {strange} sent for 'it' does not unpack .* one release"):
+                await verb(end, "it", None)
+
+    assert on_all(2, work)[0] == [None, None]
+
+
+def test_what_one_rank_held_that_does_not_unpack_is_refused_at_the_target_with_its_number():
+    async def work(end):
+        if end.rank == 0:
+            return await gather(end, "it", None, target=2)
+        if end.rank == 1:
+            return await end.send(2, ("share", "it"), msgpack.packb([b"\xc1"]))
+        with pytest.raises(WireError, match=r"what rank 1 sent for 'it' does not unpack \(FormatError"):
+            await gather(end, "it", None, target=2)
+
+    assert on_all(3, work)[0] == [[], None, None]
