@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,11 +101,13 @@ def log_to_stderr(level: Level) -> None:
 
 
 class _ToStderr(logging.Handler):
-    """Writes each line at once, to what `sys.stderr` is at that moment."""
+    """Writes each line at once, to what `sys.stderr` is at that moment; a line that cannot be written is dropped."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"{_clock_time(record.created)} {record.levelname.lower()} {record.getMessage()}\n")
-        sys.stderr.flush()
+        line = f"{_clock_time(record.created)} {record.levelname.lower()} {record.getMessage()}\n"
+        with suppress(OSError, ValueError):  # a closed pipe or a full disk must not end what is logged about
+            sys.stderr.write(line)
+            sys.stderr.flush()
 
 
 def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:

@@ -1,5 +1,9 @@
 """Decisions are kept in the process, bounded, and written as one plain line each."""
 
+import io
+import os
+import sys
+
 import msgpack
 import pytest
 
@@ -46,6 +50,19 @@ def test_a_second_call_changes_the_level_and_doubles_no_line(log):
 def test_without_a_log_nothing_is_written(log):
     events.warn("peer struck", peer="b")
     assert log() == ""
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
+    """As after `2>&1 | head`: the reader of the pipe has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    events.log_to_stderr("info")
+    broken = io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True)
+    monkeypatch.setattr(sys, "stderr", broken)
+    events.warn("peer struck", peer="b")
+    broken.close()
+    events.warn("peer struck", peer="c")
+    assert [event.facts["peer"] for event in events.recent(2)] == ["b", "c"]
 
 
 def test_an_unknown_level_is_refused_with_the_known_ones():
