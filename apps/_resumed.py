@@ -41,7 +41,7 @@ def parse_resumed(arguments: Sequence[str]) -> Config:
     if saved is None:
         return config
     taken = {name: _value(name, saved[name]) for name in KINDS if saved.get(name) is not None}
-    if "clip" in saved.get(LEFT_OPEN, ["clip"]):
+    if "clip" in _left_open(saved):
         taken.pop("clip", None)  # what it resolved to was the schedule's choice, and this run may have another
     if config.plan not in (None, AUTO) or None not in (config.microbatch, config.microbatches):
         taken.pop("batch", None)  # these say it themselves
@@ -103,6 +103,16 @@ def _saved(config: Config) -> Mapping[str, Any] | None:
         return None if path is None else checkpoint.open(path).meta.config
     except (CheckpointError, OSError):
         return None
+
+
+def _left_open(saved: Mapping[str, Any]) -> list[Any]:
+    """The flags that the saved run left open; a checkpoint that does not say is of a release that let all be open."""
+    told = saved.get(LEFT_OPEN, ["clip"])
+    if type(told) is not list:
+        raise UsageError(
+            f"the configuration in the checkpoint is damaged ({LEFT_OPEN}: {told!r}); resume from another checkpoint"
+        )
+    return told
 
 
 def _value(name: str, value: Any) -> Any:

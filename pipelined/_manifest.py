@@ -80,11 +80,12 @@ def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
             raise CheckpointError(f"{fact}; update this program")
         meta = Meta(*(document[key] for key in ("step", "identity", "config", "scalars")))
         shards = [ShardRecord(file=s["file"], bytes=s["bytes"], tensors=s["tensors"]) for s in document["shards"]]
+        _check_types(meta, shards)
     except OSError as error:
         raise CheckpointError(
             f"{directory} has no readable {MANIFEST} ({error.strerror}); name a checkpoint"
         ) from error
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         fact = f"{directory / MANIFEST} is damaged ({error!r})"
         raise CheckpointError(f"{fact}; resume from another checkpoint") from error
     _refuse_cut_short(directory, shards, "resume from another checkpoint")
@@ -112,6 +113,19 @@ def force(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
+    """Raise TypeError where a manifest is JSON, but no checkpoint's, or names a file outside of its directory."""
+    for name, value in asdict(meta).items():
+        if type(value) is not (int if name == "step" else dict):
+            raise TypeError(f"{name} is {value!r}")
+    for shard in shards:
+        if type(shard["file"]) is not str or Path(shard["file"]).name != shard["file"]:
+            raise TypeError(f"{shard['file']!r} is no name of a shard")
+        tensors = shard["tensors"]
+        if type(tensors) is not dict or not all(type(fields) is dict for fields in tensors.values()):
+            raise TypeError(f"the tensors of {shard['file']} are no fields by name")
 
 
 def _refuse_two_owners(shards: list[ShardRecord]) -> None:

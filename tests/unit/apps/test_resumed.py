@@ -67,7 +67,9 @@ def test_the_batch_is_as_saved_unless_the_flags_say_it(tmp_path, flags, batch):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"layers": "2"}, {"lr": True}, {"data": [1]}, {"data": "a"}, {"dtype": "int8"}, {"init": 3}], ids=str
+    "damage",
+    [{"layers": "2"}, {"lr": True}, {"data": [1]}, {"data": "a"}, {"dtype": "int8"}, {"init": 3}, {"left_open": 5}],
+    ids=str,
 )
 def test_a_configuration_that_no_run_wrote_is_refused_with_the_field(tmp_path, damage):
     with pytest.raises(UsageError, match=rf"is damaged \({next(iter(damage))}: .*; resume from another checkpoint"):

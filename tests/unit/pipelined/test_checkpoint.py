@@ -238,6 +238,24 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
         checkpoint.open(tmp_path)
 
 
+SHARD = {"file": "a", "bytes": 1, "tensors": {}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"step": "3"}, {"identity": []}, {"config": []}, {"scalars": None}, {"shards": {"a": 1}}),
+        *({"shards": [{**SHARD, **wrong}]} for wrong in ({"file": 5}, {"file": "../a"}, {"tensors": {"name": []}})),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_no_save_wrote_is_named(tmp_path, change):
+    manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    with pytest.raises(CheckpointError, match=r"manifest.json is damaged .*; resume from another checkpoint"):
+        checkpoint.open(tmp_path)
+
+
 def test_a_checkpoint_without_a_manifest_is_named(tmp_path):
     path = save(tmp_path, 1, [NAMES])
     (path / "manifest.json").unlink()
