@@ -86,17 +86,23 @@ def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -
 
 
 def check_built(index: int, module: nn.Module, expected: Survey) -> None:
-    """Refuse a stage that has other tensors than its survey, of which the other ranks know.
+    """Refuse a stage that has other tensors than its survey, of which the other ranks know, or freezes others.
 
     Raises:
         ModelError: names the first tensor that differs.
     """
-    found = _of_module(module).everything
-    for name in sorted({*found, *expected.everything}):
-        here, there = found.get(name), expected.everything.get(name)
+    remedy = "let `build` make the same module whatever the device and the seed"
+    found = _of_module(module)
+    for name in sorted({*found.everything, *expected.everything}):
+        here, there = found.everything.get(name), expected.everything.get(name)
         if here != there:
             fact = f"stage {index} was built with {name} of shape {here}, on the meta device of shape {there}"
-            raise ModelError(f"{fact}; let `build` make the same module whatever the device")
+            raise ModelError(f"{fact}; {remedy}")
+        if (name in found.trained) != (name in expected.trained):
+            trained, frozen = (
+                ("here", "on the meta device") if name in found.trained else ("on the meta device", "here")
+            )
+            raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
 
 
 def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Survey:

@@ -109,3 +109,9 @@ def test_a_stage_that_is_built_otherwise_on_the_meta_device_is_refused():
     stage = surveyed(lambda n: Named(str(n)))[0]
     with pytest.raises(ModelError, match=r"built with 0\.weight of shape \(2, 7\), on the meta device of .* \(2, 2\)"):
         check_built(0, Named("0", 7), stage)
+
+
+def test_a_stage_that_freezes_other_parameters_than_on_the_meta_device_is_refused():
+    stage = surveyed(lambda n: Named(str(n)))[0]
+    with pytest.raises(ModelError, match=r"0\.weight of stage 0 is trained on the meta device and frozen here; let"):
+        check_built(0, frozen(Named("0")), stage)
