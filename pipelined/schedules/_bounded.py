@@ -17,6 +17,10 @@ CODES, CODES_EACH = 1_000_000, 1000
 UNCOUNTED = frozenset(sys.stdlib_module_names) | {"pipelined"}
 
 
+class _Endless(BaseException):
+    """No `except Exception` of the user's catches it: Python stops tracing where a trace function raises."""
+
+
 @contextmanager
 def bounded(what: str, instructions: int) -> Iterator[None]:
     """Let a user's code run in the block, on this thread.
@@ -37,7 +41,7 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
             fact = (
                 f"{what} does not stop (bytecodes run: {most}, at line {frame.f_lineno} of {frame.f_code.co_filename})"
             )
-            raise ScheduleError(f"{fact}; end the loop there once all microbatches are done")
+            raise _Endless(f"{fact}; end the loop there once all microbatches are done")
         return count
 
     def enter(frame: FrameType, event: str, argument: object) -> Any:
@@ -52,5 +56,7 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
     sys.settrace(enter)
     try:
         yield
+    except _Endless as endless:
+        raise ScheduleError(str(endless)) from None
     finally:
         sys.settrace(None)

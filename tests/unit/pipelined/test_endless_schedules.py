@@ -16,6 +16,8 @@ ENDLESS = {
     "asks for what has come": LAYOUT + "    while worker.ready('F', 0): pass",
     "awaits nothing": LAYOUT + "    while await worker.enters(0):\n        pass",
     "catches its errors": LAYOUT + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
+    "catches every exception": LAYOUT
+    + "    n = 0\n    while 1:\n        try: n = (n + 1) * (n + 1) % 7 + n - n\n        except Exception: pass",
     "in its layout": "def layout(shape):\n    while True: pass\nasync def schedule(worker): pass",
     "in a function": "n = 0\ndef spin():\n    global n\n    n += 1\n" + LAYOUT + "    while True: spin()",
 }
