@@ -19,6 +19,8 @@ from pathlib import Path
 from pipelined.checkpoint import CheckpointError
 
 LOCK = "lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No place for the line that names the run, which is no want of locks."""
 TRIES, PAUSE_S = 200, 0.01
 """A process holds the lock alone only while it writes one line; seconds between two looks."""
 
@@ -90,7 +92,7 @@ def _share(descriptor: int, directory: Path, run: str) -> str:
                 return _refuse_another(descriptor, directory, run)
             time.sleep(PAUSE_S)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL:
             raise CheckpointError(f"cannot save into {directory} ({error}); free or choose another place") from error
         return error.strerror or str(error)
     raise CheckpointError(f"{directory / LOCK} stays locked ({TRIES * PAUSE_S:g} s); end the process that holds it")

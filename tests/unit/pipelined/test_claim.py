@@ -63,6 +63,16 @@ def test_a_file_system_without_locks_is_said_and_not_refused(tmp_path, monkeypat
         assert "cannot be locked (No locks available), so a second run" in unlocked.warning
 
 
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_said_and_not_taken_for_a_want_of_locks(tmp_path, monkeypatch, fault):
+    def refused(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(os, "pwrite", refused)
+    with pytest.raises(CheckpointError, match=rf"{os.strerror(fault)}\); free or choose another place"):
+        claim(tmp_path, "one")
+
+
 def test_a_place_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot save into .*name another directory"):
