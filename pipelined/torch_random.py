@@ -36,7 +36,8 @@ class TorchRandom:
 
         Args:
             place: a name unique in the model, such as "stage 3".
-        Cost: 20 µs. The first forward that draws after others that did not (a rate that rises from 0) runs twice.
+        Cost: 20 µs. The first forward that draws after others that did not (a rate that rises from 0) runs twice, so
+            what it writes into buffers is written twice, that once.
         """
         if self._draws is False:
             with _TURNS.shared():
