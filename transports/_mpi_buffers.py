@@ -50,9 +50,9 @@ class Buffers:
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
         """Fill `data` with the next buffer of this peer and channel."""
         if kept := self._kept.get((peer, channel)):
-            self._check_size(peer, channel, data, len(kept[0]))
-            data[:] = kept.popleft()
-            return
+            came = kept.popleft()
+            data[: len(came)] = came[: data.nbytes]
+            return self._check_size(peer, channel, data, len(came))
         if self._all_came(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)

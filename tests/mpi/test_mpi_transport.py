@@ -11,7 +11,7 @@ from mpi4py import MPI
 from tests.conformance import addressed, cancelling
 from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
 from tests.conformance.neighbours import LARGE, filled, same, sending
-from transports import Block, TransportError, WireError, new_event_loop, open_transport
+from transports import Block, SizeMismatch, TransportError, WireError, new_event_loop, open_transport
 from transports._mpi import MpiTransport
 from transports._mpi_neighbours import cores_of
 from transports._mpi_requests import TAGS, Tags
@@ -62,6 +62,18 @@ def test_clause(clause):
 @pytest.mark.parametrize("clause", sampled(WITHOUT_SHARED_MEMORY, 1))
 def test_clause_without_shared_memory(clause):
     run(EVERYWHERE[clause], MpiTransport.open(WORLD, shared=0))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("room", [100, 300])
+def test_a_buffer_that_a_cancelled_receive_left_tells_its_beginning_where_its_size_is_another(room):
+    async def clause(end):
+        end._buffers._kept[0, 3].append(bytes(range(200)))
+        with pytest.raises(SizeMismatch) as caught:
+            await end.receive_buffer(0, 3, memoryview(bytearray(room)))
+        assert bytes(caught.value.beginning) == bytes(range(min(200, room)))
+
+    run(clause)
 
 
 @pytest.mark.mpi(min_size=2)
