@@ -15,7 +15,7 @@ from contextlib import suppress
 
 NAME_BYTES = 32
 MOST_RINGS = 64
-"""Rings answered at once. Linux queues 10 by default (net.unix.max_dgram_qlen); a flood must not block the loop."""
+"""Rings answered at once. Linux queues 10, or 512 under systemd (net.unix.max_dgram_qlen)."""
 
 
 class Bells:
