@@ -1,8 +1,9 @@
 """What the ranks of a group must mean alike when they call a collective, and the greeting by which each pair finds out.
 
-The one rule: what is received from a rank is used only after its greeting was compared, and every result depends on
-every rank. So where two ranks mean different things, no rank at all comes to an end with a result: whoever follows the
-bytes from the one to the other crosses a pair that compared. Knows no messages.
+What is received from a rank is used only after its greeting was compared, and the result of an all-reduce depends on
+every rank. So where two ranks call different things, no rank ends with a result: on every way of the bytes from the one
+to the other there is a pair that compared. A rank that only sends, as the root of a broadcast, returns without knowing.
+Knows no messages.
 """
 
 import zlib
