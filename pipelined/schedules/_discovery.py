@@ -53,12 +53,12 @@ def require_known(name: str, given: str | None = None) -> None:
     A path or a module is code, which runs when it is looked up; only the command line may name it.
 
     Args:
-        given: the schedule that the command line names, if any: the same name is no news then.
+        given: the schedule that the command line names, if any; that name is allowed.
     Raises:
         ScheduleError: another name; nothing has been looked up.
     """
     if name not in known() and name != given:
-        fact = f"the schedule {name!r} is none of this project's own, and a file's word is not enough to run its code"
+        fact = f"the schedule {name!r} is none of this project's own, and code that only a file names is not run"
         raise ScheduleError(f"{fact}; give --schedule {name} on the command line too, if you trust it")
 
 
