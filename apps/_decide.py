@@ -21,6 +21,7 @@ from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decision import Decision, decide, decide_among_all, why_not
 from pipelined.planner.effort import BRIEF
+from pipelined.planner.plan_file import MOST
 from pipelined.schedules import require_known
 from transports import Transport
 
@@ -57,7 +58,7 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
 
 
 def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidate | None:
-    """The arrangement that a checkpoint's run had; None where it does not say, or names code to be run.
+    """The arrangement that a checkpoint's run had; None where it names code to be run, no or impossible sizes.
 
     Args:
         schedule: the one that the command line names, if any; it may be the user's own.
@@ -65,6 +66,8 @@ def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidat
     told = {field.name: config.get(field.name) for field in fields(Plan)}
     if any(type(told[field.name]) is not field.type for field in fields(Plan)):
         return None
+    if any(type(value) is int and value > MOST for value in told.values()):
+        return None  # laying it out would take for ever
     try:
         require_known(told["schedule"], schedule)
         plan = Plan(**told)

@@ -91,6 +91,15 @@ def test_what_a_checkpoint_says_is_read_as_written():
         assert recorded({**plain, **damage}) is None
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["depth", "width", "microbatches"])
+def test_a_recorded_size_that_could_never_be_laid_out_is_not_taken(name):
+    """Rank 0 laid it out, without end, while the others waited."""
+    plain = resolve(Config(depth=2), 2).plain()
+    assert recorded(plain) is not None
+    assert recorded({**plain, name: 100_000_000}) is None
+
+
 def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never_for_a_checkpoint_s_word(tmp_path):
     """Reading a manifest executed any file that it named."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
