@@ -17,7 +17,7 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
-from pipelined.swarm.notes import RoundName, field, number, tell_members
+from pipelined.swarm.notes import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Peer
 from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports.endpoints import Answer, Refusal
@@ -161,7 +161,7 @@ class Attempt:
         }
         try:
             answer = await self._ask(peer, "reduce", **note)
-            return number(answer.note, "square"), _read_digest(answer)
+            return _read_square(answer), _read_digest(answer)
         except (Ended, Refusal) as error:
             if _reason(error) == NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
@@ -206,6 +206,14 @@ def _reason(error: Ended | Refusal | None) -> str:
     return error.reason if isinstance(error, Refusal) else ""
 
 
+def _read_square(answer: Answer) -> float:
+    """Of a total's norm. Raises Refusal: it is none."""
+    square = number(answer.note, "square")
+    if square < 0:
+        raise Refusal("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
+    return square
+
+
 def _read_digest(answer: Answer) -> bytes:
     """Of a total. Raises Refusal: it is none."""
     digest = field(answer.note, "digest")
@@ -223,6 +231,6 @@ def _read_told(peer: Peer, answer: Answer) -> Told:
     if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
         raise Refusal("malformed", why="not indices and losses")
     indices, losses = (block.numpy() for block in answer.blocks)
-    if indices.shape != losses.shape or not np.isfinite(losses).all():
-        raise Refusal("malformed", why="not a finite loss for each index")
+    if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
+        raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
     return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

@@ -243,7 +243,7 @@ class Roster:
         elif key.startswith(STAGES) and self.stages is not None:
             stage, _, name = key.removeprefix(STAGES).partition("/")
             if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # else it has moved
-                self._note_peer(name, entry)
+                self._note_peer(name, entry, stage)
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
         elif key.startswith(OBSERVERS):
@@ -251,12 +251,20 @@ class Roster:
         elif key.startswith(SAVED):
             self._place(self.saved, key.removeprefix(SAVED), _read(Saved, entry))
 
-    def _note_peer(self, name: str, entry: Entry | None) -> None:
+    def _note_peer(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
+        """Raises ValueError: it is no record of this peer, or of one of this stage; its key would not say when it goes.
+
+        Args:
+            stage: that the key names; None: it names none.
+        """
         self._by_stage = None
         self.announced.pop(name, None)
         if entry is not None:
             self.announced[name] = entry.revision
-        self._place(self.peers, name, _read(Peer, entry))
+        peer = _read(Peer, entry)
+        if peer and (peer.name != name or stage not in (None, str(peer.stage))):
+            raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
+        self._place(self.peers, name, peer)
 
     def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
         known.pop(name, None)

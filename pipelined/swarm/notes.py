@@ -5,7 +5,6 @@ the order in which rounds were begun, whoever leads.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,8 @@ from transports.endpoints import Refusal
 
 RoundName = tuple[int, int]
 MOST = 1 << 62
+MOST_NUMBER = 1e300
+"""Numbers off the network are added up: of so large ones a sum is still finite."""
 
 
 def field(note: Any, name: str) -> Any:
@@ -113,10 +114,10 @@ def _read_score(value: Any) -> Score | None:
 
 
 def number(note: Any, name: str) -> float:
-    """A finite number."""
+    """A number of at most `MOST_NUMBER`."""
     value = field(note, name)
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise Refusal("malformed", why=f"{name} is not a finite number (got: {value!r:.40})")
+    if type(value) not in (int, float) or not abs(value) <= MOST_NUMBER:
+        raise Refusal("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
     return float(value)
 
 

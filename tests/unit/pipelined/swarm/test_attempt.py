@@ -72,7 +72,16 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed
 
 
 @pytest.mark.parametrize(
-    "note", [None, {}, {"square": 1.0}, {"square": float("nan"), "digest": b"x"}, {"square": 1.0, "digest": []}]
+    "note",
+    [
+        None,
+        {},
+        {"square": 1.0},
+        {"square": float("nan"), "digest": b"x"},
+        {"square": -1.0, "digest": b"x"},
+        {"square": 1.7e308, "digest": b"x"},
+        {"square": 1.0, "digest": []},
+    ],
 )
 def test_a_total_of_no_norm_or_no_digest_is_none(note):
     async def take():
@@ -93,5 +102,21 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
         covers = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
             await attempt.reduce(covers, 0.0)
+
+    run_virtual(take())
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1.7e308])
+def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
+    """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
+
+    class Odd(Asking):
+        async def ask(self, who, topic, **note):
+            return Answer((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [[PEER]], Odd(None))
+        (covered,) = await attempt.prepare()
+        assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
 
     run_virtual(take())

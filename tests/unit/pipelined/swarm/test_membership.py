@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
@@ -55,6 +57,23 @@ def test_what_cannot_be_read_is_named_until_it_is_gone():
         assert not roster.announced
 
     run_virtual(followed(story))
+
+
+@pytest.mark.parametrize("stages", [None, {0}])
+def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(stages):
+    """Its own key names no peer when it goes, so that a peer read from it would stay for ever."""
+
+    async def story(roster, directory):
+        keys = [f"{prefix}{name}" for prefix in (PEERS, "stage/0/") for name in ("a", "b")]
+        put = {key: record("c", stage=0) if key.endswith("a") else record("b", stage=1) for key in keys}
+        revision = await directory.transact({}, put)
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert not roster.serving(0) and len(roster.strange) == (1 if stages is None else 2)
+        revision = await directory.transact({}, {}, delete=keys)
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert not roster.peers and not roster.strange
+
+    run_virtual(followed(story, stages))
 
 
 async def put(directory, lease, name, stage):
