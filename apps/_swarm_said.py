@@ -1,7 +1,6 @@
-"""What a member says of itself to status, read with suspicion: any process that has the key may answer.
+"""What a member reports to status, checked field by field: any process that has the key may answer.
 
-A field that is unknown, or of another kind than the table below says, is left out; so a member cannot take the place
-of what its record in the directory says, and cannot end a look.
+A field that is unknown, or of another type than `FIELDS` says, is left out. So a report cannot end a look.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 from pipelined.events import LONGEST
 
 MOST_ENTRIES = 1024
-"""Entries of one table or list that are read: a trainer names each peer that answered it."""
+"""Entries of one table or list that are read. A trainer lists each peer that answered it."""
 
 
 def said(note: object) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def table(look: Look) -> Group:
 
 
 def _text(line: str, style: str = "") -> Text:
-    """A line or cell to print. Names, phases and reasons come off the network: nothing in them is for a terminal."""
+    """A line or cell to print. Names, phases and reasons come off the network, so control characters are replaced."""
     return Text(printable(line, but=""), style=style)
 
 
