@@ -43,6 +43,9 @@ class Phase(StrEnum):
     LEAVING = "leaving"  # takes no new work; what it has counted still counts
 
 
+PHASES = frozenset(Phase)
+
+
 class Point(NamedTuple):
     """Where training is.
 
@@ -206,6 +209,10 @@ class Peer(Record):
     @property
     def index(self) -> str:
         return stage_folder(self.stage) + self.name
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
+            raise ValueError(f"Peer of no stage or phase (stage: {self.stage}, phase: {self.phase!r:.40})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """Records come back as they were put, and one that is none is refused with the field's name."""
 
+from dataclasses import asdict
+
 import msgpack
 import pytest
 
-from pipelined.swarm.records import Conductor, Head, Peer, Phase, Trainer
+from pipelined.swarm.records import MOST_STAGES, Conductor, Head, Peer, Phase, Trainer
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", heir="p1"),
@@ -55,3 +57,16 @@ def test_a_head_of_no_model_is_refused(changed):
     told = msgpack.unpackb(RECORDS[-1].pack()) | changed
     with pytest.raises(ValueError, match="Head"):
         Head.unpack(msgpack.packb(told))
+
+
+@pytest.mark.parametrize("stage, phase", [(-1, "serving"), (MOST_STAGES, "serving"), (0, "gone")])
+def test_a_peer_of_a_stage_or_phase_that_cannot_be_is_refused(stage, phase):
+    told = {**asdict(Peer("p", "tcp://a:1", 1, 0, "serving", "m")), "stage": stage, "phase": phase}
+    with pytest.raises(ValueError, match="Peer of no stage or phase"):
+        Peer.unpack(msgpack.packb(told))
+
+
+def test_a_head_of_more_stages_than_a_model_can_have_is_refused_before_any_list_of_them_is_made():
+    assert Head.unpack(Head(MOST_STAGES, "m").pack()).stages == MOST_STAGES
+    with pytest.raises(ValueError, match="Head of no model"):
+        Head.unpack(msgpack.packb({**asdict(Head(1, "m")), "stages": 1 << 60}))
