@@ -163,7 +163,7 @@ class AsynchronousTrainer(Trainer):
         """This rank's contribution to what all agree on: the ledger's, and its stage's delays behind that."""
         delays = np.zeros(self.plan.depth)
         delays[self._held.stage.index] = staleness
-        return np.concatenate([self._ledger.entry(self.seat.actor.rank, squares, losses, busy, stop), delays])
+        return np.concatenate([self._ledger.entry(squares, losses, busy, stop), delays])
 
     def _report(self, step: int, entry: np.ndarray, seconds: float) -> StepReport:
         total, delays = entry[: len(self._ledger)], entry[len(self._ledger) :]

@@ -61,7 +61,7 @@ def test_training_reads_and_writes_at_every_path(place):
     assert len((place / "mäße 1.jsonl").read_text().splitlines()) == 2
     replayed = ["--schedule", place / "plän 1.csv", "--replay", place / "spür 1.json.gz"]
     trained(used, *SIZES, *text, "--steps", 2, *replayed)
-    trained(used, "--resume", checkpoint.latest(runs), "--steps", 3)
+    trained(used, "--resume", checkpoint.latest(runs), "--schedule", place / "plän 1.csv", "--steps", 3)
     trained(used, "--checkpoint", runs, "--resume", "auto", "--steps", 4)
     assert checkpoint.open(runs).meta.step == 4
     trained(used, "--init", place / "modéll 1", *text, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
