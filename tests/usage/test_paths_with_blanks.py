@@ -56,13 +56,14 @@ def test_training_reads_and_writes_at_every_path(place):
     used, runs, text = set(), place / "Läufe", ["--data", place / "tëxt mit Blank.txt"]
     text += ["--tokenizer", place / "tökens 1.json"]
     told = ["--metrics", place / "mäße 1.jsonl", "--trace", place / "spür 1.json.gz"]
+    own = ["--schedule", place / "plän 1.csv"]
     saving = ["--checkpoint", runs, "--export", place / "modéll 1"]
-    trained(used, *SIZES, *text, *told, *saving, "--steps", 2, "--schedule", place / "plän 1.csv")
+    trained(used, *SIZES, *text, *told, *saving, "--steps", 2, *own)
     assert len((place / "mäße 1.jsonl").read_text().splitlines()) == 2
-    replayed = ["--schedule", place / "plän 1.csv", "--replay", place / "spür 1.json.gz"]
+    replayed = [*own, "--replay", place / "spür 1.json.gz"]
     trained(used, *SIZES, *text, "--steps", 2, *replayed)
-    trained(used, "--resume", checkpoint.latest(runs), "--schedule", place / "plän 1.csv", "--steps", 3)
-    trained(used, "--checkpoint", runs, "--resume", "auto", "--steps", 4)
+    trained(used, "--resume", checkpoint.latest(runs), *own, "--steps", 3)
+    trained(used, "--checkpoint", runs, "--resume", "auto", *own, "--steps", 4)
     assert checkpoint.open(runs).meta.step == 4
     trained(used, "--init", place / "modéll 1", *text, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
     identity = {**checkpoint.open(runs).meta.identity, "seq": 8}
