@@ -161,7 +161,6 @@ class _Server:
                 after = max(after, self._machine.revision)
                 with suppress(TimeoutError):
                     await within(self._clock, left, group.wait())
-                    after = max(after, group.since)
 
     def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
         """As much as one answer takes, and whether that is anything.

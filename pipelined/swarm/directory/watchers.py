@@ -19,28 +19,17 @@ ANSWER_S = 5e-5
 
 
 class Group:
-    """Those that watch the same prefixes.
-
-    Attributes:
-        since: up to this revision, those that waited when the group was last woken had missed nothing.
-    """
+    """Those that watch the same prefixes."""
 
     def __init__(self) -> None:
-        self.since, self.waiting, self._bell = 0, 0, Bell()
-        self._marked: int | None = None
+        self.waiting, self._bell = 0, Bell()
 
     def wait(self) -> "asyncio.Future[None]":
         """The next change, to be awaited."""
         return self._bell.wait()
 
-    def mark(self, revision: int) -> None:
-        """Something changed at this revision."""
-        if self._marked is None:
-            self._marked = revision
-
     def wake(self) -> int:
         """Wake those that wait; how many."""
-        self.since, self._marked = self._marked - 1, None
         self._bell.ring()
         return self.waiting
 
@@ -69,10 +58,9 @@ class Watchers:
 
     def changed(self, changes: Sequence[Change]) -> None:
         """These changes were made. Cost: one look-up for each character of each key."""
-        for key, _, revision in changes:
+        for key, _, _ in changes:
             for length in range(len(key) + 1):
                 for group in self._by_prefix.get(key[:length], ()):
-                    group.mark(revision)
                     self._marked[group] = None
         if self._marked:
             self._news.ring()
