@@ -57,6 +57,15 @@ def test_leaving_waits_for_the_children():
     assert run_virtual(block()) == 3.0
 
 
+async def is_cancelled_after_a_second(parent):
+    """Cancel a parent after a virtual second; whether it then ends as cancelled."""
+    task = asyncio.create_task(parent)
+    await VirtualClock().sleep(1.0)
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    return task.cancelled()
+
+
 def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
     """With a task group the parent caught the child's error, went on in its loop, and the program never ended."""
 
@@ -69,11 +78,7 @@ def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
                 continue
 
     async def main():
-        task = asyncio.create_task(parent())
-        await VirtualClock().sleep(1.0)
-        task.cancel()
-        await asyncio.wait([task], timeout=10)
-        return task.cancelled()
+        return await is_cancelled_after_a_second(parent())
 
     assert run_virtual(main())
 
@@ -121,11 +126,7 @@ def test_a_child_made_while_the_block_is_cancelled_is_cancelled_too():
                 tasks.create_task(starts_another())
 
         tasks = None
-        task = asyncio.create_task(parent())
-        await VirtualClock().sleep(1.0)
-        task.cancel()
-        await asyncio.wait([task], timeout=10)
-        return task.cancelled()
+        return await is_cancelled_after_a_second(parent())
 
     assert run_virtual(main())
 
