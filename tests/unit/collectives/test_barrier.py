@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from rounds import Rounds
 
 from collectives import Group, barrier
+from tests.unit.collectives.rounds import Rounds
 from transports.local import world
 
 

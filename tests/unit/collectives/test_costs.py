@@ -4,10 +4,10 @@ from math import log2
 
 import numpy as np
 import pytest
-from rounds import Rounds
 
 from collectives import Group, Links, all_reduce
 from collectives.all_reduce import algorithms, auto, known
+from tests.unit.collectives.rounds import Rounds
 
 CLOSED = [name for name in algorithms() if hasattr(known(name), "steps")]
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)

@@ -4,10 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
-from rounds import Rounds
 
 from collectives import Group, Links, all_reduce
 from collectives.all_reduce import auto, hierarchical
+from tests.unit.collectives.rounds import Rounds
 from transports.local import world
 
 NODES = {

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from toys import SENT, Toy
 
 from collectives import Links
 from pipelined.actor import Actor
@@ -15,6 +14,7 @@ from pipelined.planner.costs import Stated, priced
 from pipelined.planner.effort import BRIEF
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
+from tests.unit.pipelined.planner.toys import SENT, Toy
 from transports.local import world
 
 LINKS = Links(0.5, 0.25, 0.0)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import Toy
 
 from apps._config import Config
 from apps._subject import subject_of
@@ -28,6 +27,7 @@ from pipelined.planner.effort import BRIEF, Effort
 from pipelined.planner.explain import MIB, reason
 from pipelined.schedules import ScheduleError
 from pipelined.simulation.machine import Machine
+from tests.unit.pipelined.planner.toys import Toy
 from transports.local import world
 
 MPI = Launch("mpi://", 0, 4, "mpirun", 0, 4)

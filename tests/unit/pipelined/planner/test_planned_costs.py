@@ -1,10 +1,10 @@
 """Seconds of stages from those of layers."""
 
 import pytest
-from toys import Toy
 
 from pipelined.plan import Plan
 from pipelined.planner.costs import FIRST_INPUT, LEAST, Measured, Stated, kinds_of, priced
+from tests.unit.pipelined.planner.toys import Toy
 
 FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]
 

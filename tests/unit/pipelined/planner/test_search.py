@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Toy
 
 from collectives import Links
 from pipelined.errors import UsageError
@@ -13,6 +12,7 @@ from pipelined.planner import Question, Stated, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
 from pipelined.simulation.machine import Machine
+from tests.unit.pipelined.planner.toys import Toy
 
 SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)
 
