@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from pipelined.events import printable
 from pipelined.launch import Launch
 from pipelined.parting import part
 from transports import PeerAborted, Transport
@@ -30,8 +31,11 @@ _CODED = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
 
 
 def tell(text: str) -> None:
-    """One write to stderr, so that ranks do not cut into each other's lines."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    """One write to stderr, so that ranks do not cut into each other's lines.
+
+    The text may hold another machine's words: what a terminal may obey is made U+FFFD.
+    """
+    sys.stderr.write(printable(text.rstrip("\n")) + "\n")
     sys.stderr.flush()
 
 

@@ -33,6 +33,20 @@ def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, 
     assert str(error) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [UsageError, CutOff, ChildFailed, ZeroDivisionError])
+def test_a_terminal_obeys_nothing_of_what_another_machine_wrote_into_an_error(monkeypatch, capsys, kind):
+    words = "b: \x1b]0;owned\x07\x9b2J\r\u202egone"
+
+    async def fail(flags):
+        raise kind(words, 1) if kind is ChildFailed else kind(words)
+
+    monkeypatch.setattr(swarm, "_work", fail)
+    assert swarm.main(["coordinator"]) in (1, 2)
+    told = capsys.readouterr().err
+    assert "b: \ufffd]0;owned\ufffd\ufffd2J\ufffd\ufffdgone" in told
+    assert not set(told) & set("\x1b\x07\x9b\r\u202e")
+
+
 def run(monkeypatch, work, *flags):
     async def worked(flags):
         return work()
