@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 
 from pipelined.clock import Clock
+from pipelined.events import warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.notes import field, whole
@@ -46,6 +47,7 @@ class Choosing:
         return stage
 
     async def _told(self) -> int:
+        said = ""
         while True:
             await self._roster.wait_for(lambda: self._roster.conductor is not None)
             leader = self._roster.conductor
@@ -55,10 +57,14 @@ class Choosing:
                 stage = whole(answer.note, "stage")
                 if stage < self._stages:
                     return stage
+                why = f"it said stage {stage}, and the model has {self._stages}"
             except Ended:
                 continue
-            except (Unreachable, Refusal):
-                pass
+            except (Unreachable, Refusal) as error:
+                why = str(error)
+            if (told := f"{leader.name}: {why}") != said:  # it asks five times a second
+                said = told
+                warn("no stage given", peer=self._name, leader=leader.name, why=why)
             await self._clock.sleep(RETRY_S)
 
 

@@ -5,13 +5,14 @@ import random
 
 import pytest
 
+from pipelined import events
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.choosing import Choosing, Placing
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Came, Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, Conductor, Head, Mark, Peer, Phase, Saved
 from pipelined.swarm.standing import standing
-from transports.endpoints import Refusal
+from transports.endpoints import Answer, Refusal
 from transports.endpoints.virtual import VirtualNetwork
 
 SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
@@ -161,6 +162,28 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
         assert not coming.done()
         await swarm.lead("answers")
         assert await coming == 0
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    "answer, why",
+    [(Refusal("not leading"), "not leading"), (Answer(note={"stage": 7}), "it said stage 7, and the model has 3")],
+    ids=["refused", "a stage that is none"],
+)
+def test_why_a_leader_gives_no_stage_is_told_once(answer, why):
+    async def story(swarm):
+        async def place(question):
+            if isinstance(answer, Refusal):
+                raise answer
+            return answer
+
+        coming = asyncio.ensure_future(swarm.come("p0"))
+        await swarm.lead("leader", place)
+        await swarm.clock.sleep(5.0)
+        coming.cancel()
+        told = [event.facts for event in events.recent() if event.kind == "no stage given"]
+        assert told == [{"peer": "p0", "leader": "leader", "why": why}]
 
     played(story)
 
