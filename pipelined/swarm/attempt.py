@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ class Attempt:
             within: seconds that it may take, as nobody waits for it; 0: somebody does.
             plain: stages whose sums go without a codec.
         Raises:
-            Failed: a member was lost. Diverged: see there.
+            Failed: a member was lost, or the squares of a stage's members differ. Diverged: see there.
             UsageError: the totals are not finite.
         """
         self._plain = plain
@@ -128,7 +129,21 @@ class Attempt:
             if len({digest for _, digest in each}) > 1:
                 raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
         self.digests = [each[0][1] for each in answers]
-        return [each[0][0] for each in answers]
+        squares = [[square for square, _ in each] for each in answers]
+        self._check_squares(squares)
+        return [each[0] for each in squares]
+
+    def _check_squares(self, squares: Sequence[Sequence[float]]) -> None:
+        """Equal totals have equal squares. Raises Failed: those of one stage differ; every pair that differs failed."""
+        whys = []
+        for stage, each in enumerate(squares):
+            named = dict(zip(self.told[stage], each, strict=True))
+            pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
+            why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
+            self.failures += [Failure(stage, frozenset(pair), why) for pair in pairs]
+            whys += [why] if pairs else []
+        if whys:
+            raise Failed("; ".join(whys[:MOST_TOLD]))
 
     def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
         """By stage, what sums lack; None where all who were asked said nothing: what they have they may still have."""

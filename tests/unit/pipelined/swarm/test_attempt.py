@@ -1,6 +1,7 @@
 """What a peer answers to a conductor and nobody can read fails the try, and ends no process."""
 
 import asyncio
+import math
 
 import numpy as np
 import pytest
@@ -118,5 +119,43 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
         attempt = Attempt((1, 1), 0, 1, [[PEER]], Odd(None))
         (covered,) = await attempt.prepare()
         assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
+
+    run_virtual(take())
+
+
+class Summing(Asking):
+    """Answers for peers of one stage that hold one total and say these squares of its norm."""
+
+    def __init__(self, squares):
+        self._squares = squares
+
+    async def ask(self, who, topic, **note):
+        if topic == "reduce":
+            return Answer(note={"square": self._squares[who.name], "digest": b"x"})
+        return Answer((Block.of(np.array([ord(who.name) - ord("a")])), Block.of(np.array([1.0]))), {"load": 0.5})
+
+
+@pytest.mark.parametrize(
+    "squares, blamed",
+    [
+        ({"a": 2.0, "b": 2.0, "c": 2.0}, []),
+        ({"a": 2.0, "b": 2.0, "c": math.nextafter(2.0, 3.0)}, ["ac", "bc"]),
+        ({"a": 3.0, "b": 2.0, "c": 2.0}, ["ab", "ac"]),
+        ({"a": 3.0, "b": 2.0, "c": 4.0}, ["ab", "ac", "bc"]),
+    ],
+    ids=["alike", "one by a bit", "the first", "all"],
+)
+def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(squares, blamed):
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 3, [peers], Summing(squares))
+        covers = await attempt.prepare()
+        if blamed:
+            with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
+                await attempt.reduce(covers, 0.0)
+        else:
+            assert await attempt.reduce(covers, 0.0) == [2.0]
+        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
 
     run_virtual(take())
