@@ -198,8 +198,9 @@ class Leadership:
             stages = range(self._rules.stages if roster.head.step else 0)
             lost = {stage for stage in stages if not roster.holding(stage)}
             if lost - roster.lost or (roster.lost and not lost):
-                await self._write(LOST, Lost(sorted(lost)), roster.lost_revision)
-                await roster.wait_for(lambda lost=lost: roster.lost == lost)
+                before = roster.lost_revision
+                await self._write(LOST, Lost(sorted(lost)), before)
+                await roster.wait_for(lambda before=before: roster.lost_revision != before)
             else:
                 await roster.next_change()
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.clock import run_virtual
-from pipelined.swarm.records import common_step
+from pipelined.swarm.records import LOST, Lost, common_step
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 
@@ -111,6 +111,35 @@ def test_a_swarm_that_is_to_go_on_waits_for_what_was_saved():
             swarm.peer(f"p{stage}", stage, shelf=shelf)
         await swarm.finish(within=20)
         assert steps(swarm) == [2, 3, 4]
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_a_lost_stage_is_named_again_where_another_write_followed_the_first_at_once():
+    """The leader sees the later of two changes that come together, and never the one that it waited for."""
+
+    async def train():
+        swarm = VirtualSwarm(stages=2)
+        swarm.peer("a", 0)
+        swarm.peer("b", 1)
+        swarm.trainer("t0", steps=100)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
+        leader, written = swarm.trainers["t0"].roster.directory, []
+        plain = leader.transact
+
+        async def transact(expect, put, *rest, **named):
+            revision = await plain(expect, put, *rest, **named)
+            if LOST in put:
+                written.append(Lost.unpack(put[LOST]).stages)
+                if len(written) == 1:
+                    await swarm.directory.transact({}, {LOST: Lost([]).pack()})
+            return revision
+
+        leader.transact = transact
+        swarm.kill("b")
+        await swarm.until(lambda: len(written) == 2)
+        assert written == [[1], [1]]
         await swarm.close()
 
     run_virtual(train())
