@@ -1,15 +1,24 @@
 """`python -m pipelined COMMAND …`: finds the command, and turns bad input into one message and exit code 2."""
 
 import argparse
-import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__, _commands
+from pipelined._commands import bench, doctor, plan, schedule, simulate, trace
 from pipelined.errors import UsageError
+
+COMMANDS = {
+    "bench": bench,
+    "doctor": doctor,
+    "plan": plan,
+    "schedule": schedule,
+    "simulate": simulate,
+    "trace": trace,
+}
+"""The module of each command, by the word that calls it. A new command gets a line here."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,13 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
     parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for found in pkgutil.iter_modules(_commands.__path__):
-        if found.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"pipelined._commands.{found.name}")
+    for name, module in COMMANDS.items():
         summary = module.__doc__.partition("\n")[0]
         about = module.__doc__
-        command = commands.add_parser(found.name, help=summary, description=about, formatter_class=_Defaults)
+        command = commands.add_parser(name, help=summary, description=about, formatter_class=_Defaults)
         module.add_arguments(command)
         command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
     return parser

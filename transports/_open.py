@@ -1,23 +1,27 @@
-"""From a URL to a transport: the scheme names the plug-in, a file of this folder without a leading underscore.
+"""From a URL to a transport: the table of transports by URL scheme.
 
-The one rule: a plug-in is imported only when its scheme is asked for, so that a machine without MPI can still use TCP.
-Each plug-in defines `async def open_url(parts: SplitResult) -> Transport`, which alone knows what its URL may say, but
-for the options that make its links slow (`transports._shape`): any transport takes those, and none sees them.
+A transport is imported only when a URL of its scheme is opened, so a machine without MPI can still use TCP. Each
+defines `async def open_url(parts: SplitResult) -> Transport`, which checks what its URL may contain. The options that
+make links slow (`transports._shape`) are taken out of the URL here; every transport has them.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import resolve_name
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from transports._contract import Transport
 from transports._shape import Shape, check_nothing_else, split_shape
 
+TRANSPORTS = {
+    "local": "transports.local:open_url",
+    "mpi": "transports.mpi:open_url",
+    "tcp": "transports.tcp:open_url",
+}
+"""The function that opens a URL, by the URL's scheme. A new transport gets a line here."""
+
 
 def schemes() -> list[str]:
-    """The transports that are there, by name."""
-    package = import_module(__package__)
-    modules = [module for module in iter_modules(package.__path__) if not module.ispkg]
-    return sorted(module.name for module in modules if not module.name.startswith("_"))
+    """The schemes of all transports, sorted."""
+    return sorted(TRANSPORTS)
 
 
 def read_url(url: str) -> tuple[SplitResult, Shape | None]:
@@ -27,7 +31,7 @@ def read_url(url: str) -> tuple[SplitResult, Shape | None]:
         ValueError: no such scheme (the known ones are named), or links that cannot be.
     """
     parts = urlsplit(url)
-    if parts.scheme not in schemes():
+    if parts.scheme not in TRANSPORTS:
         known = ", ".join(f"{scheme}://" for scheme in schemes())
         raise ValueError(f"unknown transport {url!r}; known: {known}")
     shape, others = split_shape(parts.query)
@@ -42,7 +46,7 @@ async def open_transport(url: str) -> Transport:
         RendezvousError: the ranks did not find one another.
     """
     parts, shape = read_url(url)
-    end = await import_module(f"{__package__}.{parts.scheme}").open_url(parts)
+    end = await resolve_name(TRANSPORTS[parts.scheme])(parts)
     return end if shape is None else _slowed(end, shape)
 
 

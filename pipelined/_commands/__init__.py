@@ -1,4 +1,4 @@
-"""The commands of `python -m pipelined`, one a file; a file's name is the command's name.
+"""The commands of `python -m pipelined`, one a file, named in the table of `pipelined/__main__.py`.
 
 A command has a docstring (its help), `add_arguments(parser)` and `run(arguments)`; one with `PASSES_ON` gets the flags
 that it does not know as `arguments.others`. Its module must import fast: what is

@@ -1,7 +1,6 @@
 """docs/command-line.md has every flag with its default, every command, variable and metrics key, and no other."""
 
 import json
-import pkgutil
 import re
 import sys
 from dataclasses import fields
@@ -9,13 +8,11 @@ from dataclasses import fields
 import pytest
 
 from apps._config import Config, flag
-from pipelined import _commands
-from pipelined.__main__ import main
+from pipelined.__main__ import COMMANDS, main
 from pipelined.launch import MPI, SLURM, TORCHRUN
 from tests.launching import ROOT, launched
 
 TEXT = (ROOT / "docs" / "command-line.md").read_text()
-COMMANDS = sorted(m.name for m in pkgutil.iter_modules(_commands.__path__) if not m.name.startswith("_"))
 TINY = "--depth 2 --steps 2 --layers 1 --d-model 16 --seq 16 --sample 0 --eval-every 1 --data LICENSE".split()
 
 ONE_AFTER_ANOTHER = """

@@ -24,26 +24,6 @@ def taken(name, depth):
     return range(depth if name == "pipedream_2bw" else rounds, 4 * depth + 1, rounds)
 
 
-def test_the_schedules_are_the_files():
-    published = {
-        "async_1f1b",
-        "chimera",
-        "chimera_w",
-        "dualpipe",
-        "dualpipe_v",
-        "gems",
-        "gpipe",
-        "interleaved",
-        "one_f_one_b",
-        "pipedream",
-        "pipedream_2bw",
-        "zb_h1",
-        "zb_v",
-    }
-    assert published <= set(NAMES)
-    assert not any(name.startswith("_") for name in NAMES)
-
-
 @every_schedule
 def test_it_says_what_it_is_and_where_it_comes_from(name):
     assert "Source:" in find(name).__doc__ and find(name).layout.__doc__ and find(name).schedule.__doc__

@@ -1,7 +1,7 @@
 """What every codec promises. It sees one array at a time, and never who sends it or what it means.
 
-A codec is a file of this folder without a leading underscore; the file's name is the codec's. It defines
-`def build(argument: str) -> Codec`, where the argument is what stands behind a colon: `zstd:9`.
+A codec is one file of this folder and one line of the table in `_find`; the file's name is the codec's. It defines
+`def build(argument: str) -> Codec`, where the argument is the text after a colon: `9` of `zstd:9`.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""URLs: the scheme is a file name, and an unknown one lists the known."""
+"""URLs: the scheme names the transport, and an unknown one lists the known."""
 
 import asyncio
 import subprocess
@@ -8,11 +8,6 @@ import pytest
 
 import transports
 from transports import new_event_loop, open_local, open_transport, read_url, schemes
-
-
-def test_a_scheme_is_a_file_without_an_underscore():
-    assert {"local", "mpi", "tcp"} <= set(schemes())
-    assert not any(scheme.startswith("_") for scheme in schemes())
 
 
 @pytest.mark.parametrize("url", ["carrier-pigeon://roof", "", "_wire://", "local"])
