@@ -9,6 +9,7 @@ Nothing is sent beside the collective's own bytes, and no task or timer is made,
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it sends its call to the first rank."""
+STILL_S = 10.0
+"""Seconds in which all ranks wait and none receives a byte, after which calls of different numbers count as unequal."""
 
 
 class Call:
@@ -92,22 +95,28 @@ class Call:
 class Watchdog:
     """Ends ranks that wait for one another in unequal calls, where no greeting compares the two.
 
-    A rank that waits longer than its patience sends its call to the group's first rank. The first rank keeps the latest
-    call of each rank, and compares them with its own when it waits that long itself. Waiting alone is no error.
+    A rank that waits longer than its patience sends its call to the group's first rank, and again after `STILL_S`
+    seconds, twice that, and so on. The first rank keeps the latest call of each rank; when it waits that long itself,
+    it compares them with its own:
+
+        calls of one number that differ     end at once
+        calls of different numbers          end when all ranks waited in theirs at once for `STILL_S`, and none received
+                                            a byte: a rank may be ahead in good order while another one is late
 
     One timer outlasts all calls: one for each would cost 2 microseconds a call.
 
     Args:
-        first: the rank of the transport that compares.
+        ranks: those of the group; the first of them compares.
         key: under which the others send it their calls.
         patience: seconds.
     """
 
-    def __init__(self, transport: Transport, first: int, key: Key, patience: float):
-        self._transport, self._first, self._key, self._patience = transport, first, key, patience
+    def __init__(self, transport: Transport, ranks: Sequence[int], key: Key, patience: float):
+        self._transport, self._ranks, self._key, self._patience = transport, ranks, key, patience
         self._call, self._due, self._loop, self._cancelling = None, 0.0, None, 0
         self._task: asyncio.Task[None] | None = None
         self._latest: dict[int, Any] = {}
+        self._waited: dict[int, tuple[float, float]] = {}
         self._found: Mismatch | None = None
 
     def begin(self, call: Call) -> None:
@@ -130,7 +139,7 @@ class Watchdog:
             self._task = None
         if self._found is not None and call.task.uncancel() == self._cancelling:
             raise self._found from None
-        while error is None and self._transport.rank == self._first and self._transport.holds(None, self._key):
+        while error is None and self._transport.rank == self._ranks[0] and self._transport.holds(None, self._key):
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -142,27 +151,61 @@ class Watchdog:
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:
-            self._task = loop.create_task(self._late(self._call))
+            late = self._compare if self._transport.rank == self._ranks[0] else self._send
+            self._task = loop.create_task(late(self._call))
 
-    async def _late(self, call: Call) -> None:
+    async def _send(self, call: Call) -> None:
+        pause = STILL_S
         with suppress(TransportError):  # the call itself fails likewise, or needs the first rank no more
-            if self._transport.rank != self._first:
-                return await self._transport.send(self._first, self._key, note=[call.number, call.asked, call.terms])
-            while (found := self._unequal(call)) is None:
+            while True:
+                await self._transport.send(self._ranks[0], self._key, note=self._note(call))
+                await asyncio.sleep(pause)
+                pause *= 2
+
+    def _note(self, call: Call) -> list[Any]:
+        return [call.number, call.asked, call.terms, self._transport.traffic.bytes_received]
+
+    async def _compare(self, call: Call) -> None:
+        with suppress(TransportError):
+            while True:
+                self._keep(self._transport.rank, self._note(call))
+                self._found = self._unequal(call) or self._apart(call)
+                if self._found is not None:
+                    return call.task.cancel()
                 await self._read()
-            self._found = found
-            call.task.cancel()
 
     async def _read(self) -> None:
         frame = await self._transport.receive(None, self._key)
-        self._latest[frame.source] = frame.note
+        self._keep(frame.source, frame.note)
+
+    def _keep(self, rank: int, note: Any) -> None:
+        """Keep a rank's latest call, and since when it is the same to the last byte received."""
+        now = asyncio.get_running_loop().time()
+        same = rank in self._waited and self._latest[rank] == note
+        self._waited[rank] = (self._waited[rank][0] if same else now), now
+        self._latest[rank] = note
 
     def _unequal(self, call: Call) -> Mismatch | None:
         """What differs; two ranks of which one has yet to choose an algorithm may still choose alike."""
         for rank, note in self._latest.items():
             match note:
-                case [call.number, str(asked), str(terms)]:
+                case [call.number, str(asked), str(terms), _]:
                     both_chose = terms != asked and call.terms != call.asked
                     if asked != call.asked or (both_chose and terms != call.terms):
                         return Mismatch.between(self._transport.rank, call.terms, rank, terms)
+        return None
+
+    def _apart(self, call: Call) -> Mismatch | None:
+        """Another rank's call of another number, once all ranks have waited at the same time.
+
+        This rank's own time counts from the start of its waiting, so what other ranks sent before that proves nothing.
+        """
+        since, last = zip(*self._waited.values(), strict=True)
+        if len(since) < len(self._ranks) or min(last) - max(since) < STILL_S:
+            return None
+        for rank, note in self._latest.items():
+            match note:
+                case [int(number), _, str(terms), _] if number != call.number:
+                    mine = f"call {call.number}, {call.terms}"
+                    return Mismatch.apart(self._transport.rank, mine, rank, f"call {number}, {terms}")
         return None

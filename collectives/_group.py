@@ -67,7 +67,7 @@ class Group:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(transport.rank)
         self.turn = Turn(repr(self))
-        self.watchdog = Watchdog(transport, self.ranks[0], self._watched_key(), patience)
+        self.watchdog = Watchdog(transport, self.ranks, self._watched_key(), patience)
         self.prices: Prices | None = None
         self.call: Call | None = None
         self.calls = 0

@@ -22,6 +22,12 @@ class Mismatch(ValueError):
         fact = f"ranks call one collective differently (rank {mine}: {terms}; rank {other}: {others_terms})"
         return cls(f"{fact}; give all ranks of the group equal arguments")
 
+    @classmethod
+    def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
+        """The error that names two calls of different numbers, given in words."""
+        fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
+        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
+
 
 @lru_cache(maxsize=1024)
 def greeting(terms: str) -> bytes:

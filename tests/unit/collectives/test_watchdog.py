@@ -8,6 +8,7 @@ import pytest
 
 from collectives import Group, Mismatch, all_reduce
 from pipelined.clock import VirtualClock, run_virtual
+from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
 from transports.local import world as local_world
 from transports.tcp import world as tcp_world
@@ -84,12 +85,81 @@ def test_ranks_that_wait_for_one_another_in_unequal_calls_end(odd):
     run(main)
 
 
+async def never(ends, rank):
+    await ends[rank].receive(None, ("what no rank sends",))
+
+
+async def in_calls(numbers, late=0.0, ready=never):
+    """Ranks that wait in calls of these numbers, rank 0 for so many seconds more; what each call ended with."""
+    ends = local_world(len(numbers))
+    groups = [Group(end, range(len(numbers)), 1) for end in ends]
+
+    async def rank(group, number):
+        for _ in range(number - 1):
+            async with group.calling("broadcast"):
+                pass
+        await VirtualClock().sleep(0.0 if group.rank else late)
+        async with group.calling("barrier" if number == 1 else "sum"):
+            await ready(ends, group.rank)
+
+    calls = [asyncio.ensure_future(owned(end, rank(*each))) for end, *each in zip(ends, groups, numbers, strict=True)]
+    await asyncio.wait(calls, timeout=1000)
+    return [task.exception() if task.done() else task.cancel() for task in calls]
+
+
+@pytest.mark.parametrize("late", [0.0, 25.0])
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1), (2, 2, 1), (1, 2, 3)])
+def test_ranks_that_wait_in_calls_of_different_numbers_end_and_name_both(numbers, late):
+    first, *others = run_virtual(in_calls(numbers, late))
+    assert isinstance(first, Mismatch) and all(isinstance(error, PeerAborted) for error in others)
+    names = {1: "call 1, barrier", 2: "call 2, sum", 3: "call 3, sum"}
+    other = next(number for number in numbers if number != numbers[0])
+    for error in (first, *others):
+        assert names[numbers[0]] in str(error) and names[other] in str(error) and "equally often" in str(error)
+
+
+def test_ranks_in_calls_of_different_numbers_go_on_while_one_receives():
+    """Rank 0 takes a long message in pieces for three minutes; its sender is in the next call already."""
+
+    async def receives(ends, rank):
+        if rank == 1:
+            for _ in range(20):
+                await VirtualClock().sleep(9)
+                await ends[1].send_buffer(0, 5, memoryview(b"piece"))
+        for _ in range(0 if rank else 20):
+            await ends[0].receive_buffer(1, 5, memoryview(bytearray(5)))
+
+    assert run_virtual(in_calls((1, 2), ready=receives)) == [None, None]
+
+
+@pytest.mark.parametrize("third", [(), (300,)], ids=["has called nothing", "has ended the call of which it sent word"])
+def test_ranks_in_calls_of_different_numbers_wait_for_one_that_is_late(third):
+    """Ranks 0 and 1 wait in calls 1 and 2 at the same time for 300 s; rank 2 computes and will then call both."""
+
+    async def main():
+        ends, clock = local_world(3), VirtualClock()
+        groups = [Group(end, range(3), 1) for end in ends]
+
+        async def calls(group, *seconds):
+            for each in seconds:
+                async with group.calling("broadcast"):
+                    await clock.sleep(each)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(calls(groups[2], *third))
+            tasks.create_task(calls(groups[1], 0, 600))
+            await clock.sleep(290)
+            tasks.create_task(calls(groups[0], 300))
+
+    run_virtual(main())
+
+
 class Waits:
     """A call of the first rank that waits for ever, while another rank's call of the same number differs."""
 
     def __init__(self):
         self.group = Group(local_world(2)[0], range(2), 1, patience=0.0)
-        self.group.watchdog._latest[1] = [1, "barrier", "barrier"]
+        self.group.watchdog._latest[1] = [1, "barrier", "barrier", 0]
 
     async def call(self):
         async with self.group.calling("broadcast"):
@@ -118,7 +188,7 @@ def test_a_task_whose_call_differs_is_not_left_cancelled():
     run(main)
 
 
-@pytest.mark.parametrize("note", [None, 7, [1], [1, 2, 3], ["1", "barrier", "barrier"], {"a": 1}])
+@pytest.mark.parametrize("note", [None, 7, [1], [1, 2, 3], ["1", "barrier", "barrier", 0], {"a": 1}])
 def test_what_is_no_call_is_ignored(note):
     async def main():
         waits = Waits()
