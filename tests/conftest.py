@@ -1,10 +1,12 @@
-"""What holds for all tests: which ones run, that ranks agree, and that what hypothesis draws is the same everywhere.
+"""What holds for all tests: which ones run, and on which loop; ranks agree; hypothesis draws the same everywhere.
 
 Under mpirun every rank runs the same tests; one that fails on any rank fails on all, so that no rank waits for one
 that has gone on.
 """
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 import signal
@@ -13,7 +15,10 @@ import pytest
 from hypothesis import settings
 
 from pipelined import events
+from pipelined.clock import run_virtual
 from tests.slices import Slice
+
+MOST_S = 60.0
 
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -60,6 +65,24 @@ def _log_as_it_was():
     yield
     logger.handlers[:] = handlers
     logger.setLevel(level)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine on a loop of its own: for a minute at most, or on virtual time if marked so."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters})
+    if pyfuncitem.get_closest_marker("virtual"):
+        run_virtual(test)
+    else:
+        asyncio.run(_in_time(test))
+    return True
+
+
+async def _in_time(test):
+    async with asyncio.timeout(MOST_S):
+        await test
 
 
 @pytest.hookimpl(wrapper=True)

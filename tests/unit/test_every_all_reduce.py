@@ -192,83 +192,68 @@ def test_only_the_ranks_of_the_group_take_part(algorithm, scheme):
 
 
 @over_both
-def test_groups_on_channels_of_their_own_run_at_once(algorithm, scheme):
-    async def main():
-        calls = []
-        async with opened(algorithm, 4, scheme) as ends:
-            for channel in range(8):
-                for end in ends:
-                    group, array = Group(end, range(4), channel), np.full(100, 10.0**channel, "float64")
-                    calls.append((array, 4 * 10.0**channel, all_reduce(group, array, "sum", algorithm)))
-            await asyncio.gather(*(call for _, _, call in calls))
-        assert all((array == expected).all() for array, expected, _ in calls)
-
-    asyncio.run(main())
+async def test_groups_on_channels_of_their_own_run_at_once(algorithm, scheme):
+    calls = []
+    async with opened(algorithm, 4, scheme) as ends:
+        for channel in range(8):
+            for end in ends:
+                group, array = Group(end, range(4), channel), np.full(100, 10.0**channel, "float64")
+                calls.append((array, 4 * 10.0**channel, all_reduce(group, array, "sum", algorithm)))
+        await asyncio.gather(*(call for _, _, call in calls))
+    assert all((array == expected).all() for array, expected, _ in calls)
 
 
 @over_both
-def test_calls_on_one_group_run_one_after_another(algorithm, scheme):
+async def test_calls_on_one_group_run_one_after_another(algorithm, scheme):
     arrays = [[np.full(30 + turn, rank * 10 + turn, "int64") for turn in range(6)] for rank in range(5)]
 
     async def rank(end):
         group = Group(end, range(5), 1)
         await asyncio.gather(*(all_reduce(group, array, "sum", algorithm) for array in arrays[end.rank]))
 
-    async def main():
-        async with opened(algorithm, 5, scheme) as ends:
-            await asyncio.gather(*map(rank, ends))
-
-    asyncio.run(main())
+    async with opened(algorithm, 5, scheme) as ends:
+        await asyncio.gather(*map(rank, ends))
     for row in arrays:
         assert [int(array[0]) for array in row] == [100 + 5 * turn for turn in range(6)]
 
 
 @over_both
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_a_rank_that_dies_ends_the_call_on_all_others(algorithm, scheme, size):
-    async def main():
-        async with opened(algorithm, size, scheme) as ends:
-            groups = [Group(end, range(size), 1) for end in ends[:-1]]
-            calls = [asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm)) for group in groups]
-            await asyncio.sleep(0)
-            ends[-1].kill()
-            running = [owned(*pair) for pair in zip(ends, calls, strict=False)]
-            ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
-            assert any(isinstance(error, PeerLost) and error.rank == size - 1 for error in ended)
-            assert all(isinstance(error, PeerLost | PeerAborted) for error in ended)
-
-    asyncio.run(main())
+async def test_a_rank_that_dies_ends_the_call_on_all_others(algorithm, scheme, size):
+    async with opened(algorithm, size, scheme) as ends:
+        groups = [Group(end, range(size), 1) for end in ends[:-1]]
+        calls = [asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm)) for group in groups]
+        await asyncio.sleep(0)
+        ends[-1].kill()
+        running = [owned(*pair) for pair in zip(ends, calls, strict=False)]
+        ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+        assert any(isinstance(error, PeerLost) and error.rank == size - 1 for error in ended)
+        assert all(isinstance(error, PeerLost | PeerAborted) for error in ended)
 
 
 @over_both
-def test_a_cancelled_call_breaks_the_group(algorithm, scheme):
-    async def main():
-        async with opened(algorithm, 3, scheme) as ends:
-            group = Group(ends[0], range(3), 1)
-            call = asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm))
-            await asyncio.sleep(0)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            with pytest.raises(BrokenGroup, match="fresh channel"):
-                await all_reduce(group, np.ones(9), "sum", algorithm)
-
-    asyncio.run(main())
+async def test_a_cancelled_call_breaks_the_group(algorithm, scheme):
+    async with opened(algorithm, 3, scheme) as ends:
+        group = Group(ends[0], range(3), 1)
+        call = asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(BrokenGroup, match="fresh channel"):
+            await all_reduce(group, np.ones(9), "sum", algorithm)
 
 
 @over_both
-def test_a_bad_argument_is_refused_before_anything_is_sent(algorithm, scheme):
+async def test_a_bad_argument_is_refused_before_anything_is_sent(algorithm, scheme):
     bad = [(np.ones((4, 4))[:, 1], "sum"), (np.ones(4, "int32"), "mean"), (np.ones(4), "median"), ([1.0], "sum")]
 
-    async def main():
-        async with opened(algorithm, 2, scheme) as ends:
-            groups = [Group(end, range(2), 1) for end in ends]
-            for array, op in bad:
-                with pytest.raises((ValueError, TypeError)):
-                    await all_reduce(groups[0], array, op, algorithm)
-            assert ends[0].traffic.bytes_sent == 0
-            arrays = [np.ones(4), np.ones(4)]
-            await asyncio.gather(*(all_reduce(*pair, "sum", algorithm) for pair in zip(groups, arrays, strict=True)))
-            assert all((array == 2).all() for array in arrays)
-
-    asyncio.run(main())
+    async with opened(algorithm, 2, scheme) as ends:
+        groups = [Group(end, range(2), 1) for end in ends]
+        for array, op in bad:
+            with pytest.raises((ValueError, TypeError)):
+                await all_reduce(groups[0], array, op, algorithm)
+        assert ends[0].traffic.bytes_sent == 0
+        arrays = [np.ones(4), np.ones(4)]
+        await asyncio.gather(*(all_reduce(*pair, "sum", algorithm) for pair in zip(groups, arrays, strict=True)))
+        assert all((array == 2).all() for array in arrays)

@@ -122,18 +122,15 @@ def test_what_was_coded_comes_back_in_memory_that_may_be_written_to(codec):
 
 
 @every_codec
-def test_a_packed_message_travels_like_any_other(codec):
+async def test_a_packed_message_travels_like_any_other(codec):
     values = np.linspace(-1, 1, 5000, dtype=np.float32).reshape(50, 100)
 
-    async def main():
-        one, other = world(2)
-        packed = pack(codec, [values])
-        sending = asyncio.create_task(one.send(1, ("x",), *packed.blocks, note=packed.note))
-        frame = await other.receive(0, ("x",))
-        await sending
-        return unpack(frame.blocks, frame.note), one.traffic.bytes_to[1], packed.nbytes
-
-    (block,), sent, announced = asyncio.run(main())
+    one, other = world(2)
+    packed = pack(codec, [values])
+    sending = asyncio.create_task(one.send(1, ("x",), *packed.blocks, note=packed.note))
+    frame = await other.receive(0, ("x",))
+    await sending
+    (block,), sent, announced = unpack(frame.blocks, frame.note), one.traffic.bytes_to[1], packed.nbytes
     assert block.shape == (50, 100) and sent == announced
 
 

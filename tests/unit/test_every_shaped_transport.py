@@ -5,7 +5,6 @@ import inspect
 
 import pytest
 
-from pipelined.clock import run_virtual
 from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
 from tests.conformance.neighbours import public
 from transports import Transport
@@ -17,15 +16,13 @@ CLAUSES = {**EVERYWHERE, **WHERE_RANKS_DIE}
 QUERIES = ["delay=5ms", "delay=50ms&jitter=50ms&rate=500mbit&loss=0.1&seed=3"]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("clause", CLAUSES)
-def test_clause(clause, query):
+async def test_clause(clause, query):
     shape, _ = split_shape(query)
 
-    async def main():
-        await hold([Shaped(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
-
-    run_virtual(main())
+    await hold([Shaped(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
 
 
 UNDELAYABLE = {"native", "shared"}
@@ -55,19 +52,17 @@ def noting(asked):
 
 
 @pytest.mark.parametrize("name", sorted(public(Transport) - OWN))
-def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
+@pytest.mark.virtual
+async def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
     asked = set()
 
-    async def main():
-        end = Shaped(noting(asked), split_shape("delay=5ms")[0])
-        asked.clear()
-        member = getattr(end, name)
-        if inspect.ismethod(member):
-            arguments = inspect.signature(getattr(Transport, name)).parameters
-            called = member(*[ARGUMENTS[word] for word in arguments if word in ARGUMENTS])
-            await asyncio.gather(called, return_exceptions=True) if inspect.isawaitable(called) else None
-        else:
-            assert member == getattr(end._inner, name)
-
-    run_virtual(main())
+    end = Shaped(noting(asked), split_shape("delay=5ms")[0])
+    asked.clear()
+    member = getattr(end, name)
+    if inspect.ismethod(member):
+        arguments = inspect.signature(getattr(Transport, name)).parameters
+        called = member(*[ARGUMENTS[word] for word in arguments if word in ARGUMENTS])
+        await asyncio.gather(called, return_exceptions=True) if inspect.isawaitable(called) else None
+    else:
+        assert member == getattr(end._inner, name)
     assert name in asked

@@ -96,14 +96,11 @@ def test_a_checkpoint_without_digests_is_gone_on_with(tmp_path):
     require_text(parse_resumed(saved(tmp_path, SAID, {"text": None})), TEXT)
 
 
-def test_a_rank_that_read_other_numbers_is_named():
+async def test_a_rank_that_read_other_numbers_is_named():
     first = resolve(parse(SAID), 2).plain()
 
-    async def everyone():
-        ranks = zip(world(2), (first, {**first, "layers": 9}), strict=True)
-        return await asyncio.gather(*(agree_on_flags(*rank) for rank in ranks), return_exceptions=True)
-
-    agreed, refused = asyncio.run(everyone())
+    ranks = zip(world(2), (first, {**first, "layers": 9}), strict=True)
+    agreed, refused = await asyncio.gather(*(agree_on_flags(*rank) for rank in ranks), return_exceptions=True)
     assert agreed is None
     assert "rank 1 has other flags than rank 0 (layers: 9 here, 2 on rank 0)" in str(refused)
 

@@ -3,40 +3,36 @@
 import pytest
 
 from benchmarks._swarm_directory import DirectDirectory
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.clock import VirtualClock
 from pipelined.swarm.directory import LeaseLost
 from tests.conformance.directories import EVERYWHERE, Party
+
+pytestmark = pytest.mark.virtual
 
 OF_NETWORKS = {"what_is_beyond_the_limits_is_refused_with_both_numbers"}
 
 
 @pytest.mark.parametrize("clause", sorted(EVERYWHERE.keys() - OF_NETWORKS))
-def test_it_is_a_directory(clause):
-    async def held():
-        clock = VirtualClock()
-        party = Party(DirectDirectory(clock), None, clock, 3.0)
-        await EVERYWHERE[clause](party, party)
-
-    run_virtual(held())
+async def test_it_is_a_directory(clause):
+    clock = VirtualClock()
+    party = Party(DirectDirectory(clock), None, clock, 3.0)
+    await EVERYWHERE[clause](party, party)
 
 
-def test_who_lives_stays_and_who_died_goes_with_its_lease():
-    async def look():
-        clock = VirtualClock()
-        directory, leases = DirectDirectory(clock), {}
-        for name in ("lives", "dies", "asks nobody"):
-            leases[name] = await directory.grant(60.0)
-            await directory.transact({}, {name: b""}, lease=leases[name])
-        directory.keep(leases["lives"]), directory.keep(leases["dies"])
-        seen = []
-        for moment in (59.0, 61.0, 999.0, 1030.0, 1039.0, 1041.0, 1e5):
-            await clock.sleep(moment - clock.now())
-            if moment == 999.0:
-                directory.forsake(leases["dies"])  # it renewed last at 980
-            seen.append(sorted((await directory.read()).entries))
-        with pytest.raises(LeaseLost):
-            await directory.transact({}, {"late": b""}, lease=leases["dies"])
-        return seen
-
+async def test_who_lives_stays_and_who_died_goes_with_its_lease():
     both = ["dies", "lives"]
-    assert run_virtual(look()) == [["asks nobody", *both], both, both, both, both, ["lives"], ["lives"]]
+    clock = VirtualClock()
+    directory, leases = DirectDirectory(clock), {}
+    for name in ("lives", "dies", "asks nobody"):
+        leases[name] = await directory.grant(60.0)
+        await directory.transact({}, {name: b""}, lease=leases[name])
+    directory.keep(leases["lives"]), directory.keep(leases["dies"])
+    seen = []
+    for moment in (59.0, 61.0, 999.0, 1030.0, 1039.0, 1041.0, 1e5):
+        await clock.sleep(moment - clock.now())
+        if moment == 999.0:
+            directory.forsake(leases["dies"])  # it renewed last at 980
+        seen.append(sorted((await directory.read()).entries))
+    with pytest.raises(LeaseLost):
+        await directory.transact({}, {"late": b""}, lease=leases["dies"])
+    assert seen == [["asks nobody", *both], both, both, both, both, ["lives"], ["lives"]]

@@ -10,7 +10,7 @@ from transports.local import world
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_nobody_leaves_before_everybody_came(size):
+async def test_nobody_leaves_before_everybody_came(size):
     order = []
 
     async def rank(end):
@@ -20,10 +20,7 @@ def test_nobody_leaves_before_everybody_came(size):
         await barrier(Group(end, range(size), 0))
         order.append("left")
 
-    async def main():
-        await asyncio.gather(*map(rank, world(size)))
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    await asyncio.gather(*map(rank, world(size)))
     assert order == ["came"] * size + ["left"] * size
 
 

@@ -24,43 +24,34 @@ def test_a_group_that_cannot_be_is_refused(ranks, says):
         Group(world(3)[0], ranks, 0)
 
 
-def test_exchange_goes_both_ways_at_once():
+async def test_exchange_goes_both_ways_at_once():
     ends, taken = world(2), [bytearray(3), bytearray(3)]
 
-    async def main():
-        groups = [Group(end, (0, 1), 7) for end in ends]
-        sides = zip(groups, (b"abc", b"xyz"), taken, strict=True)
-        await asyncio.gather(
-            *(
-                group.exchange(1 - group.rank, memoryview(out), 1 - group.rank, memoryview(into))
-                for group, out, into in sides
-            )
+    groups = [Group(end, (0, 1), 7) for end in ends]
+    sides = zip(groups, (b"abc", b"xyz"), taken, strict=True)
+    await asyncio.gather(
+        *(
+            group.exchange(1 - group.rank, memoryview(out), 1 - group.rank, memoryview(into))
+            for group, out, into in sides
         )
-
-    asyncio.run(main())
+    )
     assert taken == [b"xyz", b"abc"]
 
 
-def test_an_exchange_whose_one_half_fails_ends_with_its_error():
-    async def main():
-        ends = world(3)
-        group = Group(ends[0], (0, 1, 2), 0)
-        call = asyncio.ensure_future(group.exchange(1, memoryview(b"abc"), 2, memoryview(bytearray(3))))
-        await asyncio.sleep(0)
-        ends[1].kill()
-        with pytest.raises(TransportError, match="lost rank 1"):
-            await asyncio.wait_for(call, 5)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
+async def test_an_exchange_whose_one_half_fails_ends_with_its_error():
+    ends = world(3)
+    group = Group(ends[0], (0, 1, 2), 0)
+    call = asyncio.ensure_future(group.exchange(1, memoryview(b"abc"), 2, memoryview(bytearray(3))))
+    await asyncio.sleep(0)
+    ends[1].kill()
+    with pytest.raises(TransportError, match="lost rank 1"):
+        await asyncio.wait_for(call, 5)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_what_is_empty_is_never_sent():
-    async def main():
-        group = Group(world(2)[0], (0, 1), 0)
-        await group.exchange(1, memoryview(b""), 1, memoryview(b""))
-
-    asyncio.run(asyncio.wait_for(main(), 5))
+async def test_what_is_empty_is_never_sent():
+    group = Group(world(2)[0], (0, 1), 0)
+    await group.exchange(1, memoryview(b""), 1, memoryview(b""))
 
 
 def test_scratch_is_made_once_and_bounded():
@@ -72,30 +63,24 @@ def test_scratch_is_made_once_and_bounded():
     assert not np.shares_memory(first.elements, group.scratch(vector, 9, lane=1).elements)
 
 
-def test_a_failure_breaks_the_group_and_is_named():
-    async def main():
-        ends = world(2)
-        group = Group(ends[0], (0, 1), 4)
-        await ends[0].close()
-        with pytest.raises(Closed):
-            await barrier(group)
-        with pytest.raises(BrokenGroup, match=r"ranks=\(0, 1\), channel=4.*Closed"):
-            await barrier(group)
-
-    asyncio.run(main())
+async def test_a_failure_breaks_the_group_and_is_named():
+    ends = world(2)
+    group = Group(ends[0], (0, 1), 4)
+    await ends[0].close()
+    with pytest.raises(Closed):
+        await barrier(group)
+    with pytest.raises(BrokenGroup, match=r"ranks=\(0, 1\), channel=4.*Closed"):
+        await barrier(group)
 
 
-def test_a_call_cancelled_before_its_turn_breaks_the_group():
+async def test_a_call_cancelled_before_its_turn_breaks_the_group():
     """The other ranks will run it all the same, and must not pair it with this rank's next call."""
 
-    async def main():
-        here, there = (Group(end, (0, 1), 0) for end in world(2))
-        calls = [asyncio.ensure_future(all_reduce(here, np.ones(3))) for _ in range(3)]
-        await asyncio.sleep(0)
-        calls[1].cancel()
-        await all_reduce(there, np.ones(3))
-        await calls[0]
-        with pytest.raises(BrokenGroup, match="CancelledError"):
-            await asyncio.wait_for(calls[2], 5)
-
-    asyncio.run(main())
+    here, there = (Group(end, (0, 1), 0) for end in world(2))
+    calls = [asyncio.ensure_future(all_reduce(here, np.ones(3))) for _ in range(3)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    await all_reduce(there, np.ones(3))
+    await calls[0]
+    with pytest.raises(BrokenGroup, match="CancelledError"):
+        await asyncio.wait_for(calls[2], 5)

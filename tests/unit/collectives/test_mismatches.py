@@ -94,38 +94,35 @@ def test_other_collectives_than_the_others_are_named(size):
         assert "broadcast from 1 of 9 float64" in str(error) and ": barrier" in str(error)
 
 
-def test_the_bytes_of_another_call_that_waited_for_a_late_rank_tell_it_at_once():
-    async def main():
-        ends = world(3)
-        groups = [Group(end, range(3), 0) for end in ends]
-        early = [asyncio.ensure_future(error_of(*pair)) for pair in zip(ends, sums_of(5, groups[:2]), strict=False)]
-        await asyncio.wait(early, timeout=PATIENCE)
-        late = await error_of(ends[2], all_reduce(groups[2], np.ones(6), "sum", "ring"))
-        return [late, *await asyncio.wait_for(asyncio.gather(*early), 5)]
-
-    assert all("sum of 6" in str(error) and "sum of 5" in str(error) for error in asyncio.run(main()))
+async def test_the_bytes_of_another_call_that_waited_for_a_late_rank_tell_it_at_once():
+    ends = world(3)
+    groups = [Group(end, range(3), 0) for end in ends]
+    early = [asyncio.ensure_future(error_of(*pair)) for pair in zip(ends, sums_of(5, groups[:2]), strict=False)]
+    await asyncio.wait(early, timeout=PATIENCE)
+    late = await error_of(ends[2], all_reduce(groups[2], np.ones(6), "sum", "ring"))
+    assert all(
+        "sum of 6" in str(error) and "sum of 5" in str(error)
+        for error in [late, *await asyncio.wait_for(asyncio.gather(*early), 5)]
+    )
 
 
 def sums_of(length, groups):
     return [all_reduce(group, np.ones(length), "sum", "ring") for group in groups]
 
 
-def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
-    async def main():
-        groups = [Group(end, range(4), 0, patience=PATIENCE) for end in world(4)]
-        arrays = [np.ones(5) for _ in groups]
-        early = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups[1:], arrays[1:], strict=True)]
-        await asyncio.wait(early, timeout=4 * PATIENCE)
-        await all_reduce(groups[0], arrays[0])
-        await asyncio.wait_for(asyncio.gather(*early), 20)
-        for _ in range(3):
-            await asyncio.gather(*map(barrier, groups))
-        again = [Group(end.transport, range(4), 0, patience=PATIENCE) for end in groups]
-        await asyncio.gather(*map(barrier, again))
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        return arrays
-
-    assert all((array == 4).all() for array in asyncio.run(main()))
+async def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
+    groups = [Group(end, range(4), 0, patience=PATIENCE) for end in world(4)]
+    arrays = [np.ones(5) for _ in groups]
+    early = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups[1:], arrays[1:], strict=True)]
+    await asyncio.wait(early, timeout=4 * PATIENCE)
+    await all_reduce(groups[0], arrays[0])
+    await asyncio.wait_for(asyncio.gather(*early), 20)
+    for _ in range(3):
+        await asyncio.gather(*map(barrier, groups))
+    again = [Group(end.transport, range(4), 0, patience=PATIENCE) for end in groups]
+    await asyncio.gather(*map(barrier, again))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert all((array == 4).all() for array in arrays)
 
 
 class FoundLate:
@@ -143,41 +140,35 @@ class FoundLate:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
+async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
     """The other one has chosen, and both have looked round, before it does."""
 
-    async def main():
-        ends, found = world(2, lends=True), asyncio.Event()
-        lend = ends[late].shared
-        ends[late].shared = lambda *group: FoundLate(lend(*group), found)
-        arrays = [np.ones(5) for _ in ends]
-        groups = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
-        sums = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups, arrays, strict=True)]
-        await asyncio.wait(sums, timeout=4 * PATIENCE)
-        found.set()
-        await asyncio.wait_for(asyncio.gather(*sums), 20)
-        return arrays
-
-    assert all((array == 2).all() for array in asyncio.run(main()))
+    ends, found = world(2, lends=True), asyncio.Event()
+    lend = ends[late].shared
+    ends[late].shared = lambda *group: FoundLate(lend(*group), found)
+    arrays = [np.ones(5) for _ in ends]
+    groups = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+    sums = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups, arrays, strict=True)]
+    await asyncio.wait(sums, timeout=4 * PATIENCE)
+    found.set()
+    await asyncio.wait_for(asyncio.gather(*sums), 20)
+    assert all((array == 2).all() for array in arrays)
 
 
-def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
+async def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
     """Rank 1 is still in the first group's call, and has said so, while rank 0 waits in the second group's."""
 
-    async def main():
-        ends = world(2)
-        first = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
-        slow = asyncio.ensure_future(all_reduce(first[1], np.ones(5), "sum", "ring"))
-        await asyncio.wait([slow], timeout=4 * PATIENCE)
-        second = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
-        waiting = asyncio.ensure_future(waits(second[0]))
-        await asyncio.wait([waiting], timeout=4 * PATIENCE)
-        assert not waiting.done()
-        for task in (slow, waiting):
-            task.cancel()
-        await asyncio.wait([slow, waiting])
-
-    asyncio.run(main())
+    ends = world(2)
+    first = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+    slow = asyncio.ensure_future(all_reduce(first[1], np.ones(5), "sum", "ring"))
+    await asyncio.wait([slow], timeout=4 * PATIENCE)
+    second = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
+    waiting = asyncio.ensure_future(waits(second[0]))
+    await asyncio.wait([waiting], timeout=4 * PATIENCE)
+    assert not waiting.done()
+    for task in (slow, waiting):
+        task.cancel()
+    await asyncio.wait([slow, waiting])
 
 
 async def waits(group):

@@ -27,7 +27,7 @@ class WithNative(Local):
 
 
 @pytest.mark.parametrize(("op", "expected"), [("sum", 6), ("mean", 3), ("max", 3)])
-def test_the_transports_own_is_used_and_asked_for_once(op, expected):
+async def test_the_transports_own_is_used_and_asked_for_once(op, expected):
     ends, arrays = [], [np.full((2, 2), 3.0) for _ in range(2)]
     ends.extend(WithNative(rank, 2, ends) for rank in range(2))
 
@@ -36,10 +36,7 @@ def test_the_transports_own_is_used_and_asked_for_once(op, expected):
         await all_reduce(group, array, op, "native")
         await all_reduce(group, np.ones(3), op, "native")
 
-    async def main():
-        await asyncio.gather(*map(rank, ends, arrays))
-
-    asyncio.run(main())
+    await asyncio.gather(*map(rank, ends, arrays))
     assert all((array == expected).all() for array in arrays) and [end.asked for end in ends] == [1, 1]
 
 

@@ -36,12 +36,9 @@ def test_auto_runs_what_was_found_cheapest():
     assert [end.traffic.bytes_to for end in ends] == [known("multi_ring").bytes_to(5, r, 320, 8) for r in range(5)]
 
 
-def test_all_ranks_measure_the_same_prices_of_what_they_can_run():
-    async def main():
-        groups = [Group(end, range(4), 0) for end in world(4, (0, 0, 2, 2), lends=False)]
-        return await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
-
-    found = asyncio.run(main())
+async def test_all_ranks_measure_the_same_prices_of_what_they_can_run():
+    groups = [Group(end, range(4), 0) for end in world(4, (0, 0, 2, 2), lends=False)]
+    found = await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
     assert all(prices == found[0] for prices in found)
     assert set(found[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert all(seconds > 0 for line in found[0].points.values() for _, seconds in line)
@@ -63,7 +60,7 @@ def test_what_is_nearly_as_fast_as_the_best_is_timed_again():
     assert _close(times) == {8: ["ring", "auto"]}
 
 
-def test_one_slow_call_in_many_does_not_decide():
+async def test_one_slow_call_in_many_does_not_decide():
     """Each rank's clock ticks once a look, but where the machine paused: then a call seems to take long."""
 
     class Clock:
@@ -75,10 +72,7 @@ def test_one_slow_call_in_many_does_not_decide():
             self.now += 1000.0 if self.looks % 6 == 0 else 1.0
             return self.now
 
-    async def main():
-        groups = [Group(end, range(2), 0) for end in world(2, lends=False)]
-        return await asyncio.gather(*(measure(group, (1 << 8,), 7, Clock()) for group in groups))
-
-    one, other = asyncio.run(main())
+    groups = [Group(end, range(2), 0) for end in world(2, lends=False)]
+    one, other = await asyncio.gather(*(measure(group, (1 << 8,), 7, Clock()) for group in groups))
     assert one == other and set(one.points) == {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert all(line == ((1 << 8, 1.0),) for line in one.points.values())

@@ -17,18 +17,15 @@ PIECE = 1 << 18
 
 @pytest.mark.parametrize("name", ["ring", "multi_ring", "rabenseifner", "recursive_doubling"])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_extra_memory_is_a_piece_for_each_ring(name, size):
+async def test_extra_memory_is_a_piece_for_each_ring(name, size):
     """Of a call that is not late: one that is packs a statement, for which msgpack takes 256 KiB for a moment."""
     ends = world(size)
     arrays = [np.ones(6_000_000 // 4, "float32") for _ in ends]
 
-    async def main():
-        groups = [Group(end, range(size), 0, piece=PIECE, patience=60) for end in ends]
-        tracemalloc.start()
-        calls = (all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True))
-        await asyncio.gather(*calls)
-
-    asyncio.run(main())
+    groups = [Group(end, range(size), 0, piece=PIECE, patience=60) for end in ends]
+    tracemalloc.start()
+    calls = (all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True))
+    await asyncio.gather(*calls)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     lanes = len(strides(size)) if name == "multi_ring" else 1
@@ -36,24 +33,21 @@ def test_extra_memory_is_a_piece_for_each_ring(name, size):
     assert (arrays[0] == size).all()
 
 
-def test_a_piece_goes_on_before_its_segment_is_whole():
+async def test_a_piece_goes_on_before_its_segment_is_whole():
     """Rank 0 of 3, fed by hand: two pieces a segment, and only the first of them comes from rank 2."""
 
-    async def main():
-        ends, piece = world(3), memoryview(bytearray(PIECE))
-        array = np.ones(3 * 2 * PIECE, "uint8")
-        call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0, piece=PIECE), array, "sum", "ring"))
-        first = memoryview(bytearray(GREETING_BYTES))
-        for part in (first, piece, piece):
-            await ends[1].receive_buffer(0, 0, part)
-        for part in (first, memoryview(b"\x05" * PIECE)):
-            await ends[2].send_buffer(0, 0, part)
-        await asyncio.wait_for(ends[1].receive_buffer(0, 0, piece), 5)
-        assert bytes(piece) == b"\x06" * PIECE
-        call.cancel()
-        await asyncio.wait([call])
-
-    asyncio.run(main())
+    ends, piece = world(3), memoryview(bytearray(PIECE))
+    array = np.ones(3 * 2 * PIECE, "uint8")
+    call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0, piece=PIECE), array, "sum", "ring"))
+    first = memoryview(bytearray(GREETING_BYTES))
+    for part in (first, piece, piece):
+        await ends[1].receive_buffer(0, 0, part)
+    for part in (first, memoryview(b"\x05" * PIECE)):
+        await ends[2].send_buffer(0, 0, part)
+    await asyncio.wait_for(ends[1].receive_buffer(0, 0, piece), 5)
+    assert bytes(piece) == b"\x06" * PIECE
+    call.cancel()
+    await asyncio.wait([call])
 
 
 @pytest.mark.parametrize("size", range(1, 17))

@@ -40,7 +40,7 @@ def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
+async def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
     ends, lengths = world(size, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
     kinds = ["int64", "int64", "int16", "int64", "int16", "int64", "int64", "int16", "int64"]
     arrays = [[np.full(*of) for of in zip(lengths, range(rank, 99), kinds, strict=False)] for rank in range(size)]
@@ -50,16 +50,13 @@ def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
         for array in arrays[number]:
             await all_reduce(group, array, "sum", "shared")
 
-    async def main():
-        await asyncio.wait_for(asyncio.gather(*map(rank, range(size))), 30)
-
-    asyncio.run(main())
+    await asyncio.wait_for(asyncio.gather(*map(rank, range(size))), 30)
     for row in arrays:
         assert all((array == sum(range(size)) + size * turn).all() for turn, array in enumerate(row))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 7])
-def test_slots_begin_at_the_same_byte_for_every_dtype(size):
+async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
     """Otherwise a call writes where another rank still reads in the call before, of another dtype: sums were wrong."""
 
     async def starts(end):
@@ -71,14 +68,14 @@ def test_slots_begin_at_the_same_byte_for_every_dtype(size):
             tuple(Places(group, memory, vector).slot(*slot) * vector.itemsize for slot in slots) for vector in vectors
         }
 
-    async def main():
-        return await asyncio.wait_for(asyncio.gather(*map(starts, world(size, lends=True))), 30)
-
-    assert all(len(places) == 1 for places in asyncio.run(main()))
+    assert all(
+        len(places) == 1
+        for places in (await asyncio.wait_for(asyncio.gather(*map(starts, world(size, lends=True))), 30))
+    )
 
 
 @pytest.mark.parametrize(("size", "length", "meetings"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
-def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meetings):
+async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meetings):
     ends = world(size, lends=True)
 
     async def rank(end):
@@ -86,10 +83,7 @@ def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meeti
         await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
         return (await group.shared()).meetings
 
-    async def main():
-        return await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)
-
-    assert asyncio.run(main()) == [meetings] * size
+    assert (await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)) == [meetings] * size
 
 
 @pytest.mark.parametrize("others", [np.ones(5, "float32"), np.ones(4, "int32"), np.ones(300_000, "float32")])

@@ -20,112 +20,91 @@ async def wait(ended):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_first_error_ends_the_other_and_comes_bare(order):
-    async def main():
-        ended = []
-        with pytest.raises(KeyError):
-            await together(*(fail(KeyError("x")), wait(ended))[::order])
-        assert ended == [True]
-
-    asyncio.run(asyncio.wait_for(main(), 5))
+async def test_the_first_error_ends_the_other_and_comes_bare(order):
+    ended = []
+    with pytest.raises(KeyError):
+        await together(*(fail(KeyError("x")), wait(ended))[::order])
+    assert ended == [True]
 
 
-def test_an_error_before_the_second_one_waits_cancels_the_first_one():
+async def test_an_error_before_the_second_one_waits_cancels_the_first_one():
     """A send whose cleanup does not run leaves the caller's array queued, to be read after the call has raised."""
 
-    async def main():
-        ended = []
+    ended = []
 
-        async def send():
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                ended.append(True)
-                raise
+    async def send():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
 
-        async def receive():
-            raise KeyError("x")
+    async def receive():
+        raise KeyError("x")
 
-        with pytest.raises(KeyError):
-            await together(send(), receive())
-        assert ended == [True]
-
-    asyncio.run(asyncio.wait_for(main(), 5))
+    with pytest.raises(KeyError):
+        await together(send(), receive())
+    assert ended == [True]
 
 
-def test_cancelling_ends_both():
-    async def main():
-        ended = []
-        call = asyncio.ensure_future(together(wait(ended), wait(ended)))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert ended == [True, True]
-
-    asyncio.run(main())
+async def test_cancelling_ends_both():
+    ended = []
+    call = asyncio.ensure_future(together(wait(ended), wait(ended)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended == [True, True]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_the_first_one_begins_at_once_and_goes_on_from_there(steps):
-    async def main():
-        order = []
+async def test_the_first_one_begins_at_once_and_goes_on_from_there(steps):
+    order = []
 
-        async def note(name, count):
-            for step in range(count):
-                order.append(f"{name}{step}")
-                await asyncio.sleep(0)
-            order.append(name)
+    async def note(name, count):
+        for step in range(count):
+            order.append(f"{name}{step}")
+            await asyncio.sleep(0)
+        order.append(name)
 
-        await together(note("a", steps), note("b", 1))
-        assert order[0] == "a0"[: 2 - (steps == 0)] and order.index("b0") == 1
-        assert [name for name in order if name[0] == "a"] == [f"a{step}" for step in range(steps)] + ["a"]
-        assert order.count("b") == 1
-
-    asyncio.run(main())
+    await together(note("a", steps), note("b", 1))
+    assert order[0] == "a0"[: 2 - (steps == 0)] and order.index("b0") == 1
+    assert [name for name in order if name[0] == "a"] == [f"a{step}" for step in range(steps)] + ["a"]
+    assert order.count("b") == 1
 
 
-def test_what_ends_at_once_needs_no_task():
-    async def main():
-        async def nothing():
-            pass
+async def test_what_ends_at_once_needs_no_task():
+    async def nothing():
+        pass
 
-        async def count():
-            assert len(asyncio.all_tasks()) == 1
+    async def count():
+        assert len(asyncio.all_tasks()) == 1
 
-        await together(nothing(), count())
-
-    asyncio.run(main())
+    await together(nothing(), count())
 
 
-def test_an_error_at_the_first_step_leaves_the_other_one_unbegun():
-    async def main():
-        ended = []
+async def test_an_error_at_the_first_step_leaves_the_other_one_unbegun():
+    ended = []
 
-        async def fail_now():
-            raise KeyError("x")
+    async def fail_now():
+        raise KeyError("x")
 
-        with pytest.raises(KeyError):
-            await together(fail_now(), wait(ended))
-        assert ended == []
-
-    asyncio.run(main())
+    with pytest.raises(KeyError):
+        await together(fail_now(), wait(ended))
+    assert ended == []
 
 
-def test_a_first_that_swallows_its_cancelling_is_waited_for():
-    async def main():
-        order = []
+async def test_a_first_that_swallows_its_cancelling_is_waited_for():
+    order = []
 
-        async def stubborn():
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await asyncio.sleep(0)
-                order.append("let go")
+    async def stubborn():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            order.append("let go")
 
-        with pytest.raises(KeyError):
-            await together(stubborn(), fail(KeyError("x")))
-        assert order == ["let go"]
-
-    asyncio.run(main())
+    with pytest.raises(KeyError):
+        await together(stubborn(), fail(KeyError("x")))
+    assert order == ["let go"]

@@ -7,8 +7,9 @@ import pytest
 from collectives._turn import BrokenGroup, Turn
 
 
-def run(work):
-    asyncio.run(work(Turn("the group")))
+@pytest.fixture
+def turn():
+    return Turn("the group")
 
 
 async def turns(count=3):
@@ -16,69 +17,57 @@ async def turns(count=3):
         await asyncio.sleep(0)
 
 
-def test_a_free_turn_is_taken_at_once_and_by_one_alone():
-    async def work(turn):
-        assert turn.take_now() and not turn.take_now()
-        turn.give(None)
+async def test_a_free_turn_is_taken_at_once_and_by_one_alone(turn):
+    assert turn.take_now() and not turn.take_now()
+    turn.give(None)
+    await turn.take()
+    assert not turn.take_now()
+
+
+async def test_whoever_waits_longest_is_next_and_nobody_comes_between(turn):
+    taken = []
+
+    async def wait(name):
         await turn.take()
-        assert not turn.take_now()
+        taken.append(name)
 
-    run(work)
-
-
-def test_whoever_waits_longest_is_next_and_nobody_comes_between():
-    async def work(turn):
-        taken = []
-
-        async def wait(name):
-            await turn.take()
-            taken.append(name)
-
-        assert turn.take_now()
-        async with asyncio.TaskGroup() as group:
-            for name in "abc":
-                group.create_task(wait(name))
-            await turns()
-            for count in range(1, 4):
-                turn.give(None)
-                assert not turn.take_now()  # it is passed on, though who waits has yet to go on
-                await turns()
-                assert taken == [*"abc"[:count]]
-        turn.give(None)
-        assert turn.take_now()
-
-    run(work)
-
-
-def test_after_an_error_everybody_is_refused_in_turn():
-    async def work(turn):
-        assert turn.take_now()
-        waiting = [asyncio.ensure_future(turn.take()) for _ in range(3)]
+    assert turn.take_now()
+    async with asyncio.TaskGroup() as group:
+        for name in "abc":
+            group.create_task(wait(name))
         await turns()
-        turn.give(ValueError("left"))
-        for each in waiting:
-            with pytest.raises(BrokenGroup, match=r"the group .*left"):
-                await each
-        with pytest.raises(BrokenGroup):
-            turn.take_now()
+        for count in range(1, 4):
+            turn.give(None)
+            assert not turn.take_now()  # it is passed on, though who waits has yet to go on
+            await turns()
+            assert taken == [*"abc"[:count]]
+    turn.give(None)
+    assert turn.take_now()
 
-    run(work)
+
+async def test_after_an_error_everybody_is_refused_in_turn(turn):
+    assert turn.take_now()
+    waiting = [asyncio.ensure_future(turn.take()) for _ in range(3)]
+    await turns()
+    turn.give(ValueError("left"))
+    for each in waiting:
+        with pytest.raises(BrokenGroup, match=r"the group .*left"):
+            await each
+    with pytest.raises(BrokenGroup):
+        turn.take_now()
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
-def test_who_is_cancelled_while_it_waits_breaks_the_group_and_keeps_nobody_waiting(passed_on):
-    async def work(turn):
-        assert turn.take_now()
-        first, second = (asyncio.ensure_future(turn.take()) for _ in range(2))
-        await turns()
-        if passed_on:
-            turn.give(None)
-        first.cancel()
-        await asyncio.wait([first])
-        assert first.cancelled()
-        if not passed_on:
-            turn.give(None)
-        with pytest.raises(BrokenGroup):
-            await second
-
-    run(work)
+async def test_who_is_cancelled_while_it_waits_breaks_the_group_and_keeps_nobody_waiting(turn, passed_on):
+    assert turn.take_now()
+    first, second = (asyncio.ensure_future(turn.take()) for _ in range(2))
+    await turns()
+    if passed_on:
+        turn.give(None)
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    if not passed_on:
+        turn.give(None)
+    with pytest.raises(BrokenGroup):
+        await second

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from pipelined.clock import Deadlock, RealClock, VirtualClock, run_virtual
 
+pytestmark = pytest.mark.virtual
+
 seconds = st.floats(1e-12, 1e12)
 
 
@@ -48,40 +50,31 @@ def test_sleepers_wake_in_the_order_of_their_moments(naps):
     assert woken == sorted(naps)
 
 
-def test_who_waits_for_the_same_moment_is_not_disturbed_by_one_that_gives_up():
-    async def main():
-        clock = VirtualClock()
-        sleepers = [asyncio.ensure_future(clock.sleep(5)) for _ in range(3)]
-        await clock.sleep(1)
-        sleepers[1].cancel()
-        await asyncio.wait(sleepers)
-        return clock.now(), [sleeper.cancelled() for sleeper in sleepers]
-
-    assert run_virtual(main()) == (5, [False, True, False])
+async def test_who_waits_for_the_same_moment_is_not_disturbed_by_one_that_gives_up():
+    clock = VirtualClock()
+    sleepers = [asyncio.ensure_future(clock.sleep(5)) for _ in range(3)]
+    await clock.sleep(1)
+    sleepers[1].cancel()
+    await asyncio.wait(sleepers)
+    assert (clock.now(), [sleeper.cancelled() for sleeper in sleepers]) == (5, [False, True, False])
 
 
-def test_a_call_comes_at_its_moment_unless_it_is_cancelled():
-    async def main():
-        clock, called = VirtualClock(), []
-        clock.call_at(2, lambda: called.append(clock.now()))
-        clock.call_at(3, lambda: called.append("cancelled")).cancel()
-        await clock.sleep(4)
-        return called
-
-    assert run_virtual(main()) == [2]
+async def test_a_call_comes_at_its_moment_unless_it_is_cancelled():
+    clock, called = VirtualClock(), []
+    clock.call_at(2, lambda: called.append(clock.now()))
+    clock.call_at(3, lambda: called.append("cancelled")).cancel()
+    await clock.sleep(4)
+    assert called == [2]
 
 
-def test_time_stands_still_while_anything_is_ready():
-    async def busy():
-        clock = VirtualClock()
-        timer = asyncio.ensure_future(clock.sleep(1))
-        for _ in range(1000):
-            await asyncio.sleep(0)
-            assert clock.now() == 0 and not timer.done()
-        await timer
-        return clock.now()
-
-    assert run_virtual(busy()) == 1
+async def test_time_stands_still_while_anything_is_ready():
+    clock = VirtualClock()
+    timer = asyncio.ensure_future(clock.sleep(1))
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        assert clock.now() == 0 and not timer.done()
+    await timer
+    assert clock.now() == 1
 
 
 def test_a_timeout_fires_at_its_virtual_moment():

@@ -7,6 +7,8 @@ import pytest
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.nursery import Nursery, beside
 
+pytestmark = pytest.mark.virtual
+
 
 class Broken(Exception):
     pass
@@ -48,13 +50,10 @@ def test_an_error_of_the_block_ends_its_children():
     assert children[0].cancelled()
 
 
-def test_leaving_waits_for_the_children():
-    async def block():
-        async with Nursery() as tasks:
-            tasks.create_task(VirtualClock().sleep(3.0))
-        return VirtualClock().now()
-
-    assert run_virtual(block()) == 3.0
+async def test_leaving_waits_for_the_children():
+    async with Nursery() as tasks:
+        tasks.create_task(VirtualClock().sleep(3.0))
+    assert VirtualClock().now() == 3.0
 
 
 async def is_cancelled_after_a_second(parent):
@@ -66,7 +65,7 @@ async def is_cancelled_after_a_second(parent):
     return task.cancelled()
 
 
-def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
+async def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
     """With a task group the parent caught the child's error, went on in its loop, and the program never ended."""
 
     async def parent():
@@ -77,58 +76,46 @@ def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment():
             except Broken:
                 continue
 
-    async def main():
-        return await is_cancelled_after_a_second(parent())
-
-    assert run_virtual(main())
+    assert await is_cancelled_after_a_second(parent())
 
 
-def test_a_parent_whose_child_failed_while_it_waited_is_not_marked_as_cancelled():
+async def test_a_parent_whose_child_failed_while_it_waited_is_not_marked_as_cancelled():
     """With a task group it was, and the next scope that looked at the mark ended what nobody had cancelled."""
 
-    async def main():
-        with pytest.raises(Broken):
-            async with Nursery() as tasks:
-                tasks.create_task(breaks(1.0))
-        assert asyncio.current_task().cancelling() == 0
-        with pytest.raises(Broken):
-            async with Nursery() as tasks:
-                tasks.create_task(breaks(1.0))
-                await waits()
-        assert asyncio.current_task().cancelling() == 0
-
-    run_virtual(main())
+    with pytest.raises(Broken):
+        async with Nursery() as tasks:
+            tasks.create_task(breaks(1.0))
+    assert asyncio.current_task().cancelling() == 0
+    with pytest.raises(Broken):
+        async with Nursery() as tasks:
+            tasks.create_task(breaks(1.0))
+            await waits()
+    assert asyncio.current_task().cancelling() == 0
 
 
-def test_a_time_out_around_it_is_told_as_one():
-    async def main():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.0), Nursery() as tasks:
-                tasks.create_task(waits())
-                await waits()
-
-    run_virtual(main())
+async def test_a_time_out_around_it_is_told_as_one():
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0), Nursery() as tasks:
+            tasks.create_task(waits())
+            await waits()
 
 
-def test_a_child_made_while_the_block_is_cancelled_is_cancelled_too():
+async def test_a_child_made_while_the_block_is_cancelled_is_cancelled_too():
     """A child that started another one while it was being cancelled kept the block waiting for ever."""
 
-    async def main():
-        async def starts_another():
-            try:
-                await waits()
-            finally:
-                tasks.create_task(waits())
+    async def starts_another():
+        try:
+            await waits()
+        finally:
+            tasks.create_task(waits())
 
-        async def parent():
-            nonlocal tasks
-            async with Nursery() as tasks:
-                tasks.create_task(starts_another())
+    async def parent():
+        nonlocal tasks
+        async with Nursery() as tasks:
+            tasks.create_task(starts_another())
 
-        tasks = None
-        return await is_cancelled_after_a_second(parent())
-
-    assert run_virtual(main())
+    tasks = None
+    assert await is_cancelled_after_a_second(parent())
 
 
 def test_a_child_s_error_keeps_its_own_context():
@@ -153,11 +140,11 @@ async def comes(after, to):
     return to
 
 
-def test_what_goes_on_beside_a_piece_of_work_ends_with_it():
-    async def block():
-        return await beside(waits(), comes(1.0, "done")), asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert run_virtual(block()) == ("done", set())
+async def test_what_goes_on_beside_a_piece_of_work_ends_with_it():
+    assert (await beside(waits(), comes(1.0, "done")), asyncio.all_tasks() - {asyncio.current_task()}) == (
+        "done",
+        set(),
+    )
 
 
 def test_what_fails_beside_a_piece_of_work_ends_it():

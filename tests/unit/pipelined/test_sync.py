@@ -50,7 +50,7 @@ def test_a_stage_without_a_microbatch_adds_zeros_after_the_flush():
 
 
 @pytest.mark.parametrize(("algorithm", "placed"), [("auto", True), ("ring:1024,shared", True), ("ring", False)])
-def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_memory(algorithm, placed):
+async def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_memory(algorithm, placed):
     ends, plan = world(2, lends=True), Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=2)
 
     async def rank(end):
@@ -65,7 +65,4 @@ def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_me
             assert (weight.grad == 3).all()
             bucket.gradient.zero_()
 
-    async def main():
-        await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)
-
-    asyncio.run(main())
+    await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)

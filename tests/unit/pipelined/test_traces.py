@@ -10,14 +10,11 @@ from pipelined.traces import write_trace
 from transports import open_local
 
 
-def test_a_trace_that_cannot_be_written_is_named_on_every_rank(tmp_path):
+async def test_a_trace_that_cannot_be_written_is_named_on_every_rank(tmp_path):
     path = tmp_path / "absent" / "trace.json"
 
     async def written(transport):
         with pytest.raises(UsageError, match=f"cannot write the trace to {path} .No such file or directory.; make"):
             await write_trace(transport, Tracer(asyncio.get_running_loop().time), path)
 
-    async def all_ranks():
-        await asyncio.gather(*map(written, open_local("local://", 2)))
-
-    asyncio.run(all_ranks())
+    await asyncio.gather(*map(written, open_local("local://", 2)))

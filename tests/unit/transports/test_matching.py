@@ -15,9 +15,10 @@ PEERS = st.integers(0, 2)
 KEYS = st.sampled_from([("a",), ("b", 1)])
 
 
-def loop_run(work):
-    """Run a coroutine function with a mailbox of three ranks."""
-    return asyncio.run(work(Mailbox(3)))
+@pytest.fixture
+def box():
+    """A mailbox of three ranks."""
+    return Mailbox(3)
 
 
 async def turns(count=3):
@@ -25,173 +26,137 @@ async def turns(count=3):
         await asyncio.sleep(0)
 
 
-def test_an_arrival_waits_for_its_receive_and_the_other_way_round():
-    async def main(box):
-        box.arrived(1, ("k",), "early")
-        assert (await box.take(1, ("k",))).item == "early"
-        take = asyncio.ensure_future(box.take(1, ("k",)))
-        await turns()
-        box.arrived(2, ("k",), "from another")
-        box.arrived(1, ("other",), "another key")
-        assert not take.done()
-        box.arrived(1, ("k",), "late")
-        arrival = await take
-        assert (arrival.peer, arrival.key, arrival.item) == (1, ("k",), "late")
-
-    loop_run(main)
+async def test_an_arrival_waits_for_its_receive_and_the_other_way_round(box):
+    box.arrived(1, ("k",), "early")
+    assert (await box.take(1, ("k",))).item == "early"
+    take = asyncio.ensure_future(box.take(1, ("k",)))
+    await turns()
+    box.arrived(2, ("k",), "from another")
+    box.arrived(1, ("other",), "another key")
+    assert not take.done()
+    box.arrived(1, ("k",), "late")
+    arrival = await take
+    assert (arrival.peer, arrival.key, arrival.item) == (1, ("k",), "late")
 
 
 @pytest.mark.parametrize("peer", [1, None])
-def test_what_is_here_may_be_taken_without_waiting(peer):
-    async def main(box):
-        assert box.take_now(peer, ("k",)) is None
-        box.arrived(1, ("other",), "another key")
-        box.arrived(1, ("k",), "first")
-        box.arrived(1, ("k",), "second")
-        assert [box.take_now(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
-        assert box.take_now(peer, ("k",)) is None and box.take_now(2, ("other",)) is None
-
-    loop_run(main)
+async def test_what_is_here_may_be_taken_without_waiting(box, peer):
+    assert box.take_now(peer, ("k",)) is None
+    box.arrived(1, ("other",), "another key")
+    box.arrived(1, ("k",), "first")
+    box.arrived(1, ("k",), "second")
+    assert [box.take_now(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
+    assert box.take_now(peer, ("k",)) is None and box.take_now(2, ("other",)) is None
 
 
-def test_after_a_failure_nothing_is_taken_without_waiting():
-    async def main(box):
-        box.arrived(1, ("k",), "here")
-        box.fail_all(Closed("over"))
-        assert box.take_now(1, ("k",)) is None
-        with pytest.raises(Closed, match="over"):
-            await box.take(1, ("k",))
-
-    loop_run(main)
+async def test_after_a_failure_nothing_is_taken_without_waiting(box):
+    box.arrived(1, ("k",), "here")
+    box.fail_all(Closed("over"))
+    assert box.take_now(1, ("k",)) is None
+    with pytest.raises(Closed, match="over"):
+        await box.take(1, ("k",))
 
 
-def test_receives_from_anyone_and_from_a_peer_are_served_in_the_order_they_came():
-    async def main(box):
-        takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (None, 1, None, 1)]
-        await turns()
-        for item in range(4):
-            box.arrived(1, ("k",), item)
-        assert [(await take).item for take in takes] == [0, 1, 2, 3]
-
-    loop_run(main)
+async def test_receives_from_anyone_and_from_a_peer_are_served_in_the_order_they_came(box):
+    takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (None, 1, None, 1)]
+    await turns()
+    for item in range(4):
+        box.arrived(1, ("k",), item)
+    assert [(await take).item for take in takes] == [0, 1, 2, 3]
 
 
-def test_from_anyone_the_peers_take_turns():
-    async def main(box):
-        for item in range(3):
-            box.arrived(0, ("k",), item)
-        box.arrived(1, ("k",), 10)
-        box.arrived(2, ("k",), 20)
-        assert [(await box.take(None, ("k",))).item for _ in range(5)] == [0, 10, 20, 1, 2]
-
-    loop_run(main)
+async def test_from_anyone_the_peers_take_turns(box):
+    for item in range(3):
+        box.arrived(0, ("k",), item)
+    box.arrived(1, ("k",), 10)
+    box.arrived(2, ("k",), 20)
+    assert [(await box.take(None, ("k",))).item for _ in range(5)] == [0, 10, 20, 1, 2]
 
 
-def test_a_cancelled_receive_that_was_already_matched_brings_its_arrival_back_to_its_place():
-    async def main(box):
-        takes = [asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2)]
-        await turns()
-        for item in range(4):
-            box.arrived(1, ("k",), item)
-        for take in takes:
-            take.cancel()
-        await turns()
-        assert [(await box.take(1, ("k",))).item for _ in range(4)] == [0, 1, 2, 3]
-
-    loop_run(main)
+async def test_a_cancelled_receive_that_was_already_matched_brings_its_arrival_back_to_its_place(box):
+    takes = [asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2)]
+    await turns()
+    for item in range(4):
+        box.arrived(1, ("k",), item)
+    for take in takes:
+        take.cancel()
+    await turns()
+    assert [(await box.take(1, ("k",))).item for _ in range(4)] == [0, 1, 2, 3]
 
 
-def test_what_a_cancelled_receive_gives_back_goes_to_the_next_that_waits():
-    async def main(box):
-        first, second = (asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2))
-        await turns()
-        box.arrived(1, ("k",), "only")
-        first.cancel()
-        assert (await second).item == "only"
-        assert first.cancelled()
-
-    loop_run(main)
+async def test_what_a_cancelled_receive_gives_back_goes_to_the_next_that_waits(box):
+    first, second = (asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2))
+    await turns()
+    box.arrived(1, ("k",), "only")
+    first.cancel()
+    assert (await second).item == "only"
+    assert first.cancelled()
 
 
-def test_accept_runs_at_the_match_and_its_refusal_leaves_the_item():
-    async def main(box):
-        accepted = []
+async def test_accept_runs_at_the_match_and_its_refusal_leaves_the_item(box):
+    accepted = []
 
-        def refuse(item):
-            raise ValueError(f"{item} does not fit")
+    def refuse(item):
+        raise ValueError(f"{item} does not fit")
 
-        unfit = asyncio.ensure_future(box.take(1, ("k",), refuse))
-        fit = asyncio.ensure_future(box.take(1, ("k",), accepted.append))
-        await turns()
-        box.arrived(1, ("k",), "item")
-        assert accepted == ["item"]
-        with pytest.raises(ValueError, match="item does not fit"):
-            await unfit
-        assert (await fit).item == "item"
-        box.arrived(1, ("k",), "next")
-        with pytest.raises(ValueError, match="next does not fit"):
-            await box.take(1, ("k",), refuse)
-        assert (await box.take(1, ("k",))).item == "next"
-
-    loop_run(main)
+    unfit = asyncio.ensure_future(box.take(1, ("k",), refuse))
+    fit = asyncio.ensure_future(box.take(1, ("k",), accepted.append))
+    await turns()
+    box.arrived(1, ("k",), "item")
+    assert accepted == ["item"]
+    with pytest.raises(ValueError, match="item does not fit"):
+        await unfit
+    assert (await fit).item == "item"
+    box.arrived(1, ("k",), "next")
+    with pytest.raises(ValueError, match="next does not fit"):
+        await box.take(1, ("k",), refuse)
+    assert (await box.take(1, ("k",))).item == "next"
 
 
-def test_a_lost_peer_fails_its_receives_once_nothing_is_left():
-    async def main(box):
-        waiting = asyncio.ensure_future(box.take(1, ("k",)))
-        others = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
-        await turns()
-        box.arrived(1, ("left",), "left")
-        box.fail_peer(1, PeerLost(1, "gone"))
-        with pytest.raises(PeerLost, match="rank 1"):
-            await waiting
-        assert (await box.take(1, ("left",))).item == "left"
-        with pytest.raises(PeerLost, match="rank 1"):
-            await box.take(1, ("left",))
-        assert not any(other.done() for other in others)
-        box.fail_peer(2, PeerLost(2, "gone too"))
-        with pytest.raises(PeerLost):
-            await others[1]
-        others[0].cancel()
-
-    loop_run(main)
+async def test_a_lost_peer_fails_its_receives_once_nothing_is_left(box):
+    waiting = asyncio.ensure_future(box.take(1, ("k",)))
+    others = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
+    await turns()
+    box.arrived(1, ("left",), "left")
+    box.fail_peer(1, PeerLost(1, "gone"))
+    with pytest.raises(PeerLost, match="rank 1"):
+        await waiting
+    assert (await box.take(1, ("left",))).item == "left"
+    with pytest.raises(PeerLost, match="rank 1"):
+        await box.take(1, ("left",))
+    assert not any(other.done() for other in others)
+    box.fail_peer(2, PeerLost(2, "gone too"))
+    with pytest.raises(PeerLost):
+        await others[1]
+    others[0].cancel()
 
 
-def test_a_world_of_one_may_ask_anyone():
-    async def main():
-        box = Mailbox(1)
-        take = asyncio.ensure_future(box.take(None, ("k",)))
-        await turns()
-        box.arrived(0, ("k",), "self")
-        assert (await take).item == "self"
-
-    asyncio.run(main())
+async def test_a_world_of_one_may_ask_anyone():
+    box = Mailbox(1)
+    take = asyncio.ensure_future(box.take(None, ("k",)))
+    await turns()
+    box.arrived(0, ("k",), "self")
+    assert (await take).item == "self"
 
 
-def test_after_fail_all_everything_fails_with_the_first_error():
-    async def main(box):
-        takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
-        await turns()
-        box.arrived(2, ("left",), "left")
-        box.fail_all(Closed("first"))
-        box.fail_all(Closed("second"))
-        for take in [*takes, box.take(2, ("left",))]:
-            with pytest.raises(Closed, match="first"):
-                await take
-
-    loop_run(main)
+async def test_after_fail_all_everything_fails_with_the_first_error(box):
+    takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
+    await turns()
+    box.arrived(2, ("left",), "left")
+    box.fail_all(Closed("first"))
+    box.fail_all(Closed("second"))
+    for take in [*takes, box.take(2, ("left",))]:
+        with pytest.raises(Closed, match="first"):
+            await take
 
 
-def test_dropped_arrivals_are_forgotten():
-    async def main(box):
-        for peer in (1, 2):
-            for key in (("a",), ("b",)):
-                box.arrived(peer, key, (peer, key))
-        assert sorted(arrival.item for arrival in box.drop(1)) == [(1, ("a",)), (1, ("b",))]
-        assert box.drop(1) == []
-        assert (await box.take(None, ("a",))).peer == 2
-
-    loop_run(main)
+async def test_dropped_arrivals_are_forgotten(box):
+    for peer in (1, 2):
+        for key in (("a",), ("b",)):
+            box.arrived(peer, key, (peer, key))
+    assert sorted(arrival.item for arrival in box.drop(1)) == [(1, ("a",)), (1, ("b",))]
+    assert box.drop(1) == []
+    assert (await box.take(None, ("a",))).peer == 2
 
 
 class MailboxMachine(RuleBasedStateMachine):
@@ -272,4 +237,4 @@ def test_what_arrives_is_taken_in_order(arrivals):
             expected = [item for item, address in enumerate(arrivals) if address == (peer, key)]
             assert [(await box.take(peer, key)).item for _ in expected] == expected
 
-    loop_run(main)
+    asyncio.run(main(Mailbox(3)))

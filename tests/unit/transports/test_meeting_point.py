@@ -28,11 +28,8 @@ def test_the_launcher_decides_which_it_is():
     assert isinstance(meeting_point(place(0, 2, store=True, one_machine=True)), NodeFile)
 
 
-def test_on_one_machine_the_ranks_meet_on_loopback_whatever_the_master_is_called():
-    async def found():
-        return await MasterPort(place(0, 2, host="node7.example", port=9, one_machine=True)).find()
-
-    assert asyncio.run(found()) == [(LOOPBACK, 9)]
+async def test_on_one_machine_the_ranks_meet_on_loopback_whatever_the_master_is_called():
+    assert (await MasterPort(place(0, 2, host="node7.example", port=9, one_machine=True)).find()) == [(LOOPBACK, 9)]
 
 
 def test_a_host_without_an_address_is_named():
@@ -41,16 +38,13 @@ def test_a_host_without_an_address_is_named():
 
 
 @pytest.mark.parametrize("one_machine", [True, False])
-def test_rank_0_publishes_in_the_store_where_the_others_find_it(store, one_machine):
-    async def meet():
-        at = {"port": store.port, "store": True, "one_machine": one_machine}
-        there = AgentStore(place(1, 2, **at))
-        assert await there.find() == []
-        with await AgentStore(place(0, 2, **at)).open() as listener:
-            assert await there.find() == [listener.getsockname()]
-        assert await AgentStore(place(1, 2, run="none/1", **at)).find() == []
-
-    asyncio.run(meet())
+async def test_rank_0_publishes_in_the_store_where_the_others_find_it(store, one_machine):
+    at = {"port": store.port, "store": True, "one_machine": one_machine}
+    there = AgentStore(place(1, 2, **at))
+    assert await there.find() == []
+    with await AgentStore(place(0, 2, **at)).open() as listener:
+        assert await there.find() == [listener.getsockname()]
+    assert await AgentStore(place(1, 2, run="none/1", **at)).find() == []
 
 
 @pytest.mark.parametrize("published", [b"", b"nonsense", b"\xff\xfe 5", b"127.0.0.1 many"])

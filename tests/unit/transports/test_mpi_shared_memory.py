@@ -31,14 +31,11 @@ async def loses_its_peer(ready, peer):
 
 
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
-def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
-    async def main():
-        here, peer = world(2)
-        memory = MpiShared(here, None, None, lambda rank: None, (0, 1), 3, 2 << 20, False)
-        ready = asyncio.ensure_future(memory.ready())
-        await asyncio.sleep(0)
-        assert shared_files()
-        await end(ready, peer)
-
-    asyncio.run(main())
+async def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
+    here, peer = world(2)
+    memory = MpiShared(here, None, None, lambda rank: None, (0, 1), 3, 2 << 20, False)
+    ready = asyncio.ensure_future(memory.ready())
+    await asyncio.sleep(0)
+    assert shared_files()
+    await end(ready, peer)
     assert not shared_files()

@@ -111,17 +111,14 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
     assert asyncio.run(meet()) == 6 * [(1, *KEEPALIVE)]
 
 
-def test_everybody_learns_which_ranks_share_a_machine():
-    async def meet():
-        point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
-        places = [place(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
-        ends = await asyncio.gather(*(gather(each, point) for each in places))
-        for end in ends:
-            for sock in end.values():
-                sock.close()
-        return [end.nodes for end in ends]
-
-    assert asyncio.run(meet()) == [(0, 1, 0, 3, 1)] * 5
+async def test_everybody_learns_which_ranks_share_a_machine():
+    point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
+    places = [place(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
+    ends = await asyncio.gather(*(gather(each, point) for each in places))
+    for end in ends:
+        for sock in end.values():
+            sock.close()
+    assert [end.nodes for end in ends] == [(0, 1, 0, 3, 1)] * 5
 
 
 def test_ranks_that_never_come_are_named_to_all_who_came():
@@ -184,18 +181,15 @@ def test_a_program_that_keeps_silent_on_the_port_is_told_from_rank_0(monkeypatch
     assert isinstance(end, RendezvousError) and "silent for 0.2 s" in str(end)
 
 
-def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on():
-    async def meet():
-        async with Seats(3) as seats:
-            one = seats.join(1)
-            await seats.until(1)
-            sock, _ = await knock(seats.address, identity(1, 3), 0)
-            with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
-                await read_letter(sock, "table")
-            await asyncio.gather(one, seats.join(2))
-        return seats.end
-
-    assert set(asyncio.run(meet())) == {1, 2}
+async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on():
+    async with Seats(3) as seats:
+        one = seats.join(1)
+        await seats.until(1)
+        sock, _ = await knock(seats.address, identity(1, 3), 0)
+        with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
+            await read_letter(sock, "table")
+        await asyncio.gather(one, seats.join(2))
+    assert set(seats.end) == {1, 2}
 
 
 def test_a_wrong_key_is_an_authentication_error_on_every_rank_within_seconds(monkeypatch):
@@ -208,19 +202,16 @@ def test_a_wrong_key_is_an_authentication_error_on_every_rank_within_seconds(mon
     assert "this rank's key is not that of rank 0" in str(ends[2])
 
 
-def test_a_stranger_that_borrows_a_number_is_outdone_by_the_real_rank(monkeypatch):
+async def test_a_stranger_that_borrows_a_number_is_outdone_by_the_real_rank(monkeypatch):
     monkeypatch.setattr("transports._coordinator.SECOND_CHANCE_S", 0.0)
 
-    async def meet():
-        async with Seats(3, KEY) as seats:
-            one = seats.join(1)
-            await seats.until(1)
-            with pytest.raises(AuthenticationError):
-                await knock(seats.address, identity(1, 3, b"guess"), 0)
-            await asyncio.gather(one, seats.join(2))
-        return seats.end
-
-    assert set(asyncio.run(meet())) == {1, 2}
+    async with Seats(3, KEY) as seats:
+        one = seats.join(1)
+        await seats.until(1)
+        with pytest.raises(AuthenticationError):
+            await knock(seats.address, identity(1, 3, b"guess"), 0)
+        await asyncio.gather(one, seats.join(2))
+    assert set(seats.end) == {1, 2}
 
 
 @pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
@@ -241,50 +232,41 @@ def test_strangers_with_garbage_do_not_disturb_the_job(noise):
     assert [set(end) for end in ends] == [{1, 2}, {0, 2}, {0, 1}]
 
 
-def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
+async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
     monkeypatch.setattr("transports._door.STRANGERS", 8)
 
-    async def meet():
-        async with Seats(2) as seats:
-            strangers = [await dial(seats.address) for _ in range(50)]
-            ((end,),) = await asyncio.gather(seats.join(1))
-            for sock in strangers:
-                sock.close()
-        return end
-
-    assert set(asyncio.run(asyncio.wait_for(meet(), SILENCE_S / 2))) == {0}
+    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
+        strangers = [await dial(seats.address) for _ in range(50)]
+        ((end,),) = await asyncio.gather(seats.join(1))
+        for sock in strangers:
+            sock.close()
+    assert set(end) == {0}
 
 
-def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
+async def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
     monkeypatch.setattr("transports._door.STRANGERS", 4)
 
-    async def meet():
-        async with Seats(2) as seats:
-            sock, dialogue = await dial(seats.address), connecting(identity(1, 2), 0)
-            sock.send(next(dialogue))
-            heard = await read_exactly(sock, next(dialogue))
-            strangers = [await dial(seats.address) for _ in range(20)]
-            with pytest.raises(ConnectionResetError, match="hung up"):
-                await read_exactly(strangers[0], 1)
-            sock.send(dialogue.send(heard))
-            verdict = await read_exactly(sock, next(dialogue))
-            for each in (sock, *strangers):
-                each.close()
-            await asyncio.gather(seats.join(1))
-        return verdict[0]
-
-    assert asyncio.run(asyncio.wait_for(meet(), 5)) == Verdict.WELCOME
+    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
+        sock, dialogue = await dial(seats.address), connecting(identity(1, 2), 0)
+        sock.send(next(dialogue))
+        heard = await read_exactly(sock, next(dialogue))
+        strangers = [await dial(seats.address) for _ in range(20)]
+        with pytest.raises(ConnectionResetError, match="hung up"):
+            await read_exactly(strangers[0], 1)
+        sock.send(dialogue.send(heard))
+        verdict = await read_exactly(sock, next(dialogue))
+        for each in (sock, *strangers):
+            each.close()
+        await asyncio.gather(seats.join(1))
+    assert verdict[0] == Verdict.WELCOME
 
 
-def test_a_seated_rank_that_leaves_gives_its_number_free():
-    async def meet():
-        async with Seats(3) as seats:
-            (await seats.seat(1)).close()
-            await seats.until(1, seated=False)
-            await asyncio.gather(*map(seats.join, (1, 2)))
-        return seats.end
-
-    assert set(asyncio.run(meet())) == {1, 2}
+async def test_a_seated_rank_that_leaves_gives_its_number_free():
+    async with Seats(3) as seats:
+        (await seats.seat(1)).close()
+        await seats.until(1, seated=False)
+        await asyncio.gather(*map(seats.join, (1, 2)))
+    assert set(seats.end) == {1, 2}
 
 
 def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
@@ -303,31 +285,25 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
 
 
 @pytest.mark.parametrize("letter", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
-def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(letter):
-    async def meet():
-        async with Seats(2) as seats:
-            sock, _ = await knock(seats.address, identity(1, 2), 0)
-            with sock:
-                await send_letter(sock, "listening", letter)
-                assert not await asyncio.get_running_loop().sock_recv(sock, 1)
-            await seats.join(1)
-        return seats.end
-
-    assert set(asyncio.run(meet())) == {1}
+async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(letter):
+    async with Seats(2) as seats:
+        sock, _ = await knock(seats.address, identity(1, 2), 0)
+        with sock:
+            await send_letter(sock, "listening", letter)
+            assert not await asyncio.get_running_loop().sock_recv(sock, 1)
+        await seats.join(1)
+    assert set(seats.end) == {1}
 
 
 @pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
-def test_a_letter_of_a_size_beyond_reason_ends_the_conversation_unread(length):
-    async def meet():
-        here, there = socket.socketpair()
-        with here, there:
-            for sock in (here, there):
-                sock.setblocking(False)
-            here.send(LENGTH.pack(length))
-            with pytest.raises(WireError, match=str(length)):
-                await read_letter(there, "listening")
-
-    asyncio.run(meet())
+async def test_a_letter_of_a_size_beyond_reason_ends_the_conversation_unread(length):
+    here, there = socket.socketpair()
+    with here, there:
+        for sock in (here, there):
+            sock.setblocking(False)
+        here.send(LENGTH.pack(length))
+        with pytest.raises(WireError, match=str(length)):
+            await read_letter(there, "listening")
 
 
 @pytest.mark.parametrize(

@@ -61,47 +61,41 @@ def test_where_nobody_answers_under_the_name_both_stay_with_tcp(monkeypatch):
     assert run(talk("aa")) == [{1: INET}, {0: INET}]
 
 
-def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
-    async def main():
-        here, there = await tcp.world(2, unix=True)
-        waiting = asyncio.ensure_future(here.receive(1, ("k",)))
-        await asyncio.sleep(0)
-        there.kill()
-        with pytest.raises(PeerLost, match="rank 1"):
-            await waiting
-        await here.close()
-
-    run(main())
+async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
+    here, there = await tcp.world(2, unix=True)
+    waiting = asyncio.ensure_future(here.receive(1, ("k",)))
+    await asyncio.sleep(0)
+    there.kill()
+    with pytest.raises(PeerLost, match="rank 1"):
+        await waiting
+    await here.close()
 
 
 @pytest.mark.parametrize("stranger", ["says another nonce", "hangs up", "is another user"])
-def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
-    async def main():
-        met = list(map(watched, socket.socketpair()))
-        called = []
+async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
+    met = list(map(watched, socket.socketpair()))
+    called = []
 
-        def first_a_stranger(told):
-            other = socket.socket(UNIX, socket.SOCK_STREAM)
-            other.setblocking(False)
-            other.connect(told[0])
-            called.append(other)
-            if stranger == "hangs up":
-                other.close()
-            elif stranger == "says another nonce":
-                other.sendall(bytes(NONCE_BYTES))
-            return call(told)
+    def first_a_stranger(told):
+        other = socket.socket(UNIX, socket.SOCK_STREAM)
+        other.setblocking(False)
+        other.connect(told[0])
+        called.append(other)
+        if stranger == "hangs up":
+            other.close()
+        elif stranger == "says another nonce":
+            other.sendall(bytes(NONCE_BYTES))
+        return call(told)
 
-        own = iter([True, stranger != "is another user", True])
-        monkeypatch.setattr(_shortcut, "is_own", lambda sock: next(own))
-        monkeypatch.setattr(_shortcut, "call", first_a_stranger)
-        ours, theirs = await asyncio.gather(shortcuts(0, {1: met[0]}), shortcuts(1, {0: met[1]}))
-        ours[1].sendall(b"hello")
-        await readable(theirs[0])
-        assert theirs[0].recv(9) == b"hello"
-        for sock in (ours[1], theirs[0], *called):
-            sock.close()
-
-    run(main())
+    own = iter([True, stranger != "is another user", True])
+    monkeypatch.setattr(_shortcut, "is_own", lambda sock: next(own))
+    monkeypatch.setattr(_shortcut, "call", first_a_stranger)
+    ours, theirs = await asyncio.gather(shortcuts(0, {1: met[0]}), shortcuts(1, {0: met[1]}))
+    ours[1].sendall(b"hello")
+    await readable(theirs[0])
+    assert theirs[0].recv(9) == b"hello"
+    for sock in (ours[1], theirs[0], *called):
+        sock.close()
 
 
 def test_where_users_are_numbered_otherwise_both_stay_with_tcp(monkeypatch):

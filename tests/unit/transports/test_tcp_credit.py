@@ -40,165 +40,135 @@ def lying(end):
     return sum(arrival.item.nbytes - arrival.item.missing for arrival in end._messages.arrivals(0))
 
 
-def test_messages_that_nobody_asks_for_stay_at_their_sender_beyond_the_limit():
-    async def scenario():
-        async with world() as (here, there):
-            sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
-            while sum(send.done() for send in sends) < LIMIT // (SIZE + overhead(("k", 0), None, [body(0)])):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert lying(there) <= LIMIT
-            assert not all(send.done() for send in sends)
-            for n in reversed(range(COUNT)):
-                frame = await there.receive(0, ("k", n))
-                assert bytes(frame.blocks[0].data) == bytes(body(n))
-            await asyncio.gather(*sends)
-
-    run(scenario())
-
-
-def test_messages_with_one_key_keep_their_order_on_both_sides_of_the_limit():
-    async def scenario():
-        async with world() as (here, there):
-            sends = [asyncio.create_task(here.send(1, ("k",), body(n), note=n)) for n in range(COUNT)]
-            for n in range(COUNT):
-                into = np.empty(SIZE, np.uint8)
-                frame = await there.receive(0 if n % 2 else None, ("k",), [into])
-                assert frame.note == n and np.array_equal(into, body(n))
-            await asyncio.gather(*sends)
-
-    run(scenario())
-
-
-def test_bare_buffers_are_held_too_and_channels_do_not_wait_for_one_another():
-    async def scenario():
-        async with world() as (here, there):
-            sends = [asyncio.create_task(here.send_buffer(1, n, memoryview(body(n)))) for n in range(COUNT)]
-            for n in reversed(range(COUNT)):
-                room = bytearray(SIZE)
-                await there.receive_buffer(0, n, memoryview(room))
-                assert room == bytes(body(n))
-            await asyncio.gather(*sends)
-
-    run(scenario())
-
-
-def test_one_message_beyond_the_limit_goes_when_it_is_asked_for_into_the_askers_memory():
-    async def scenario():
-        async with world() as (here, there):
-            data, into = np.arange(LIMIT, dtype=np.int64), np.zeros(LIMIT, np.int64)
-            sending = asyncio.create_task(here.send(1, ("large",), data))
-            await here.send(1, ("small",))
-            await there.receive(0, ("small",))
-            assert not sending.done() and lying(there) == 0
-            await there.receive(0, ("large",), [into])
-            await sending
-            assert np.array_equal(into, data)
-
-    run(scenario())
-
-
-def test_a_held_message_whose_sender_was_cancelled_is_delivered_from_a_copy():
-    async def scenario():
-        async with world() as (here, there):
-            data = np.ones(2 * LIMIT, np.uint8)
-            sending = asyncio.create_task(here.send(1, ("large",), data))
-            await here.send(1, ("small",))
-            await there.receive(0, ("small",))
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-            data[:] = 7
-            assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
-            assert not (await asyncio.gather(here.close()))[0]
-
-    run(scenario())
-
-
-def test_a_receive_cancelled_while_its_body_is_on_the_way_leaves_the_message():
-    async def scenario():
-        async with world() as (here, there):
-            sending = asyncio.create_task(here.send(1, ("large",), np.ones(2 * LIMIT, np.uint8)))
-            await here.send(1, ("small",))
-            await there.receive(0, ("small",))
-            receiving = asyncio.create_task(there.receive(0, ("large",)))
-            await asyncio.sleep(0)
-            receiving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await receiving
-            await sending
-            assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
-
-    run(scenario())
-
-
-def test_close_delivers_what_was_held():
-    async def scenario():
-        here, there = await tcp.world(2, unasked=LIMIT)
+async def test_messages_that_nobody_asks_for_stay_at_their_sender_beyond_the_limit():
+    async with world() as (here, there):
         sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+        while sum(send.done() for send in sends) < LIMIT // (SIZE + overhead(("k", 0), None, [body(0)])):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await here.close()
-        await asyncio.gather(*sends)
+        assert lying(there) <= LIMIT
+        assert not all(send.done() for send in sends)
         for n in reversed(range(COUNT)):
-            assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
-        await there.close()
+            frame = await there.receive(0, ("k", n))
+            assert bytes(frame.blocks[0].data) == bytes(body(n))
+        await asyncio.gather(*sends)
 
-    run(scenario())
+
+async def test_messages_with_one_key_keep_their_order_on_both_sides_of_the_limit():
+    async with world() as (here, there):
+        sends = [asyncio.create_task(here.send(1, ("k",), body(n), note=n)) for n in range(COUNT)]
+        for n in range(COUNT):
+            into = np.empty(SIZE, np.uint8)
+            frame = await there.receive(0 if n % 2 else None, ("k",), [into])
+            assert frame.note == n and np.array_equal(into, body(n))
+        await asyncio.gather(*sends)
 
 
-def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
-    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+async def test_bare_buffers_are_held_too_and_channels_do_not_wait_for_one_another():
+    async with world() as (here, there):
+        sends = [asyncio.create_task(here.send_buffer(1, n, memoryview(body(n)))) for n in range(COUNT)]
+        for n in reversed(range(COUNT)):
+            room = bytearray(SIZE)
+            await there.receive_buffer(0, n, memoryview(room))
+            assert room == bytes(body(n))
+        await asyncio.gather(*sends)
 
-    async def scenario():
-        here, there = await tcp.world(2, unasked=LIMIT)
-        sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+
+async def test_one_message_beyond_the_limit_goes_when_it_is_asked_for_into_the_askers_memory():
+    async with world() as (here, there):
+        data, into = np.arange(LIMIT, dtype=np.int64), np.zeros(LIMIT, np.int64)
+        sending = asyncio.create_task(here.send(1, ("large",), data))
+        await here.send(1, ("small",))
+        await there.receive(0, ("small",))
+        assert not sending.done() and lying(there) == 0
+        await there.receive(0, ("large",), [into])
+        await sending
+        assert np.array_equal(into, data)
+
+
+async def test_a_held_message_whose_sender_was_cancelled_is_delivered_from_a_copy():
+    async with world() as (here, there):
+        data = np.ones(2 * LIMIT, np.uint8)
+        sending = asyncio.create_task(here.send(1, ("large",), data))
+        await here.send(1, ("small",))
+        await there.receive(0, ("small",))
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        data[:] = 7
+        assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
+        assert not (await asyncio.gather(here.close()))[0]
+
+
+async def test_a_receive_cancelled_while_its_body_is_on_the_way_leaves_the_message():
+    async with world() as (here, there):
+        sending = asyncio.create_task(here.send(1, ("large",), np.ones(2 * LIMIT, np.uint8)))
+        await here.send(1, ("small",))
+        await there.receive(0, ("small",))
+        receiving = asyncio.create_task(there.receive(0, ("large",)))
         await asyncio.sleep(0)
-        await here.close()
-        ends = await asyncio.gather(*sends, return_exceptions=True)
-        refused = [n for n, end in enumerate(ends) if isinstance(end, Closed)]
-        assert refused and all(end is None for n, end in enumerate(ends) if n not in refused)
-        for n in set(range(COUNT)) - set(refused):
-            assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
-        with pytest.raises(PeerLost):
-            await there.receive(0, ("k", refused[0]))
-        await there.close()
-
-    run(scenario())
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        await sending
+        assert (await there.receive(0, ("large",))).blocks[0].numpy().all()
 
 
-def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost(monkeypatch):
+async def test_close_delivers_what_was_held():
+    here, there = await tcp.world(2, unasked=LIMIT)
+    sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+    await asyncio.sleep(0)
+    await here.close()
+    await asyncio.gather(*sends)
+    for n in reversed(range(COUNT)):
+        assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+    await there.close()
+
+
+async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
     monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
 
-    async def scenario():
-        async with world() as (here, there):
-            link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
-            for number in range(3):
-                link.write([encode_head(Kind.OFFER, ("k", number), [part], channel=number)])
-                link.write([encode_bare(Kind.BODY, number, part.nbytes), part.data])
-            with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
-                await there.receive(0, ("never",))
-            assert lying(there) <= 2 * LIMIT
+    here, there = await tcp.world(2, unasked=LIMIT)
+    sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
+    await asyncio.sleep(0)
+    await here.close()
+    ends = await asyncio.gather(*sends, return_exceptions=True)
+    refused = [n for n, end in enumerate(ends) if isinstance(end, Closed)]
+    assert refused and all(end is None for n, end in enumerate(ends) if n not in refused)
+    for n in set(range(COUNT)) - set(refused):
+        assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+    with pytest.raises(PeerLost):
+        await there.receive(0, ("k", refused[0]))
+    await there.close()
 
-    run(scenario())
+
+async def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost(monkeypatch):
+    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+
+    async with world() as (here, there):
+        link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
+        for number in range(3):
+            link.write([encode_head(Kind.OFFER, ("k", number), [part], channel=number)])
+            link.write([encode_bare(Kind.BODY, number, part.nbytes), part.data])
+        with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
+            await there.receive(0, ("never",))
+        assert lying(there) <= 2 * LIMIT
 
 
-def test_held_sends_and_their_receives_end_with_the_peer():
-    async def scenario():
-        async with world() as (here, there):
-            large = np.ones(2 * LIMIT, np.uint8)
-            held = asyncio.create_task(here.send(1, ("held",), large))
-            other = asyncio.create_task(there.send(0, ("other",), large))
-            await here.send(1, ("small",))
-            await there.receive(0, ("small",))
-            await there.send(0, ("small",))
-            await here.receive(1, ("small",))
-            there.kill()
-            for work in (held, here.receive(1, ("other",))):
-                with pytest.raises(PeerLost):
-                    await work
-            await asyncio.wait([other])
-
-    run(scenario())
+async def test_held_sends_and_their_receives_end_with_the_peer():
+    async with world() as (here, there):
+        large = np.ones(2 * LIMIT, np.uint8)
+        held = asyncio.create_task(here.send(1, ("held",), large))
+        other = asyncio.create_task(there.send(0, ("other",), large))
+        await here.send(1, ("small",))
+        await there.receive(0, ("small",))
+        await there.send(0, ("small",))
+        await here.receive(1, ("small",))
+        there.kill()
+        for work in (held, here.receive(1, ("other",))):
+            with pytest.raises(PeerLost):
+                await work
+        await asyncio.wait([other])
 
 
 def headers(end):
@@ -213,68 +183,53 @@ def few_offers(monkeypatch):
     monkeypatch.setattr("transports._tcp_peer.OFFERS_BYTES", LIMIT)
 
 
-def test_a_sender_may_be_thousands_of_messages_ahead_in_a_large_world():
-    async def scenario():
-        async with world() as (here, there):
-            ahead = [asyncio.create_task(here.send(1, ("k", n), note=n)) for n in range(4000)]
-            assert [(await there.receive(0, ("k", n))).note for n in reversed(range(4000))] == [*reversed(range(4000))]
-            await asyncio.gather(*ahead)
-
-    run(scenario())
+async def test_a_sender_may_be_thousands_of_messages_ahead_in_a_large_world():
+    async with world() as (here, there):
+        ahead = [asyncio.create_task(here.send(1, ("k", n), note=n)) for n in range(4000)]
+        assert [(await there.receive(0, ("k", n))).note for n in reversed(range(4000))] == [*reversed(range(4000))]
+        await asyncio.gather(*ahead)
 
 
-def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(few_offers):
-    async def scenario():
-        async with world() as (here, there):
-            sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
-            done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
-            refused = [send for send in done if send.exception() is not None]
-            with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some before"):
-                await refused[0]
-            await here.send(1, ("last",))
-            await there.receive(0, ("last",))
-            assert LIMIT < headers(there) + lying(there) <= 2 * LIMIT
-            for n in reversed(range(COUNT)):
-                if sends[n] not in refused:
-                    assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
-            await asyncio.gather(*pending)
-            await asyncio.gather(there.receive(0, ("after",)), here.send(1, ("after",), body(0), note=["x"] * 1000))
-
-    run(scenario())
+async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(few_offers):
+    async with world() as (here, there):
+        sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
+        done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+        refused = [send for send in done if send.exception() is not None]
+        with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some before"):
+            await refused[0]
+        await here.send(1, ("last",))
+        await there.receive(0, ("last",))
+        assert LIMIT < headers(there) + lying(there) <= 2 * LIMIT
+        for n in reversed(range(COUNT)):
+            if sends[n] not in refused:
+                assert bytes((await there.receive(0, ("k", n))).blocks[0].data) == bytes(body(n))
+        await asyncio.gather(*pending)
+        await asyncio.gather(there.receive(0, ("after",)), here.send(1, ("after",), body(0), note=["x"] * 1000))
 
 
-def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
+async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
     monkeypatch.setattr("transports._held.NUMBERS", 1)
 
-    async def scenario():
-        shelf = Shelf(Credit(20))
-        number = shelf.put(Held((), 10))
-        for _ in range(2):
-            with pytest.raises(TransportError, match=r"number: 1, most: 1, headers: 10 bytes, most: 20"):
-                shelf.put(Held((), 10))
-        shelf.pop(number)
-        shelf.put(Held((), 20))
-
-    run(scenario())
+    shelf = Shelf(Credit(20))
+    number = shelf.put(Held((), 10))
+    for _ in range(2):
+        with pytest.raises(TransportError, match=r"number: 1, most: 1, headers: 10 bytes, most: 20"):
+            shelf.put(Held((), 10))
+    shelf.pop(number)
+    shelf.put(Held((), 20))
 
 
-def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
-    async def scenario():
-        async with world() as (here, there):
-            for number in range(20):
-                here._peers[1].link.write([encode_head(Kind.OFFER, ("k", number), note="x" * 60_000, channel=number)])
-            with pytest.raises(PeerLost, match=rf"more unasked for than may lie here .*limit: {LIMIT}"):
-                await there.receive(0, ("never",))
-            assert headers(there) <= LIMIT
-
-    run(scenario())
+async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
+    async with world() as (here, there):
+        for number in range(20):
+            here._peers[1].link.write([encode_head(Kind.OFFER, ("k", number), note="x" * 60_000, channel=number)])
+        with pytest.raises(PeerLost, match=rf"more unasked for than may lie here .*limit: {LIMIT}"):
+            await there.receive(0, ("never",))
+        assert headers(there) <= LIMIT
 
 
-def test_offers_that_were_asked_for_make_room_for_others():
-    async def scenario():
-        async with world() as (here, there):
-            large, note = np.ones(2 * LIMIT, np.uint8), "x" * 60_000
-            for n in range(3 * LIMIT // len(note)):
-                await asyncio.gather(here.send(1, ("k", n), large, note=note), there.receive(0, ("k", n)))
-
-    run(scenario())
+async def test_offers_that_were_asked_for_make_room_for_others():
+    async with world() as (here, there):
+        large, note = np.ones(2 * LIMIT, np.uint8), "x" * 60_000
+        for n in range(3 * LIMIT // len(note)):
+            await asyncio.gather(here.send(1, ("k", n), large, note=note), there.receive(0, ("k", n)))

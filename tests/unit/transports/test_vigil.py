@@ -99,15 +99,14 @@ def test_where_ranks_outnumber_cores_nobody_stays_awake():
     ("cores", "machines", "roomy", "cached"),
     [(3, "aaa", True, True), (2, "aaa", False, False), (2, "aab", True, True), (2, "abc", True, False)],
 )
-def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(monkeypatch, cores, machines, roomy, cached):
+async def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(
+    monkeypatch, cores, machines, roomy, cached
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
 
-    async def main():
-        ends = await tcp.world(3, machines=machines)
-        assert (ends[0]._vigil._moment > 0) == roomy
-        assert [end._peers[0].link._outflow._chunk for end in ends[1:]] == [
-            CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]
-        ]
-        await asyncio.gather(*(end.close() for end in ends))
-
-    asyncio.run(main())
+    ends = await tcp.world(3, machines=machines)
+    assert (ends[0]._vigil._moment > 0) == roomy
+    assert [end._peers[0].link._outflow._chunk for end in ends[1:]] == [
+        CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]
+    ]
+    await asyncio.gather(*(end.close() for end in ends))

@@ -98,19 +98,16 @@ def test_frames_are_the_same_byte_by_byte_and_with_more_behind_them():
     assert reader.frames == 2 * expected(ONE)
 
 
-def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
-    async def scenario():
-        data = laid_out(ONE)
-        for end in [*range(600), *range(600, len(data), 977), len(data) - 1]:
-            reader = Reader()
-            reader.feed(data[:end])
-            assert not reader.frames
-            reader.inflow.fail(PeerLost(1, "cut"))
-            for incoming in reader.begun:
-                with pytest.raises(PeerLost):
-                    await incoming.whole()
-
-    asyncio.run(scenario())
+async def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
+    data = laid_out(ONE)
+    for end in [*range(600), *range(600, len(data), 977), len(data) - 1]:
+        reader = Reader()
+        reader.feed(data[:end])
+        assert not reader.frames
+        reader.inflow.fail(PeerLost(1, "cut"))
+        for incoming in reader.begun:
+            with pytest.raises(PeerLost):
+                await incoming.whole()
 
 
 @given(st.binary(max_size=2000))
@@ -187,13 +184,10 @@ def test_a_live_rank_outlives_a_peer_that_sends_noise(noise, framed):
     asyncio.run(survives(laid_out(ONE) + noise if framed else noise))
 
 
-def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
-    async def scenario():
-        data = laid_out([((3, "x"), [9, 40], "note")]) + encode_buffer(7, 16) + bytes(16)
-        for end in range(len(data)):
-            await survives(data[:end])
-
-    asyncio.run(scenario())
+async def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
+    data = laid_out([((3, "x"), [9, 40], "note")]) + encode_buffer(7, 16) + bytes(16)
+    for end in range(len(data)):
+        await survives(data[:end])
 
 
 @pytest.mark.parametrize(
@@ -204,14 +198,11 @@ def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
         b"".join(map(bytes, encode(Kind.GOODBYE, (), [Block.of(b"body")]))),
     ],
 )
-def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
-    async def scenario():
-        async with live() as (here, mad, _):
-            mad.send(frame)
-            with pytest.raises(PeerLost, match="a frame that tcp does not send"):
-                await here.receive(1, ("never",))
-
-    asyncio.run(scenario())
+async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
+    async with live() as (here, mad, _):
+        mad.send(frame)
+        with pytest.raises(PeerLost, match="a frame that tcp does not send"):
+            await here.receive(1, ("never",))
 
 
 @pytest.mark.parametrize(
@@ -228,57 +219,48 @@ def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
         ([encode_buffer(3, 1 << 30)], r"more unasked for than may lie here"),
     ],
 )
-def test_a_peer_that_breaks_the_rules_of_credit_is_lost_with_the_reason(frames, why):
-    async def scenario():
-        async with live() as (here, mad, sane):
-            mad.send(b"".join(map(bytes, frames)))
-            with pytest.raises(PeerLost, match=why):
-                await here.receive(1, ("never",))
-            sane.send(laid_out([(("fine",), [5], None)]))
-            await here.receive(2, ("fine",))
-
-    asyncio.run(scenario())
+async def test_a_peer_that_breaks_the_rules_of_credit_is_lost_with_the_reason(frames, why):
+    async with live() as (here, mad, sane):
+        mad.send(b"".join(map(bytes, frames)))
+        with pytest.raises(PeerLost, match=why):
+            await here.receive(1, ("never",))
+        sane.send(laid_out([(("fine",), [5], None)]))
+        await here.receive(2, ("fine",))
 
 
-def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkeypatch):
+async def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkeypatch):
     def no_memory(layouts, into=None):
         raise MemoryError
 
-    async def scenario():
-        async with live() as (here, mad, sane):
-            with monkeypatch.context() as patch:
-                patch.setattr("transports._incoming.landing", no_memory)
-                mad.send(laid_out([(("huge",), [100], None)]))
-                with pytest.raises(PeerLost, match="no memory"):
-                    await here.receive(1, ("huge",))
-            sane.send(laid_out([(("fine",), [5], None)]))
-            await here.receive(2, ("fine",))
-
-    asyncio.run(scenario())
+    async with live() as (here, mad, sane):
+        with monkeypatch.context() as patch:
+            patch.setattr("transports._incoming.landing", no_memory)
+            mad.send(laid_out([(("huge",), [100], None)]))
+            with pytest.raises(PeerLost, match="no memory"):
+                await here.receive(1, ("huge",))
+        sane.send(laid_out([(("fine",), [5], None)]))
+        await here.receive(2, ("fine",))
 
 
 def identity(rank):
     return Identity(rank, 2, digest("none/0"), 1 + rank, b"key")
 
 
-def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door():
-    async def scenario():
-        point = InProcess()
-        listener = await point.open()
-        gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
-        words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
-        for end in range(HELLO.size + 1):
-            with await dial(listener.getsockname()) as sock:
-                sock.send(words[:end])
-                sock.shutdown(socket.SHUT_WR)
-                with suppress(ConnectionError):
-                    await read_exactly(sock, HELLO.size + 1)  # until it hangs up
-        place = Place(1, 2, LOOPBACK, 0, key=b"key")
-        seated, peers = await asyncio.gather(gathering, gather(place, point))
-        for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
-            sock.close()
-
-    asyncio.run(scenario())
+async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door():
+    point = InProcess()
+    listener = await point.open()
+    gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
+    words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
+    for end in range(HELLO.size + 1):
+        with await dial(listener.getsockname()) as sock:
+            sock.send(words[:end])
+            sock.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):
+                await read_exactly(sock, HELLO.size + 1)  # until it hangs up
+    place = Place(1, 2, LOOPBACK, 0, key=b"key")
+    seated, peers = await asyncio.gather(gathering, gather(place, point))
+    for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
+        sock.close()
 
 
 @settings(max_examples=60)

@@ -34,13 +34,10 @@ def test_a_stretch_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(step
 
 
 @pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
-def test_who_asks_too_early_is_answered_when_it_is_known(stop, enters):
-    async def main():
-        admission = Admission(10, ahead=2)
-        asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in asking)
-        admission.settle(0, stop)
-        return await asyncio.gather(*asking)
-
-    assert asyncio.run(main()) == [enters, enters]
+async def test_who_asks_too_early_is_answered_when_it_is_known(stop, enters):
+    admission = Admission(10, ahead=2)
+    asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in asking)
+    admission.settle(0, stop)
+    assert (await asyncio.gather(*asking)) == [enters, enters]

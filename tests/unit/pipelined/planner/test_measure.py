@@ -30,16 +30,13 @@ def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instructio
     assert probes(6, BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
 
 
-def test_messages_and_sums_are_timed_between_ranks():
+async def test_messages_and_sums_are_timed_between_ranks():
     async def rank(transport):
         async with Actor(transport) as actor:
             hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, lambda line: None)
             return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", lambda line: None)
 
-    async def both():
-        return await asyncio.gather(*map(rank, world(2)))
-
-    (hops, sums), others = asyncio.run(both())
+    (hops, sums), others = await asyncio.gather(*map(rank, world(2)))
     assert others == (None, None)
     assert hops.links.alpha > 0 and sums.links.gamma > 0
     assert min(hops.links.alpha, hops.links.beta, sums.links.alpha, sums.links.beta) >= 0

@@ -24,22 +24,16 @@ def test_each_size_gets_what_is_fastest_on_all_who_sum_it(trials, words):
     assert decided(trials) == words
 
 
-def test_all_ranks_get_the_same_words_for_what_they_hold_together():
+async def test_all_ranks_get_the_same_words_for_what_they_hold_together():
     plan = Plan("chimera", 4, 1, 1, 4)
     parameters = [Parameters((stage,), 500 * (stage + 1)) for stage in range(4)] + [Parameters((0, 3), 0)]
 
-    async def main():
-        return await asyncio.gather(*(measured_sums(end, plan, parameters) for end in world(4, lends=False)))
-
-    first, *others = asyncio.run(main())
+    first, *others = await asyncio.gather(*(measured_sums(end, plan, parameters) for end in world(4, lends=False)))
     assert others == [first] * 3
     assert names_in(first) <= {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert [most for most, _ in choices(first)][:-1] == sorted({most for most, _ in choices(first)} - {float("inf")})
 
 
-def test_a_plan_without_sums_measures_nothing():
-    async def main():
-        (end,) = world(1)
-        return await measured_sums(end, Plan("gpipe", 1, 1, 1, 1), [Parameters((0,), 8)])
-
-    assert asyncio.run(main()) == "auto"
+async def test_a_plan_without_sums_measures_nothing():
+    (end,) = world(1)
+    assert (await measured_sums(end, Plan("gpipe", 1, 1, 1, 1), [Parameters((0,), 8)])) == "auto"

@@ -14,6 +14,8 @@ from pipelined.swarm.spread import Spread
 from transports.endpoints import Answer, Refusal
 from transports.endpoints.virtual import VirtualNetwork, address_of
 
+pytestmark = pytest.mark.virtual
+
 NAME = (1, 1)
 PIECE = 1 << 10
 
@@ -52,119 +54,98 @@ class Members:
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_all_hold_the_same_bits_and_the_sum_in_float64_to_rounding(count, size, dtype):
-    async def add():
-        stage = Members(count, size, dtype=dtype)
-        totals = await stage.run()
-        assert len({total.tobytes() for total in totals}) == 1
-        exact = np.sum(np.float64(stage.kept), axis=0)
-        bound = count * np.finfo(dtype).eps * np.sum(np.abs(np.float64(stage.kept)), axis=0)
-        assert (np.abs(totals[0] - exact) <= bound).all()
-
-    run_virtual(add())
+async def test_all_hold_the_same_bits_and_the_sum_in_float64_to_rounding(count, size, dtype):
+    stage = Members(count, size, dtype=dtype)
+    totals = await stage.run()
+    assert len({total.tobytes() for total in totals}) == 1
+    exact = np.sum(np.float64(stage.kept), axis=0)
+    bound = count * np.finfo(dtype).eps * np.sum(np.abs(np.float64(stage.kept)), axis=0)
+    assert (np.abs(totals[0] - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_others(count):
-    async def add():
-        stage = Members(count, 3000)
-        await stage.run()
-        each = 2 * (count - 1) / count * stage.sums[0].nbytes
-        assert stage.nbytes == count * each
-
-    run_virtual(add())
+async def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_others(count):
+    stage = Members(count, 3000)
+    await stage.run()
+    each = 2 * (count - 1) / count * stage.sums[0].nbytes
+    assert stage.nbytes == count * each
 
 
 @pytest.mark.parametrize("count", [4, 16])
-def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
+async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
     """Four pieces of 4 MiB from each come to 2 GiB where 133 members sum."""
     window = 16 << 10
     monkeypatch.setattr(averaging, "GATHERED", window)
 
-    async def add():
-        stage, held = Members(count, 8192), []
-        *first, last = stage.rounds
-        stage.network.overhear(lambda _: held.append(gathered(stage.rounds[0])))
-        summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
-        await asyncio.sleep(0.1)
-        totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
-        assert len({total.tobytes() for total in totals}) == 1
-        assert max(held) == window * (count - 1) // count
-
     def gathered(part):
         return sum(brought.nbytes for piece in part._pieces.values() for brought in piece.brought.values())
 
-    run_virtual(add())
+    stage, held = Members(count, 8192), []
+    *first, last = stage.rounds
+    stage.network.overhear(lambda _: held.append(gathered(stage.rounds[0])))
+    summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
+    await asyncio.sleep(0.1)
+    totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
+    assert len({total.tobytes() for total in totals}) == 1
+    assert max(held) == window * (count - 1) // count
 
 
-def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
-    async def add():
-        stage = Members(3, 9000, "blockwise8")
-        totals = await stage.run()
-        assert len({total.tobytes() for total in totals}) == 1
-        plain = Members(3, 9000)
-        exact, *_ = await plain.run()
-        assert not np.array_equal(totals[0], exact)
-        assert np.square(totals[0] - exact).mean() < 0.01 * np.square(exact).mean()
-        assert stage.nbytes < plain.nbytes / 3
-
-    run_virtual(add())
+async def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
+    stage = Members(3, 9000, "blockwise8")
+    totals = await stage.run()
+    assert len({total.tobytes() for total in totals}) == 1
+    plain = Members(3, 9000)
+    exact, *_ = await plain.run()
+    assert not np.array_equal(totals[0], exact)
+    assert np.square(totals[0] - exact).mean() < 0.01 * np.square(exact).mean()
+    assert stage.nbytes < plain.nbytes / 3
 
 
 @pytest.mark.parametrize("frames", range(1, 40, 3))
-def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_nothing(frames):
-    async def add():
-        stage = Members(3, 3000)
-        left = [frames]
+async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_nothing(frames):
+    stage = Members(3, 3000)
+    left = [frames]
 
-        def hear(passing):
-            left[0] -= 1
-            if left[0] == 0:
-                stage.rounds[1].abort("enough")
+    def hear(passing):
+        left[0] -= 1
+        if left[0] == 0:
+            stage.rounds[1].abort("enough")
 
-        stage.network.overhear(hear)
-        mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
-        others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
-        with pytest.raises(Refusal, match="enough"):
-            await mine
-        for at in (0, 2):
-            stage.rounds[at].abort("told by the conductor")
-        await asyncio.gather(*others, return_exceptions=True)
-        assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
-
-    run_virtual(add())
+    stage.network.overhear(hear)
+    mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
+    others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
+    with pytest.raises(Refusal, match="enough"):
+        await mine
+    for at in (0, 2):
+        stage.rounds[at].abort("told by the conductor")
+    await asyncio.gather(*others, return_exceptions=True)
+    assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
 
 
 @pytest.mark.parametrize("note", [None, {}, {"codec": 7}, ["codec"], {"codec": None}])
-def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
+async def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
     async def answer(question):
         return Answer((np.zeros(1),), note)
 
-    async def add():
-        stage = Members(2, 3000)
-        stage.ends[1].answer(TOPIC, answer, PIECE)
-        with pytest.raises(Refusal):
-            await stage.rounds[0].run(at_once())
-
-    run_virtual(add())
+    stage = Members(2, 3000)
+    stage.ends[1].answer(TOPIC, answer, PIECE)
+    with pytest.raises(Refusal):
+        await stage.rounds[0].run(at_once())
 
 
 def failed_between(refusal):
     return refusal.reason, refusal.facts["by"], refusal.facts["member"]
 
 
-def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
-    async def add():
-        stage = Members(2, 3000)
-        stage.network.kill("p1")
-        with pytest.raises(Refusal) as refused:
-            await stage.rounds[0].run(at_once())
-        assert failed_between(refused.value) == ("lost", "p0", "p1")
-
-    run_virtual(add())
+async def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
+    stage = Members(2, 3000)
+    stage.network.kill("p1")
+    with pytest.raises(Refusal) as refused:
+        await stage.rounds[0].run(at_once())
+    assert failed_between(refused.value) == ("lost", "p0", "p1")
 
 
-def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
+async def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
     """p1 cannot reach p2; p0 reaches both, and learns of it from p1 alone."""
 
     async def refuse(question):
@@ -173,26 +154,20 @@ def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
     async def wait(question):
         return await asyncio.get_running_loop().create_future()
 
-    async def add():
-        stage = Members(3, 3000)
-        stage.ends[2].answer(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
-        first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
-        for each in (first, second):
-            with pytest.raises(Refusal) as refused:
-                await each
-            assert failed_between(refused.value) == ("lost", "p1", "p2")
-
-    run_virtual(add())
+    stage = Members(3, 3000)
+    stage.ends[2].answer(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
+    first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
+    for each in (first, second):
+        with pytest.raises(Refusal) as refused:
+            await each
+        assert failed_between(refused.value) == ("lost", "p1", "p2")
 
 
-def test_a_round_aborted_before_it_began_is_none():
-    async def add():
-        stage = Members(2, 3000)
-        stage.rounds[0].abort("too late")
-        with pytest.raises(Refusal, match="too late"):
-            await stage.rounds[0].run(at_once())
-
-    run_virtual(add())
+async def test_a_round_aborted_before_it_began_is_none():
+    stage = Members(2, 3000)
+    stage.rounds[0].abort("too late")
+    with pytest.raises(Refusal, match="too late"):
+        await stage.rounds[0].run(at_once())
 
 
 async def bring(stage, bringer, owner, start, part, position=None):
@@ -233,96 +208,78 @@ def of_another_slice(stage):
 
 @pytest.mark.parametrize("bad", [foreign, of_no_piece, of_another_slice], ids=lambda bad: bad.__name__)
 @pytest.mark.parametrize("late", [False, True], ids=["before the round", "after it"])
-def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_right(bad, late):
-    async def add():
-        right = (await Members(3, 3000).run())[0]
-        stage = Members(3, 3000)
-        refused = [] if late else [await bad(stage)]
-        totals = await stage.run()
-        refused += [await bad(stage)] if late else []
-        assert refused == ["strange piece"]
-        assert all(np.array_equal(total, right) for total in totals)
-
-    run_virtual(add())
+async def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_right(bad, late):
+    right = (await Members(3, 3000).run())[0]
+    stage = Members(3, 3000)
+    refused = [] if late else [await bad(stage)]
+    totals = await stage.run()
+    refused += [await bad(stage)] if late else []
+    assert refused == ["strange piece"]
+    assert all(np.array_equal(total, right) for total in totals)
 
 
 @pytest.mark.parametrize("frames", [1, 8, 20, 10**9], ids=["at once", "amid", "late", "after the round"])
-def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frames):
+async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frames):
     """The first part that came counts, before it is added and after."""
 
-    async def add():
-        right = (await Members(3, 3000).run())[0]
-        stage, left, again = Members(3, 3000), [frames], []
-        start, size = piece_of(stage, 0)
+    right = (await Members(3, 3000).run())[0]
+    stage, left, again = Members(3, 3000), [frames], []
+    start, size = piece_of(stage, 0)
 
-        async def twice():
-            return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
+    async def twice():
+        return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
 
-        def hear(passing):
-            first = passing.kind == "QUESTION" and passing.source == "p2" and passing.destination == "p0"
-            left[0] -= 1
-            if first and left[0] <= 0 and not again:
-                again.append(asyncio.ensure_future(twice()))
+    def hear(passing):
+        first = passing.kind == "QUESTION" and passing.source == "p2" and passing.destination == "p0"
+        left[0] -= 1
+        if first and left[0] <= 0 and not again:
+            again.append(asyncio.ensure_future(twice()))
 
-        stage.network.overhear(hear)
-        totals = await stage.run()
-        again = again or [asyncio.ensure_future(twice())]
-        assert await again[0] == "strange piece"
-        assert all(np.array_equal(total, right) for total in totals)
-
-    run_virtual(add())
+    stage.network.overhear(hear)
+    totals = await stage.run()
+    again = again or [asyncio.ensure_future(twice())]
+    assert await again[0] == "strange piece"
+    assert all(np.array_equal(total, right) for total in totals)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_member_that_brought_it(bad):
+async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_member_that_brought_it(bad):
     """p2 says nothing of it: what it sends is not what it holds."""
 
-    async def add():
-        stage = Members(3, 3000)
-        start, size = piece_of(stage, 0)
-        owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
-        assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
-        with pytest.raises(Refusal) as refused:
-            await owner
-        assert failed_between(refused.value)[1:] == ("p0", "p2")
-
-    run_virtual(add())
+    stage = Members(3, 3000)
+    start, size = piece_of(stage, 0)
+    owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+    assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
+    with pytest.raises(Refusal) as refused:
+        await owner
+    assert failed_between(refused.value)[1:] == ("p0", "p2")
 
 
 @pytest.mark.parametrize("part", [np.zeros(3, np.float32), np.zeros(7, np.float64), np.zeros((1, 8), np.float32)])
-def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
-    async def add():
-        stage = Members(3, 3000)
-        owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
-        assert await bring(stage, 2, 0, piece_of(stage, 0)[0], part) == "strange piece"
-        with pytest.raises(Refusal) as refused:
-            await owner
-        assert failed_between(refused.value)[1:] == ("p0", "p2")
-
-    run_virtual(add())
+async def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
+    stage = Members(3, 3000)
+    owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+    assert await bring(stage, 2, 0, piece_of(stage, 0)[0], part) == "strange piece"
+    with pytest.raises(Refusal) as refused:
+        await owner
+    assert failed_between(refused.value)[1:] == ("p0", "p2")
 
 
 @pytest.mark.parametrize("at", [0, -1], ids=["of its own slice", "of another's slice"])
 @pytest.mark.parametrize("codec", ["", "blockwise8", "fp16"])
-def test_a_member_with_sums_that_are_not_finite_says_so_itself(at, codec):
-    async def add():
-        stage = Members(2, 3000, codec)
-        stage.sums[0][at] = np.nan
-        first, *_ = await stage.run()
-        assert first.reason == "part not finite"
-
-    run_virtual(add())
+async def test_a_member_with_sums_that_are_not_finite_says_so_itself(at, codec):
+    stage = Members(2, 3000, codec)
+    stage.sums[0][at] = np.nan
+    first, *_ = await stage.run()
+    assert first.reason == "part not finite"
 
 
 @pytest.mark.parametrize("value", [60000.0, 70000.0], ids=["of the total", "of a part"])
-def test_finite_sums_beyond_the_codec_are_refused_as_that(value):
-    async def add():
-        stage = Members(2, 3000, "fp16")
-        for sums in stage.sums:
-            sums[0] = value
-        assert "beyond codec" in [getattr(each, "reason", "") for each in await stage.run()]
-
-    run_virtual(add())
+async def test_finite_sums_beyond_the_codec_are_refused_as_that(value):
+    stage = Members(2, 3000, "fp16")
+    for sums in stage.sums:
+        sums[0] = value
+    assert "beyond codec" in [getattr(each, "reason", "") for each in await stage.run()]
 
 
 PIECE_S = 0.01

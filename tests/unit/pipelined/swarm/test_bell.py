@@ -5,37 +5,28 @@ import asyncio
 from pipelined.swarm.bell import Bell
 
 
-def test_a_ring_wakes_all_who_wait_also_those_whose_tasks_have_not_begun():
-    async def main():
-        bell = Bell()
-        waiting = [asyncio.ensure_future(bell.wait()) for _ in range(3)]
-        bell.ring()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert all(each.done() for each in waiting)
-
-    asyncio.run(main())
+async def test_a_ring_wakes_all_who_wait_also_those_whose_tasks_have_not_begun():
+    bell = Bell()
+    waiting = [asyncio.ensure_future(bell.wait()) for _ in range(3)]
+    bell.ring()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert all(each.done() for each in waiting)
 
 
-def test_a_ring_is_not_remembered():
-    async def main():
-        bell = Bell()
-        bell.ring()
-        waiting = bell.wait()
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        waiting.cancel()
-
-    asyncio.run(main())
+async def test_a_ring_is_not_remembered():
+    bell = Bell()
+    bell.ring()
+    waiting = bell.wait()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
 
 
-def test_one_who_gives_up_takes_the_ring_from_nobody():
-    async def main():
-        bell = Bell()
-        first, second = bell.wait(), bell.wait()
-        first.cancel()
-        bell.ring()
-        await second
-        assert first.cancelled()
-
-    asyncio.run(main())
+async def test_one_who_gives_up_takes_the_ring_from_nobody():
+    bell = Bell()
+    first, second = bell.wait(), bell.wait()
+    first.cancel()
+    bell.ring()
+    await second
+    assert first.cancelled()

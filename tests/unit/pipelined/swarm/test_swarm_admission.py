@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.admission import Admission
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
 from transports.endpoints import Party, Question, Refusal
+
+pytestmark = pytest.mark.virtual
 
 TRAINER = Trainer("t0", "virtual://t0", 7, "model")
 PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
@@ -41,24 +42,18 @@ def asked_by(address, term=5):
         ("conductor", TRAINER.address, 1, 6),
     ],
 )
-def test_strangers_are_refused(topic, address, stage, term):
-    async def main():
-        with pytest.raises(Refusal, match="stranger"):
-            await getattr(Admission(roster()), topic)(asked_by(address, term), stage)
-
-    run_virtual(main())
+async def test_strangers_are_refused(topic, address, stage, term):
+    with pytest.raises(Refusal, match="stranger"):
+        await getattr(Admission(roster()), topic)(asked_by(address, term), stage)
 
 
-def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
+async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
     """Whatever term it names: that of nobody is 0."""
 
-    async def main():
-        known = roster()
-        known.conductor, known.conductor_revision = None, 0
-        with pytest.raises(Refusal, match="stranger"):
-            await Admission(known).conductor(asked_by(TRAINER.address, term=0), 1)
-
-    run_virtual(main())
+    known = roster()
+    known.conductor, known.conductor_revision = None, 0
+    with pytest.raises(Refusal, match="stranger"):
+        await Admission(known).conductor(asked_by(TRAINER.address, term=0), 1)
 
 
 @pytest.mark.parametrize(
@@ -71,20 +66,14 @@ def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
         ("reader", OBSERVER.address),
     ],
 )
-def test_members_are_let_in(topic, address):
-    async def main():
-        await getattr(Admission(roster()), topic)(asked_by(address), 1)
-
-    run_virtual(main())
+async def test_members_are_let_in(topic, address):
+    await getattr(Admission(roster()), topic)(asked_by(address), 1)
 
 
-def test_a_newcomer_whose_news_is_under_way_is_let_in():
-    async def main():
-        known = roster()
-        late = asyncio.ensure_future(Admission(known).trainer(asked_by("virtual://t1"), 0))
-        await asyncio.sleep(0.1)
-        known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
-        known.look_again()
-        await late
-
-    run_virtual(main())
+async def test_a_newcomer_whose_news_is_under_way_is_let_in():
+    known = roster()
+    late = asyncio.ensure_future(Admission(known).trainer(asked_by("virtual://t1"), 0))
+    await asyncio.sleep(0.1)
+    known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
+    known.look_again()
+    await late

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.clock import VirtualClock
 from pipelined.device import TimedDevice
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.holding import Holding
@@ -41,16 +41,14 @@ def asked(topic, index):
     return Question(Party("virtual://somebody", 1), topic, note, blocks)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("coding_s", [0.0, 0.25, 0.9])
 @pytest.mark.parametrize("topic, decoded", [("forward", 1), ("backward", 2)])
-def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
-    async def live():
-        device = TimedDevice({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
-        rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
-        coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
-        holding = Holding("p0", 0, ExactStage(0, 2), Point(0, ""), rules, device, endpoint, coding)
-        answers = await asyncio.gather(*(getattr(holding.passes, topic)(asked(topic, index)) for index in range(8)))
-        assert all(answer.note["codec"] for answer in answers) and device.busy == 8 * COMPUTE_S
-        return VirtualClock().now()
-
-    assert run_virtual(live()) == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)
+async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
+    device = TimedDevice({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
+    rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
+    coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
+    holding = Holding("p0", 0, ExactStage(0, 2), Point(0, ""), rules, device, endpoint, coding)
+    answers = await asyncio.gather(*(getattr(holding.passes, topic)(asked(topic, index)) for index in range(8)))
+    assert all(answer.note["codec"] for answer in answers) and device.busy == 8 * COMPUTE_S
+    assert VirtualClock().now() == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)

@@ -16,7 +16,6 @@ from tests.unit.transports.endpoints.hostile import (
     opened,
     question,
     resident,
-    run,
     until_lost,
 )
 from transports._blocks import Block
@@ -78,26 +77,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case):
+async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case):
     stream, name = HOSTILE[case]
 
-    async def scenario():
-        async with opened(2) as (here, other):
-            held = asyncio.create_task(other.ask(here.address, "never"))
-            lost = []
-            here.on_lost(lost.append)
-            sock = await intruder(here)
-            await asyncio.get_running_loop().sock_sendall(sock, stream)
-            if name == "a frame cut short":
-                sock.shutdown(socket.SHUT_WR)
-            await until_lost(sock)
-            assert here.rejected == {name: 1}
-            assert lost == [("tcp://127.0.0.1:9", 77)]
-            assert (await other.ask(here.address, "echo", note="still here")).note == "still here"
-            assert not held.done() and not here.failed.done()
-            held.cancel()
-
-    run(scenario())
+    async with opened(2) as (here, other):
+        held = asyncio.create_task(other.ask(here.address, "never"))
+        lost = []
+        here.on_lost(lost.append)
+        sock = await intruder(here)
+        await asyncio.get_running_loop().sock_sendall(sock, stream)
+        if name == "a frame cut short":
+            sock.shutdown(socket.SHUT_WR)
+        await until_lost(sock)
+        assert here.rejected == {name: 1}
+        assert lost == [("tcp://127.0.0.1:9", 77)]
+        assert (await other.ask(here.address, "echo", note="still here")).note == "still here"
+        assert not held.done() and not here.failed.done()
+        held.cancel()
 
 
 @pytest.mark.parametrize(
@@ -108,60 +104,48 @@ def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case):
         (b"PPLN\x02", "hung up at the door"),
     ],
 )
-def test_a_stranger_is_not_let_in_and_counted_by_name(spoken, name):
-    async def scenario():
-        async with opened() as here:
-            sock = await dial(read(here.address))
-            await asyncio.get_running_loop().sock_sendall(sock, spoken)
-            sock.shutdown(socket.SHUT_WR)
-            await until_lost(sock)
-            assert here.rejected == {name: 1}
-
-    run(scenario())
+async def test_a_stranger_is_not_let_in_and_counted_by_name(spoken, name):
+    async with opened() as here:
+        sock = await dial(read(here.address))
+        await asyncio.get_running_loop().sock_sendall(sock, spoken)
+        sock.shutdown(socket.SHUT_WR)
+        await until_lost(sock)
+        assert here.rejected == {name: 1}
 
 
-def test_who_asks_and_never_reads_is_cut_off():
-    async def scenario():
-        async with opened() as here:
-            sock = await intruder(here)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
-            number = 0
-            with suppress(ConnectionError):
-                while not here.rejected:
-                    stream = b"".join(question(number + n, topic="x" * 60) for n in range(1000))
-                    number += 1000
-                    await asyncio.get_running_loop().sock_sendall(sock, stream)
-            sock.close()
-            assert here.rejected == {"answers that it does not read": 1}
-
-    run(scenario())
-
-
-def test_announced_bodies_take_no_memory_and_no_more_is_let_in_than_there_is_room_for():
-    async def scenario():
-        async with opened() as here:
-            sock, before = await intruder(here), resident()
-            heads = [long_question(n, 1 << 28, n + 1) for n in range(1000)]
-            await asyncio.get_running_loop().sock_sendall(sock, b"".join(heads))
-            refusals = b""
-            while refusals.count(b"busy") < 1000 - 3:  # 3 of 256 MiB are let in
-                refusals += await asyncio.get_running_loop().sock_recv(sock, MEBI)
-            assert resident() - before < 16 * MEBI
-            sock.close()
-
-    run(scenario())
-
-
-def test_cancelled_and_refused_bodies_give_their_memory_back():
-    async def scenario():
-        async with opened() as here:
-            sock, before = await intruder(here), resident()
-            for n in range(100):
-                stream = long_question(n, 8 * MEBI, n + 1) + 3 * part(n + 1, MEBI) + b"".join(encode(Kind.CANCEL, (n,)))
+async def test_who_asks_and_never_reads_is_cut_off():
+    async with opened() as here:
+        sock = await intruder(here)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        number = 0
+        with suppress(ConnectionError):
+            while not here.rejected:
+                stream = b"".join(question(number + n, topic="x" * 60) for n in range(1000))
+                number += 1000
                 await asyncio.get_running_loop().sock_sendall(sock, stream)
-            await asyncio.get_running_loop().sock_sendall(sock, question(1000))
-            await read_exactly(sock, 20)
-            assert resident() - before < 48 * MEBI
-            sock.close()
+        sock.close()
+        assert here.rejected == {"answers that it does not read": 1}
 
-    run(scenario())
+
+async def test_announced_bodies_take_no_memory_and_no_more_is_let_in_than_there_is_room_for():
+    async with opened() as here:
+        sock, before = await intruder(here), resident()
+        heads = [long_question(n, 1 << 28, n + 1) for n in range(1000)]
+        await asyncio.get_running_loop().sock_sendall(sock, b"".join(heads))
+        refusals = b""
+        while refusals.count(b"busy") < 1000 - 3:  # 3 of 256 MiB are let in
+            refusals += await asyncio.get_running_loop().sock_recv(sock, MEBI)
+        assert resident() - before < 16 * MEBI
+        sock.close()
+
+
+async def test_cancelled_and_refused_bodies_give_their_memory_back():
+    async with opened() as here:
+        sock, before = await intruder(here), resident()
+        for n in range(100):
+            stream = long_question(n, 8 * MEBI, n + 1) + 3 * part(n + 1, MEBI) + b"".join(encode(Kind.CANCEL, (n,)))
+            await asyncio.get_running_loop().sock_sendall(sock, stream)
+        await asyncio.get_running_loop().sock_sendall(sock, question(1000))
+        await read_exactly(sock, 20)
+        assert resident() - before < 48 * MEBI
+        sock.close()

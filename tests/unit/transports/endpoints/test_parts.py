@@ -131,13 +131,10 @@ def test_spoilt_frames_are_heard_or_an_error_of_the_wire():
     assert refused > 50
 
 
-def test_what_is_spoilt_was_sound():
-    async def scenario():
-        end = Hearing()
-        end.read(b"".join(sound()), 7)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert [note for note, _ in end.heard] == [{"a": [1, {"b": None}]}]  # the others are refused, cancelled, cut
-        await end.desk.close()
-
-    asyncio.run(scenario())
+async def test_what_is_spoilt_was_sound():
+    end = Hearing()
+    end.read(b"".join(sound()), 7)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [note for note, _ in end.heard] == [{"a": [1, {"b": None}]}]  # the others are refused, cancelled, cut
+    await end.desk.close()

@@ -33,126 +33,100 @@ from transports.endpoints.tcp import open_at
 
 
 @pytest.mark.parametrize("key", [b"", b"another key"])
-def test_another_key_or_none_is_not_let_in(key):
-    async def scenario():
-        async with opened() as here, opened(key=key) as other:
-            lost = []
-            here.on_lost(lost.append)
-            with pytest.raises(
-                Unreachable, match="another key, or none; give every party the same PIPELINED_KEY"
-            ) as seen:
-                await other.ask(here.address, "echo")
-            assert not seen.value.sent and seen.value.wrong_key
-            assert here.rejected == {"wrong key": 1} and not lost
-
-    run(scenario())
+async def test_another_key_or_none_is_not_let_in(key):
+    async with opened() as here, opened(key=key) as other:
+        lost = []
+        here.on_lost(lost.append)
+        with pytest.raises(Unreachable, match="another key, or none; give every party the same PIPELINED_KEY") as seen:
+            await other.ask(here.address, "echo")
+        assert not seen.value.sent and seen.value.wrong_key
+        assert here.rejected == {"wrong key": 1} and not lost
 
 
-def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
-    async def scenario():
-        async with opened() as here, opened() as third:
-            monkeypatch.setattr(here.circle, "know", lambda connection, there: 1 / 0)
-            sock = await intruder(here)
-            with pytest.raises(ZeroDivisionError):
-                await here.failed
-            await until_lost(sock)
-            monkeypatch.undo()
-            assert (await third.ask(here.address, "echo", note="third")).note == "third"
-
-    run(scenario())
+async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
+    async with opened() as here, opened() as third:
+        monkeypatch.setattr(here.circle, "know", lambda connection, there: 1 / 0)
+        sock = await intruder(here)
+        with pytest.raises(ZeroDivisionError):
+            await here.failed
+        await until_lost(sock)
+        monkeypatch.undo()
+        assert (await third.ask(here.address, "echo", note="third")).note == "third"
 
 
-def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
+async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
     seen, attach = [], Connection.attach
 
     def look(self, sock):
         seen.append(limits_when_idle(sock))
         attach(self, sock)
 
-    async def scenario():
-        monkeypatch.setattr(Connection, "attach", look)
-        async with opened() as here, opened() as other:
-            await other.ask(here.address, "echo")
-
-    run(scenario())
+    monkeypatch.setattr(Connection, "attach", look)
+    async with opened() as here, opened() as other:
+        await other.ask(here.address, "echo")
     assert seen == 2 * [(1, *KEEPALIVE)]
 
 
-def test_a_rank_that_calls_is_sent_away():
-    async def scenario():
-        async with opened() as here:
-            sock = await dial(read(here.address))
-            with pytest.raises(RendezvousError):
-                await converse(sock, connecting(Identity(1, 2, digest("run"), 5, KEY), 0))
-            sock.close()
-            assert here.rejected == {"wanted another party": 1}
-
-    run(scenario())
+async def test_a_rank_that_calls_is_sent_away():
+    async with opened() as here:
+        sock = await dial(read(here.address))
+        with pytest.raises(RendezvousError):
+            await converse(sock, connecting(Identity(1, 2, digest("run"), 5, KEY), 0))
+        sock.close()
+        assert here.rejected == {"wanted another party": 1}
 
 
-def test_what_listens_and_is_no_endpoint_is_unreachable():
-    async def scenario():
-        async def hang_up(reader, writer):
-            writer.write(b"220 mail.example ready\r\n" + bytes(200))
-            writer.close()
+async def test_what_listens_and_is_no_endpoint_is_unreachable():
+    async def hang_up(reader, writer):
+        writer.write(b"220 mail.example ready\r\n" + bytes(200))
+        writer.close()
 
-        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with opened() as here, server:
-            with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
-                await here.ask(f"tcp://127.0.0.1:{port}", "echo")
-            assert not seen.value.sent and not seen.value.wrong_key
-
-    run(scenario())
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with opened() as here, server:
+        with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
+            await here.ask(f"tcp://127.0.0.1:{port}", "echo")
+        assert not seen.value.sent and not seen.value.wrong_key
 
 
-def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_limit(monkeypatch):
+async def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_limit(monkeypatch):
     """A listener with a full queue drops calls in silence, as a machine without power does."""
     monkeypatch.setattr("transports._sockets.CONNECT_S", 0.1)
 
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        with socket.socket() as full, ExitStack() as callers:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            while True:  # until the queue is full
-                sock = callers.enter_context(socket.socket())
-                sock.setblocking(False)
-                try:
-                    async with asyncio.timeout(0.05):
-                        await loop.sock_connect(sock, full.getsockname())
-                except TimeoutError:
-                    break
-            async with opened() as here:
-                with pytest.raises(Unreachable, match="Connection timed out") as seen:
-                    await here.ask(f"tcp://127.0.0.1:{full.getsockname()[1]}", "echo")
-                assert not seen.value.sent
-
-    run(scenario())
+    loop = asyncio.get_running_loop()
+    with socket.socket() as full, ExitStack() as callers:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        while True:  # until the queue is full
+            sock = callers.enter_context(socket.socket())
+            sock.setblocking(False)
+            try:
+                async with asyncio.timeout(0.05):
+                    await loop.sock_connect(sock, full.getsockname())
+            except TimeoutError:
+                break
+        async with opened() as here:
+            with pytest.raises(Unreachable, match="Connection timed out") as seen:
+                await here.ask(f"tcp://127.0.0.1:{full.getsockname()[1]}", "echo")
+            assert not seen.value.sent
 
 
-def test_without_a_key_nothing_leaves_this_machine(monkeypatch):
-    async def scenario():
-        with pytest.raises(AuthenticationError, match=r"192\.0\.2\.1 .*PIPELINED_KEY"):
-            await open_endpoint("tcp://192.0.2.1:0")
-        async with await open_endpoint("tcp://localhost:0") as here:
-            assert here.address.startswith("tcp://127.0.0.1:")
-            with pytest.raises(Unreachable, match="no key is shared") as seen:
-                await here.ask("tcp://192.0.2.1:29500", "echo")
-            assert seen.value.wrong_key
-
+async def test_without_a_key_nothing_leaves_this_machine(monkeypatch):
     monkeypatch.delenv("PIPELINED_KEY", raising=False)
-    run(scenario())
+    with pytest.raises(AuthenticationError, match=r"192\.0\.2\.1 .*PIPELINED_KEY"):
+        await open_endpoint("tcp://192.0.2.1:0")
+    async with await open_endpoint("tcp://localhost:0") as here:
+        assert here.address.startswith("tcp://127.0.0.1:")
+        with pytest.raises(Unreachable, match="no key is shared") as seen:
+            await here.ask("tcp://192.0.2.1:29500", "echo")
+        assert seen.value.wrong_key
 
 
-def test_the_key_comes_from_the_environment(monkeypatch):
-    async def scenario():
-        async with await open_endpoint("tcp://127.0.0.1:0") as here, opened(key=b"from outside") as other:
-            here.answer("echo", echo)
-            assert (await other.ask(here.address, "echo", note=1)).note == 1
-
+async def test_the_key_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("PIPELINED_KEY", "from outside")
-    run(scenario())
+    async with await open_endpoint("tcp://127.0.0.1:0") as here, opened(key=b"from outside") as other:
+        here.answer("echo", echo)
+        assert (await other.ask(here.address, "echo", note=1)).note == 1
 
 
 @pytest.mark.parametrize(
@@ -179,30 +153,27 @@ def test_an_address_at_which_nobody_can_ask_is_refused(host, monkeypatch):
         run(open_endpoint(f"tcp://{host}:0"))
 
 
-def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
+async def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
     """As behind a router that passes a port on, which a relay of bytes does here."""
 
-    async def scenario():
-        async def relay(reader, writer):
-            onward, back = await asyncio.open_connection("127.0.0.1", behind)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(pump(reader, back))
-                group.create_task(pump(onward, writer))
+    async def relay(reader, writer):
+        onward, back = await asyncio.open_connection("127.0.0.1", behind)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pump(reader, back))
+            group.create_task(pump(onward, writer))
 
-        async def pump(reader, writer):
-            while data := await reader.read(MEBI):
-                writer.write(data)
-            writer.close()
+    async def pump(reader, writer):
+        while data := await reader.read(MEBI):
+            writer.write(data)
+        writer.close()
 
-        relayed = await asyncio.start_server(relay, "127.0.0.1", 0)
-        behind = free_port()
-        place = relayed.sockets[0].getsockname()
-        async with relayed, opened() as other, await open_at(place, KEY, behind=("127.0.0.1", behind)) as here:
-            here.answer("echo", echo)
-            assert read(here.address) == place
-            assert (await other.ask(here.address, "echo", note="through")).note == "through"
-
-    run(scenario())
+    relayed = await asyncio.start_server(relay, "127.0.0.1", 0)
+    behind = free_port()
+    place = relayed.sockets[0].getsockname()
+    async with relayed, opened() as other, await open_at(place, KEY, behind=("127.0.0.1", behind)) as here:
+        here.answer("echo", echo)
+        assert read(here.address) == place
+        assert (await other.ask(here.address, "echo", note="through")).note == "through"
 
 
 def free_port():
@@ -216,131 +187,107 @@ def test_without_a_key_nobody_listens_behind_loopback_for_other_machines(monkeyp
         run(open_endpoint("tcp://127.0.0.1:29500?listen=0.0.0.0:29500"))
 
 
-def test_a_port_that_is_taken_is_named():
-    async def scenario():
-        async with opened() as here:
-            with pytest.raises(RendezvousError, match=f"in use.*{read(here.address)[1]}"):
-                await open_at(read(here.address), KEY)
-
-    run(scenario())
+async def test_a_port_that_is_taken_is_named():
+    async with opened() as here:
+        with pytest.raises(RendezvousError, match=f"in use.*{read(here.address)[1]}"):
+            await open_at(read(here.address), KEY)
 
 
-def test_an_endpoint_may_listen_over_ipv6():
-    async def scenario():
-        here = await open_at(("::1", 0), KEY)
-        here.answer("echo", echo)
-        async with here, opened() as other:
-            assert here.address.startswith("tcp://[::1]:")
-            assert (await other.ask(here.address, "echo", note=6)).note == 6
-
-    run(scenario())
+async def test_an_endpoint_may_listen_over_ipv6():
+    here = await open_at(("::1", 0), KEY)
+    here.answer("echo", echo)
+    async with here, opened() as other:
+        assert here.address.startswith("tcp://[::1]:")
+        assert (await other.ask(here.address, "echo", note=6)).note == 6
 
 
-def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
-    async def scenario():
-        async with opened(2) as (here, there):
-            there.answer("bulk", echo, most_bytes=1 << 30)
-            order = []
+async def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
+    async with opened(2) as (here, there):
+        there.answer("bulk", echo, most_bytes=1 << 30)
+        order = []
 
-            async def ask(name, *arrays):
-                await here.ask(there.address, name, *arrays)
-                order.append(name)
+        async def ask(name, *arrays):
+            await here.ask(there.address, name, *arrays)
+            order.append(name)
 
-            await ask("echo")
-            data = np.zeros(32 * MEBI, np.uint8)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(2):
-                    group.create_task(ask("bulk", data))
-                for _ in range(20):
-                    group.create_task(ask("echo"))
-            assert order == ["echo"] * 21 + ["bulk"] * 2
-
-    run(scenario())
+        await ask("echo")
+        data = np.zeros(32 * MEBI, np.uint8)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(ask("bulk", data))
+            for _ in range(20):
+                group.create_task(ask("echo"))
+        assert order == ["echo"] * 21 + ["bulk"] * 2
 
 
-def test_bodies_are_neither_copied_out_nor_in():
+async def test_bodies_are_neither_copied_out_nor_in():
     """As much memory is taken for an array of 32 MiB as the receiver of each copy must have."""
 
-    async def scenario():
-        async with opened(2) as (here, there):
-            kept = []
+    async with opened(2) as (here, there):
+        kept = []
 
-            async def keep(question):
-                kept.append(question.blocks[0])
-                return Answer()
+        async def keep(question):
+            kept.append(question.blocks[0])
+            return Answer()
 
-            there.answer("keep", keep, most_bytes=1 << 30)
-            data = np.ones(32 * MEBI, np.uint8)
-            before = resident()
-            await here.ask(there.address, "keep", data)
-            assert resident() - before < 32 * MEBI + 16 * MEBI
-            assert np.array_equal(kept[0].numpy(), data)
-
-    run(scenario())
+        there.answer("keep", keep, most_bytes=1 << 30)
+        data = np.ones(32 * MEBI, np.uint8)
+        before = resident()
+        await here.ask(there.address, "keep", data)
+        assert resident() - before < 32 * MEBI + 16 * MEBI
+        assert np.array_equal(kept[0].numpy(), data)
 
 
-def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
-    async def scenario():
-        async with opened(2) as (here, there):
-            lost = []
-            here.on_lost(lost.append)
-            for address in (there.address.replace("127.0.0.1", "localhost"), there.address):
-                assert (await here.ask(address, "echo", note=address)).note == address
-            await there.close()
-            with pytest.raises(Unreachable):
-                await here.ask(there.address, "echo")
-            assert lost == [(there.address, there.incarnation)]  # both names led over one connection
-
-    run(scenario())
-
-
-def test_links_are_as_slow_as_their_url_says():
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as there:
+async def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
+    async with opened(2) as (here, there):
+        lost = []
+        here.on_lost(lost.append)
+        for address in (there.address.replace("127.0.0.1", "localhost"), there.address):
+            assert (await here.ask(address, "echo", note=address)).note == address
+        await there.close()
+        with pytest.raises(Unreachable):
             await here.ask(there.address, "echo")
-            began = loop.time()
-            answer = await here.ask(there.address, "echo", bytes(MEBI))
-            taken = loop.time() - began
-            assert answer.blocks[0].nbytes == MEBI
-            assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
-
-    run(scenario())
+        assert lost == [(there.address, there.incarnation)]  # both names led over one connection
 
 
-def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_call_reaches_it():
-    async def scenario():
-        async with opened() as here:
-            async with opened() as there:
-                address = there.address
-                assert (await here.ask(address, "echo", note=1)).note == 1
-            with pytest.raises(Unreachable):
-                await here.ask(address, "echo")
-            async with await open_at(read(address), KEY) as again:
-                again.answer("echo", echo)
-                assert (await here.ask(address, "echo", note=2)).note == 2
-
-    run(scenario())
+async def test_links_are_as_slow_as_their_url_says():
+    loop = asyncio.get_running_loop()
+    async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as there:
+        await here.ask(there.address, "echo")
+        began = loop.time()
+        answer = await here.ask(there.address, "echo", bytes(MEBI))
+        taken = loop.time() - began
+        assert answer.blocks[0].nbytes == MEBI
+        assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
 
 
-def test_an_ask_of_who_does_not_read_can_be_cancelled_and_its_memory_used_again():
-    async def scenario():
-        async with opened() as here:
-            sock = await intruder(here)
-            data = np.ones(32 * MEBI, np.uint8)
-            asked = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "anything", data))
-            short = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "other", note=1))
-            await asyncio.sleep(0)
-            for task in (asked, short):
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            data[:] = 0
-            came = await read_until(sock, encode_bare(Kind.PART, 1, 0))
-            assert came.count(b"\1" * 1024) > 0 and came.count(b"\0" * 1024) == 0
-            sock.close()
+async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_call_reaches_it():
+    async with opened() as here:
+        async with opened() as there:
+            address = there.address
+            assert (await here.ask(address, "echo", note=1)).note == 1
+        with pytest.raises(Unreachable):
+            await here.ask(address, "echo")
+        async with await open_at(read(address), KEY) as again:
+            again.answer("echo", echo)
+            assert (await here.ask(address, "echo", note=2)).note == 2
 
-    run(scenario())
+
+async def test_an_ask_of_who_does_not_read_can_be_cancelled_and_its_memory_used_again():
+    async with opened() as here:
+        sock = await intruder(here)
+        data = np.ones(32 * MEBI, np.uint8)
+        asked = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "anything", data))
+        short = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "other", note=1))
+        await asyncio.sleep(0)
+        for task in (asked, short):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        data[:] = 0
+        came = await read_until(sock, encode_bare(Kind.PART, 1, 0))
+        assert came.count(b"\1" * 1024) > 0 and came.count(b"\0" * 1024) == 0
+        sock.close()
 
 
 async def read_until(sock, last):
@@ -351,24 +298,21 @@ async def read_until(sock, last):
     return came
 
 
-def test_answers_that_are_not_read_keep_their_places():
-    async def scenario():
-        async with opened() as here:
-            answers = []
+async def test_answers_that_are_not_read_keep_their_places():
+    async with opened() as here:
+        answers = []
 
-            async def much(question):
-                answers.append(question.note)
-                return Answer([np.zeros(16 * MEBI, np.uint8)])
+        async def much(question):
+            answers.append(question.note)
+            return Answer([np.zeros(16 * MEBI, np.uint8)])
 
-            here.answer("much", much, most_waiting=3)
-            sock = await intruder(here)
-            asks = [question(n, topic="much", note=n) for n in range(10)]
-            await asyncio.get_running_loop().sock_sendall(sock, b"".join(asks))
-            came = await read_until(sock, b"busy")
-            assert answers == [0, 1, 2] and len(came) < 32 * MEBI
-            sock.close()
-
-    run(scenario())
+        here.answer("much", much, most_waiting=3)
+        sock = await intruder(here)
+        asks = [question(n, topic="much", note=n) for n in range(10)]
+        await asyncio.get_running_loop().sock_sendall(sock, b"".join(asks))
+        came = await read_until(sock, b"busy")
+        assert answers == [0, 1, 2] and len(came) < 32 * MEBI
+        sock.close()
 
 
 CHILD = """
@@ -391,24 +335,21 @@ asyncio.run(main())
 """
 
 
-def test_the_asks_of_a_killed_process_end_and_those_of_a_stopped_one_can_be_cancelled(monkeypatch):
-    async def scenario():
-        child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
-        address = (await child.stdout.readline()).decode().strip()
-        async with await open_endpoint("tcp://127.0.0.1:0") as here:
-            held = asyncio.create_task(here.ask(address, "hold"))
-            assert await child.stdout.readline() == b"held\n"
-            child.send_signal(signal.SIGSTOP)
-            stopped = asyncio.create_task(here.ask(address, "hold", bytes(32 * MEBI)))
-            await asyncio.sleep(0)
-            stopped.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await stopped
-            child.kill()
-            with pytest.raises(Unreachable) as seen:
-                await held
-            assert seen.value.sent
-            await child.wait()
-
+async def test_the_asks_of_a_killed_process_end_and_those_of_a_stopped_one_can_be_cancelled(monkeypatch):
     monkeypatch.delenv("PIPELINED_KEY", raising=False)
-    run(scenario())
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
+    address = (await child.stdout.readline()).decode().strip()
+    async with await open_endpoint("tcp://127.0.0.1:0") as here:
+        held = asyncio.create_task(here.ask(address, "hold"))
+        assert await child.stdout.readline() == b"held\n"
+        child.send_signal(signal.SIGSTOP)
+        stopped = asyncio.create_task(here.ask(address, "hold", bytes(32 * MEBI)))
+        await asyncio.sleep(0)
+        stopped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopped
+        child.kill()
+        with pytest.raises(Unreachable) as seen:
+            await held
+        assert seen.value.sent
+        await child.wait()

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
 from transports import WireError
 from transports._blocks import Block
 from transports._outflow import LONG_BYTES, Outgoing
 from transports._wire import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
 from transports.endpoints._turns import LEAST_PART, MOST_PART, SHORT_BYTES, Turns
+
+pytestmark = pytest.mark.virtual
 
 LONG = 3 * MOST_PART
 
@@ -56,120 +57,100 @@ class Pen:
         ]
 
 
+def speaking(seconds=0.0):
+    turns, pen = Turns(), Pen(seconds)
+    turns.begin(pen)
+    return turns, pen
+
+
 def ask(turns, number, nbytes, topic="t", out=lambda: None):
     turns.say(Kind.QUESTION, (number, topic), [Block.of(bytes(nbytes))], None, out)
 
 
-def run(scenario, seconds=0.0):
-    async def main():
-        turns, pen = Turns(), Pen(seconds)
-        turns.begin(pen)
-        await scenario(turns, pen)
-
-    run_virtual(main())
-
-
-def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
-    async def scenario(turns, pen):
-        out = []
-        ask(turns, 0, SHORT_BYTES, out=lambda: out.append(0))
-        ask(turns, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
-        ask(turns, 2, LONG, out=lambda: out.append(2))
-        assert pen.story[:4] == ["QUESTION0", "QUESTION1", "P1", "QUESTION2"] and set(pen.story[4:]) == {"P2"}
-        assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
-        assert out == [0, 1, 2]
-
-    run(scenario)
+async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
+    turns, pen = speaking()
+    out = []
+    ask(turns, 0, SHORT_BYTES, out=lambda: out.append(0))
+    ask(turns, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
+    ask(turns, 2, LONG, out=lambda: out.append(2))
+    assert pen.story[:4] == ["QUESTION0", "QUESTION1", "P1", "QUESTION2"] and set(pen.story[4:]) == {"P2"}
+    assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
+    assert out == [0, 1, 2]
 
 
-def test_lanes_take_turns_and_each_keeps_its_order():
-    async def scenario(turns, pen):
-        ask(turns, 0, 8 * MOST_PART, "slow")
-        ask(turns, 1, 8 * MOST_PART, "other")
-        ask(turns, 2, 8, "slow")
-        ask(turns, 3, 8, "quick")
-        await asyncio.sleep(1)
-        assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION3", "QUESTION1", "QUESTION2"]
-        both = pen.story[pen.story.index("QUESTION1") + 1 :]
-        assert both[:8] in (["P1", "P2"] * 4, ["P2", "P1"] * 4)
-        last = max(place for place, word in enumerate(pen.story) if word == "P1")
-        assert pen.story.index("QUESTION2") > last
-
-    run(scenario, seconds=1e-4)
+async def test_lanes_take_turns_and_each_keeps_its_order():
+    turns, pen = speaking(seconds=1e-4)
+    ask(turns, 0, 8 * MOST_PART, "slow")
+    ask(turns, 1, 8 * MOST_PART, "other")
+    ask(turns, 2, 8, "slow")
+    ask(turns, 3, 8, "quick")
+    await asyncio.sleep(1)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION3", "QUESTION1", "QUESTION2"]
+    both = pen.story[pen.story.index("QUESTION1") + 1 :]
+    assert both[:8] in (["P1", "P2"] * 4, ["P2", "P1"] * 4)
+    last = max(place for place, word in enumerate(pen.story) if word == "P1")
+    assert pen.story.index("QUESTION2") > last
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(1e-6, MOST_PART), (0.05, LEAST_PART)])
-def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
-    async def scenario(turns, pen):
-        ask(turns, 0, 16 * MOST_PART)
-        await asyncio.sleep(seconds * 1000)
-        sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
-        assert sizes[0] == MOST_PART and sizes[-2] == size
-
-    run(scenario, seconds)
+async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
+    turns, pen = speaking(seconds)
+    ask(turns, 0, 16 * MOST_PART)
+    await asyncio.sleep(seconds * 1000)
+    sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
+    assert sizes[0] == MOST_PART and sizes[-2] == size
 
 
-def test_what_is_withdrawn_before_it_begins_is_not_said():
-    async def scenario(turns, pen):
-        ask(turns, 0, LONG)
-        ask(turns, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
-        ask(turns, 2, LONG)
-        turns.withdraw(Kind.QUESTION, 1)
-        turns.withdraw(Kind.QUESTION, 7)
-        await asyncio.sleep(1)
-        assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
-        assert ("PART", 2, (), 0) not in pen.frames
-
-    run(scenario, seconds=1e-4)
+async def test_what_is_withdrawn_before_it_begins_is_not_said():
+    turns, pen = speaking(seconds=1e-4)
+    ask(turns, 0, LONG)
+    ask(turns, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
+    ask(turns, 2, LONG)
+    turns.withdraw(Kind.QUESTION, 1)
+    turns.withdraw(Kind.QUESTION, 7)
+    await asyncio.sleep(1)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
+    assert ("PART", 2, (), 0) not in pen.frames
 
 
-def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next_follows():
-    async def scenario(turns, pen):
-        out = []
-        ask(turns, 0, LONG, out=lambda: out.append(0))
-        ask(turns, 1, LONG, out=lambda: out.append(1))
-        await asyncio.sleep(0.025)
-        turns.withdraw(Kind.QUESTION, 0)
-        await asyncio.sleep(1)
-        mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
-        assert mine[-1] == 0 and 0 < sum(mine) < LONG
-        assert sum(nbytes for _, channel, _, nbytes in pen.frames if channel == 2) == LONG
-        assert out == [1]
-
-    run(scenario, seconds=0.01)
+async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next_follows():
+    turns, pen = speaking(seconds=0.01)
+    out = []
+    ask(turns, 0, LONG, out=lambda: out.append(0))
+    ask(turns, 1, LONG, out=lambda: out.append(1))
+    await asyncio.sleep(0.025)
+    turns.withdraw(Kind.QUESTION, 0)
+    await asyncio.sleep(1)
+    mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
+    assert mine[-1] == 0 and 0 < sum(mine) < LONG
+    assert sum(nbytes for _, channel, _, nbytes in pen.frames if channel == 2) == LONG
+    assert out == [1]
 
 
-def test_what_was_said_before_there_is_a_writer_goes_first():
-    async def main():
-        turns, pen = Turns(), Pen()
-        ask(turns, 0, LONG, "long")
-        ask(turns, 1, 8)
-        turns.withdraw(Kind.QUESTION, 1)
-        ask(turns, 2, 8)
-        turns.begin(pen)
-        await asyncio.sleep(0)
-        assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
-
-    run_virtual(main())
+async def test_what_was_said_before_there_is_a_writer_goes_first():
+    turns, pen = Turns(), Pen()
+    ask(turns, 0, LONG, "long")
+    ask(turns, 1, 8)
+    turns.withdraw(Kind.QUESTION, 1)
+    ask(turns, 2, 8)
+    turns.begin(pen)
+    await asyncio.sleep(0)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
 
 
-def test_what_the_wire_cannot_carry_leaves_nothing_behind():
-    async def scenario(turns, pen):
-        with pytest.raises(WireError):
-            turns.say(Kind.QUESTION, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
-        ask(turns, 1, LONG)
-        await asyncio.sleep(0)
-        assert pen.story[0] == "QUESTION1" and pen.frames[0][1] in (1, 2)
-
-    run(scenario)
+async def test_what_the_wire_cannot_carry_leaves_nothing_behind():
+    turns, pen = speaking()
+    with pytest.raises(WireError):
+        turns.say(Kind.QUESTION, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
+    ask(turns, 1, LONG)
+    await asyncio.sleep(0)
+    assert pen.story[0] == "QUESTION1" and pen.frames[0][1] in (1, 2)
 
 
-def test_the_end_lets_go_of_everything():
-    async def scenario(turns, pen):
-        ask(turns, 0, LONG, out=lambda: pytest.fail("it never was out"))
-        turns.end()
-        turns.withdraw(Kind.QUESTION, 0)
-        await asyncio.sleep(1)
-        assert len(pen.frames) <= 2
-
-    run(scenario, seconds=0.01)
+async def test_the_end_lets_go_of_everything():
+    turns, pen = speaking(seconds=0.01)
+    ask(turns, 0, LONG, out=lambda: pytest.fail("it never was out"))
+    turns.end()
+    turns.withdraw(Kind.QUESTION, 0)
+    await asyncio.sleep(1)
+    assert len(pen.frames) <= 2

@@ -1,6 +1,7 @@
 """Faults of a virtual network: what each party sees of them, and when; and that a seed decides all of it."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -8,6 +9,8 @@ from pipelined.clock import run_virtual
 from transports import Closed
 from transports.endpoints import Answer, Refusal, Unreachable
 from transports.endpoints.virtual import VirtualNetwork
+
+pytestmark = pytest.mark.virtual
 
 DELAY = 0.01
 ROUND_TRIP = 2 * DELAY
@@ -44,36 +47,31 @@ class World:
         return asyncio.create_task(self.a.ask(self.b.address, topic, note=note))
 
 
-def run(scenario, **options):
-    async def main():
-        world = World(**options)
-        await scenario(world)
-        await world.a.close()
-        await world.b.close()
-
-    run_virtual(main())
+@asynccontextmanager
+async def opened(**options):
+    world = World(**options)
+    yield world
+    await world.a.close()
+    await world.b.close()
 
 
-def test_an_answer_takes_a_round_trip():
-    async def scenario(world):
+async def test_an_answer_takes_a_round_trip():
+    async with opened() as world:
         await world.asking()
         assert world.clock.now() == pytest.approx(ROUND_TRIP)
 
-    run(scenario)
 
-
-def test_the_rate_counts_the_bytes_of_frames_and_arrays():
-    async def scenario(world):
+async def test_the_rate_counts_the_bytes_of_frames_and_arrays():
+    async with opened(rate=float(1 << 20)) as world:
         world.b.answer("bulk", world.echo, most_bytes=1 << 20)
         await world.a.ask(world.b.address, "bulk", bytes(1 << 20))
         assert 1 + ROUND_TRIP < world.clock.now() < 1 + ROUND_TRIP + 1e-3
         assert (world.a.bytes_sent, world.b.bytes_received) == (1 << 20, 1 << 20)
 
-    run(scenario, rate=float(1 << 20))
 
-
-def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
-    async def scenario(world):
+async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
+    async with opened() as world:
+        world.network.line("b", float(1 << 20))
         others = [world.network.endpoint(name) for name in "cd"]
         world.b.answer("bulk", world.echo, most_bytes=1 << 20)
         await asyncio.gather(*(end.ask(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
@@ -81,34 +79,24 @@ def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
         for end in others:
             await end.close()
 
-    async def lined(world):
-        world.network.line("b", float(1 << 20))
-        await scenario(world)
-
-    run(lined)
-
 
 @pytest.mark.parametrize("scale, at_least", [(1.0, 2 * 1000.0), (1e6, 0.0)])
-def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_stand_for(scale, at_least):
-    async def scenario(world):
+async def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_stand_for(scale, at_least):
+    async with opened(scale=scale) as world:
         world.network.line("b", 1.0)
         await world.asking(note="x" * 1000)
         took = world.clock.now() - ROUND_TRIP
         assert at_least < took < at_least + 200
 
-    run(scenario, scale=scale)
 
-
-def test_a_party_hears_itself_at_once():
-    async def scenario(world):
+async def test_a_party_hears_itself_at_once():
+    async with opened(rate=1.0) as world:
         assert (await world.b.ask(world.b.address, "echo", note=1)).note == 1
         assert world.clock.now() == 0
 
-    run(scenario, rate=1.0)
 
-
-def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
-    async def scenario(world):
+async def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
+    async with opened() as world:
         asked = world.asking("wait")
         await world.clock.sleep(1.0)
         world.network.kill("b")
@@ -121,11 +109,9 @@ def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
             await world.asking()
         assert not seen.value.sent
 
-    run(scenario)
 
-
-def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
-    async def scenario(world):
+async def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
+    async with opened() as world:
         clock = world.network.clock("b")
         world.a.answer("wait", world.wait)
         asks = asyncio.create_task(world.b.ask(world.a.address, "wait"))
@@ -141,11 +127,9 @@ def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
         await world.network.clock("b").sleep(1)
         assert world.told == ["begun", "ended"]  # who answered a dead party does not go on either
 
-    run(scenario)
 
-
-def test_a_party_opened_again_is_asked_as_another_incarnation():
-    async def scenario(world):
+async def test_a_party_opened_again_is_asked_as_another_incarnation():
+    async with opened() as world:
         await world.asking()
         with pytest.raises(ValueError, match="open already"):
             world.network.endpoint("b")
@@ -157,11 +141,9 @@ def test_a_party_opened_again_is_asked_as_another_incarnation():
         assert (await world.asking(note="again")).note == "again"
         assert world.b.incarnation > former and world.lost[0].incarnation == former
 
-    run(scenario)
 
-
-def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
-    async def scenario(world):
+async def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
+    async with opened() as world:
         await world.asking()
         sleeps = asyncio.create_task(world.network.clock("b").sleep(1.0))
         world.network.freeze("b")
@@ -177,12 +159,10 @@ def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
             await says
         assert not world.lost
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("ends", [("a", "b"), ("b",), ("a",)])
-def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(ends):
-    async def scenario(world):
+async def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(ends):
+    async with opened() as world:
         (world.network.cut if len(ends) == 2 else world.network.cut_off)(*ends)
         asks = [world.asking(note=number) for number in range(5)]
         await world.clock.sleep(10.0)
@@ -192,19 +172,15 @@ def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(ends):
         assert [answer.note for answer in answers] == world.told == list(range(5))
         assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP)
 
-    run(scenario)
 
-
-def test_who_is_cut_off_from_all_others_still_hears_itself():
-    async def scenario(world):
+async def test_who_is_cut_off_from_all_others_still_hears_itself():
+    async with opened() as world:
         world.network.cut_off("b")
         assert (await world.b.ask(world.b.address, "echo", note="alone")).note == "alone"
 
-    run(scenario)
 
-
-def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
-    async def scenario(world):
+async def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
+    async with opened() as world:
         asked = world.asking("wait")
         await world.clock.sleep(1.0)
         world.network.cut("a", "b")
@@ -215,11 +191,9 @@ def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
         with pytest.raises(Unreachable):
             await asked
 
-    run(scenario)
 
-
-def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
-    async def scenario(world):
+async def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
+    async with opened() as world:
         heard = []
         world.b.on_lost(heard.append)
         asked = world.asking("wait")
@@ -230,11 +204,9 @@ def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
         assert len(world.lost) == len(heard) == 1 and world.told == ["begun", "ended"]
         assert (await world.asking(note="on")).note == "on"
 
-    run(scenario)
 
-
-def test_every_frame_can_be_overheard_and_answered_with_a_fault():
-    async def scenario(world):
+async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
+    async with opened() as world:
         story = []
 
         def hear(passing):
@@ -257,11 +229,9 @@ def test_every_frame_can_be_overheard_and_answered_with_a_fault():
             "0.070000 b → a: REFUSAL too large #0 (0 bytes)",
         ]
 
-    run(scenario)
 
-
-def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
-    async def scenario(world):
+async def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
+    async with opened() as world:
         world.network.overhear(lambda passing: world.told or world.network.freeze("b"))
         asks = [world.asking(note=number) for number in range(3)]
         await world.clock.sleep(1.0)
@@ -275,17 +245,13 @@ def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
         await asyncio.gather(*asks)
         assert world.told == [0, 1, 2]
 
-    run(scenario)
 
-
-def test_who_is_killed_by_who_overhears_does_not_hear_the_frame():
-    async def scenario(world):
+async def test_who_is_killed_by_who_overhears_does_not_hear_the_frame():
+    async with opened() as world:
         world.network.overhear(lambda passing: world.network.kill(passing.destination))
         with pytest.raises(Unreachable):
             await world.asking()
         assert not world.told
-
-    run(scenario)
 
 
 def story(seed):

@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import msgpack
 import pytest
@@ -26,6 +26,8 @@ from pipelined.swarm.directory import (
 from pipelined.swarm.directory.within import within
 from transports.endpoints import Refusal
 from transports.endpoints.virtual import VirtualNetwork
+
+pytestmark = pytest.mark.virtual
 
 SERVER = "virtual://directory"
 
@@ -58,18 +60,25 @@ class World:
         return EmbeddedDirectory(self.network.endpoint(name), SERVER, self.network.clock(name), **options)
 
 
+@asynccontextmanager
+async def opened(**options):
+    """A world in which the directory runs."""
+    world = World(**options)
+    world.start()
+    try:
+        yield world
+    finally:
+        for life in world.lives:
+            life.cancel()
+        await asyncio.gather(*world.lives, return_exceptions=True)
+
+
 def played(story, **options):
     """Run a story in a world of its own."""
 
     async def main():
-        world = World(**options)
-        world.start()
-        try:
+        async with opened(**options) as world:
             await story(world)
-        finally:
-            for life in world.lives:
-                life.cancel()
-            await asyncio.gather(*world.lives, return_exceptions=True)
 
     run_virtual(main())
 
@@ -82,33 +91,29 @@ async def gone_after(world, party, key, revision):
             return world.clock.now() - start
 
 
-def test_a_killed_holder_is_gone_well_before_its_lease():
-    async def story(world):
+async def test_a_killed_holder_is_gone_well_before_its_lease():
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(60.0)
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
         world.network.kill("holder")
         assert await gone_after(world, other, "peer", revision) < 0.5
 
-    played(story)
-
 
 @pytest.mark.parametrize("fault", ["freeze", "cut_off"])
-def test_a_silent_holder_is_gone_within_its_lease(fault):
-    async def story(world):
+async def test_a_silent_holder_is_gone_within_its_lease(fault):
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(3.0)
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
         getattr(world.network, fault)("holder")
         assert 2.5 < await gone_after(world, other, "peer", revision) < 3.1
 
-    played(story)
 
-
-def test_what_is_put_as_a_watch_begins_is_heard_at_once():
+async def test_what_is_put_as_a_watch_begins_is_heard_at_once():
     """Both questions arrive together, the watch first."""
 
-    async def story(world):
+    async with opened() as world:
         party = world.party("one")
         revision = await party.transact({}, {"key": b"old"})
         async with asyncio.TaskGroup() as tasks:
@@ -117,11 +122,9 @@ def test_what_is_put_as_a_watch_begins_is_heard_at_once():
             await heard
         assert world.clock.now() < 0.1
 
-    played(story)
 
-
-def test_a_holder_whose_connection_breaks_comes_back_in_time():
-    async def story(world):
+async def test_a_holder_whose_connection_breaks_comes_back_in_time():
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         async with kept(holder, 60.0, world.clock) as lease:
             await holder.transact({}, {"peer": b""}, lease=lease)
@@ -130,13 +133,11 @@ def test_a_holder_whose_connection_breaks_comes_back_in_time():
                 await world.clock.sleep(5.0)
             assert set((await other.read()).entries) == {"peer"}
 
-    played(story)
 
-
-def test_a_broken_connection_takes_nothing_from_who_answers_over_another():
+async def test_a_broken_connection_takes_nothing_from_who_answers_over_another():
     """The directory may see a connection break long after its holder has, which renewed in between."""
 
-    async def story(world):
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(60.0)
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
@@ -146,11 +147,9 @@ def test_a_broken_connection_takes_nothing_from_who_answers_over_another():
         assert set((await other.read()).entries) == {"peer"}
         assert 58.5 < await gone_after(world, other, "peer", revision) < 60.1
 
-    played(story)
 
-
-def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_self():
-    async def story(world):
+async def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_self():
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(60.0)
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
@@ -158,11 +157,9 @@ def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_self()
         await world.party("holder").read()
         assert await gone_after(world, other, "peer", revision) < 0.5
 
-    played(story)
 
-
-def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
-    async def story(world):
+async def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
+    async with opened(journal=MemoryDisk()) as world:
         one, other = world.party("one"), world.party("other")
         seen = []
 
@@ -185,8 +182,6 @@ def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
                 await world.restart(after=5.0)
             await counting
         assert seen == list(range(30))
-
-    played(story, journal=MemoryDisk())
 
 
 @settings(max_examples=50)
@@ -265,8 +260,8 @@ def test_whatever_happens_to_whom_no_increment_is_lost_or_doubled(faults, seed):
     played(story, journal=MemoryDisk(pause), seed=seed, delay=0.02, jitter=0.01)
 
 
-def test_after_a_restart_a_lease_lives_its_whole_time_again():
-    async def story(world):
+async def test_after_a_restart_a_lease_lives_its_whole_time_again():
+    async with opened(journal=MemoryDisk()) as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(3.0)
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
@@ -275,11 +270,9 @@ def test_after_a_restart_a_lease_lives_its_whole_time_again():
         await world.restart(after=30.0)
         assert 2.9 < await gone_after(world, other, "peer", revision) < 3.1
 
-    played(story, journal=MemoryDisk())
 
-
-def test_a_directory_that_stood_still_ends_no_lease_for_that():
-    async def story(world):
+async def test_a_directory_that_stood_still_ends_no_lease_for_that():
+    async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         async with kept(holder, 3.0, world.clock) as lease:
             await holder.transact({}, {"peer": b""}, lease=lease)
@@ -289,11 +282,9 @@ def test_a_directory_that_stood_still_ends_no_lease_for_that():
             await world.clock.sleep(20.0)
             assert set((await other.read()).entries) == {"peer"}
 
-    played(story)
 
-
-def test_who_hears_nothing_for_as_long_as_its_patience_is_cut_off():
-    async def story(world):
+async def test_who_hears_nothing_for_as_long_as_its_patience_is_cut_off():
+    async with opened() as world:
         one = world.party("one", patience=4.0)
         await one.read()
         for fault in (lambda: world.network.cut("one", "directory"), world.kill):
@@ -304,11 +295,9 @@ def test_who_hears_nothing_for_as_long_as_its_patience_is_cut_off():
                     await call()
                 assert 3.0 < world.clock.now() - start <= 4.1
 
-    played(story)
 
-
-def test_a_cut_that_heals_within_patience_is_not_noticed():
-    async def story(world):
+async def test_a_cut_that_heals_within_patience_is_not_noticed():
+    async with opened() as world:
         one = world.party("one")
         await one.read()
         world.network.cut("one", "directory")
@@ -318,11 +307,9 @@ def test_a_cut_that_heals_within_patience_is_not_noticed():
             world.network.heal("one", "directory")
         assert (await one.read()).revision == asking.result() == 1
 
-    played(story)
 
-
-def test_a_client_may_be_there_before_its_directory():
-    async def story(world):
+async def test_a_client_may_be_there_before_its_directory():
+    async with opened() as world:
         world.kill()
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(world.party("one").read())
@@ -330,11 +317,9 @@ def test_a_client_may_be_there_before_its_directory():
             world.start()
         assert reading.result().entries == {}
 
-    played(story)
 
-
-def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
-    async def story(world):
+async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
+    async with opened() as world:
         one = world.party("one")
         await one.transact({}, {"a": b""})
         await world.restart()
@@ -343,13 +328,11 @@ def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
                 await one.read()
         assert (await world.party("fresh").read()).entries == {}
 
-    played(story)
 
-
-def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_forgotten():
+async def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_forgotten():
     """It is told of one request that nobody knows whether it happened, and not of every one after that."""
 
-    async def story(world):
+    async with opened(limits=Limits(clients=2)) as world:
         mine = world.party("mine")
         seen = await mine.transact({}, {"key": b"mine"})
         for at in range(3):
@@ -359,11 +342,9 @@ def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_
         await mine.transact({"key": seen}, {"key": b"again"})
         assert (await mine.read("key")).entries["key"].value == b"again"
 
-    played(story, limits=Limits(clients=2))
 
-
-def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clients_come_and_write():
-    async def story(world):
+async def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clients_come_and_write():
+    async with opened(limits=Limits(clients=2), journal=MemoryDisk()) as world:
         member = world.party("member")
         lease = await member.grant(5.0)
         for at in range(5):
@@ -375,11 +356,9 @@ def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clients_co
             await world.party(f"passing{at}").transact({}, {f"key{at}": b"theirs"})
         await member.transact({}, {"key": b"again"}, lease=lease)
 
-    played(story, limits=Limits(clients=2), journal=MemoryDisk())
 
-
-def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
-    async def story(world):
+async def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
+    async with opened(limits=Limits(clients=2)) as world:
         mine = world.party("mine")
         await mine.transact({}, {"key": b"mine"})
         for at in range(3):
@@ -390,30 +369,24 @@ def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
         with pytest.raises(CutOff, match="another directory"):
             await mine.transact({}, {"key": b"again"})
 
-    played(story, limits=Limits(clients=2))
 
-
-def test_a_closed_client_asks_nothing_more():
-    async def story(world):
+async def test_a_closed_client_asks_nothing_more():
+    async with opened() as world:
         one = world.party("one")
         await one.transact({}, {"a": b""})
         await one.close()
         with pytest.raises(CutOff, match=r"was closed here"):
             await one.read()
 
-    played(story)
 
-
-def test_what_the_directory_holds_is_bounded():
-    async def story(world):
+async def test_what_the_directory_holds_is_bounded():
+    async with opened(limits=Limits(entries=2, leases=1)) as world:
         one = world.party("one")
         with pytest.raises(Full, match=r"keys: 3, most: 2"):
             await one.transact({}, dict.fromkeys("abc", b""))
         await one.grant(1.0)
         with pytest.raises(Full, match=r"leases: 1, most: 1"):
             await one.grant(1.0)
-
-    played(story, limits=Limits(entries=2, leases=1))
 
 
 class FillingDisk(MemoryDisk):
@@ -427,8 +400,8 @@ class FillingDisk(MemoryDisk):
         await super().append(data)
 
 
-def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_was_told():
-    async def story(world):
+async def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_was_told():
+    async with opened(journal=FillingDisk()) as world:
         one = world.party("one", patience=2.0)
         revision = await one.transact({}, {"a": b"1"})
         world.journal.full = True
@@ -440,11 +413,9 @@ def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_was_tol
         await world.restart()
         assert (await world.party("fresh").read()).entries == {"a": Entry(b"1", revision)}
 
-    played(story, journal=FillingDisk())
 
-
-def test_many_changes_are_told_in_several_answers():
-    async def story(world):
+async def test_many_changes_are_told_in_several_answers():
+    async with opened() as world:
         one = world.party("one")
         for number in range(20):
             await one.transact({}, {f"k{number}": bytes(200_000)})
@@ -452,8 +423,6 @@ def test_many_changes_are_told_in_several_answers():
         while len(told) < 20:
             told += await anext(watching)
         assert [change.revision for change in told] == list(range(1, 21))
-
-    played(story)
 
 
 def letter(**told):
@@ -488,8 +457,8 @@ LETTERS = [
 
 
 @pytest.mark.parametrize("topic, blocks, why", LETTERS)
-def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
-    async def story(world):
+async def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
+    async with opened() as world:
         stranger = world.network.endpoint("stranger")
         await stranger.ask(SERVER, letters.ENTER, msgpack.packb({}))
         with pytest.raises(Refusal) as caught:
@@ -498,8 +467,6 @@ def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks
         assert why in caught.value.facts["why"]
         assert (await world.party("one").read()).revision == 0
         assert not world.end.failed.done()
-
-    played(story)
 
 
 PLAIN = st.recursive(
@@ -544,11 +511,9 @@ def test_no_letter_brings_a_directory_down(odd):
     played(story)
 
 
-def test_a_letter_beyond_the_limits_takes_no_memory():
-    async def story(world):
+async def test_a_letter_beyond_the_limits_takes_no_memory():
+    async with opened() as world:
         stranger = world.network.endpoint("stranger")
         with pytest.raises(Refusal) as caught:
             await stranger.ask(SERVER, letters.TRANSACT, bytes(4 << 20))
         assert caught.value.reason == "too large"
-
-    played(story)

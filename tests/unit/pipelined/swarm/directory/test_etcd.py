@@ -42,26 +42,23 @@ def client(url, **options):
     return open_directory(url, None, RealClock(), **options)
 
 
-def test_what_was_done_although_its_answer_was_lost_is_done_once(etcd, monkeypatch):
+async def test_what_was_done_although_its_answer_was_lost_is_done_once(etcd, monkeypatch):
     losing = Losing()
 
-    async def main():
-        url = etcd.url("losing")
-        async with client(url) as plain:
-            with monkeypatch.context() as patched:
-                patched.setattr(etcd_gateway.httpx2, "AsyncClient", partial(httpx2.AsyncClient, transport=losing))
-                directory = client(url)
-            lease = await directory.grant(60.0)
-            before = (await plain.read()).revision
-            told = [await directory.transact({f"k{n}": 0}, {f"k{n}": b""}, lease=lease) for n in range(6)]
-            with pytest.raises(Conflict):
-                await directory.transact({"k0": 0}, {"k0": b""})
-            assert told == list(range(before + 1, before + 7))
-            assert (await plain.read()).entries == {f"k{n}": Entry(b"", told[n], lease.number) for n in range(6)}
-            await lease.revoke()
-            await directory.close()
-
-    asyncio.run(main())
+    url = etcd.url("losing")
+    async with client(url) as plain:
+        with monkeypatch.context() as patched:
+            patched.setattr(etcd_gateway.httpx2, "AsyncClient", partial(httpx2.AsyncClient, transport=losing))
+            directory = client(url)
+        lease = await directory.grant(60.0)
+        before = (await plain.read()).revision
+        told = [await directory.transact({f"k{n}": 0}, {f"k{n}": b""}, lease=lease) for n in range(6)]
+        with pytest.raises(Conflict):
+            await directory.transact({"k0": 0}, {"k0": b""})
+        assert told == list(range(before + 1, before + 7))
+        assert (await plain.read()).entries == {f"k{n}": Entry(b"", told[n], lease.number) for n in range(6)}
+        await lease.revoke()
+        await directory.close()
     assert losing.lost >= 2 * 6
 
 
@@ -98,64 +95,50 @@ def test_nothing_is_lost_when_a_member_is_killed(etcd):
         etcd.start(0)
 
 
-def test_a_transaction_that_was_given_up_does_not_disturb_the_next(etcd):
-    async def main():
-        async with client(etcd.url("given-up")) as directory:
-            for moment in range(12):
-                asking = asyncio.create_task(directory.transact({}, {"a": b"%d" % moment}))
-                for _ in range(moment * 4):
-                    await asyncio.sleep(0)
-                asking.cancel()
-                await asyncio.wait([asking])
-                revision = await directory.transact({}, {"b": b"%d" % moment})
-                assert (await directory.read("b")).entries == {"b": Entry(b"%d" % moment, revision)}
-
-    asyncio.run(main())
+async def test_a_transaction_that_was_given_up_does_not_disturb_the_next(etcd):
+    async with client(etcd.url("given-up")) as directory:
+        for moment in range(12):
+            asking = asyncio.create_task(directory.transact({}, {"a": b"%d" % moment}))
+            for _ in range(moment * 4):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+            revision = await directory.transact({}, {"b": b"%d" % moment})
+            assert (await directory.read("b")).entries == {"b": Entry(b"%d" % moment, revision)}
 
 
-def test_a_mark_that_died_is_left_anew(etcd):
-    async def main():
-        gateway = Gateway(EtcdPlace.parse(etcd.url("marks")), RealClock(), 30.0)
-        marks, keys = Marks(gateway, RealClock(), "marks.marks/"), Keys("marks/")
-        first, _ = await marks.transact([], [keys.put("a", b"", 0)], [])
-        await marks.close()
-        second, _ = await marks.transact([], [keys.put("a", b"", 0)], [])
-        assert second == first + 2  # the mark was taken away between them
-        await marks.close()
-        await gateway.close()
-
-    asyncio.run(main())
+async def test_a_mark_that_died_is_left_anew(etcd):
+    gateway = Gateway(EtcdPlace.parse(etcd.url("marks")), RealClock(), 30.0)
+    marks, keys = Marks(gateway, RealClock(), "marks.marks/"), Keys("marks/")
+    first, _ = await marks.transact([], [keys.put("a", b"", 0)], [])
+    await marks.close()
+    second, _ = await marks.transact([], [keys.put("a", b"", 0)], [])
+    assert second == first + 2  # the mark was taken away between them
+    await marks.close()
+    await gateway.close()
 
 
-def test_who_is_behind_what_was_compacted_is_told_to_read_again(etcd):
-    async def main():
-        place = EtcdPlace.parse(etcd.url("compacted"))
-        gateway = Gateway(place, RealClock(), 30.0)
-        async with client(etcd.url("compacted")) as directory:
-            first = await directory.transact({}, {"a": b""})
-            last = await directory.transact({}, {"a": b""})
-            await gateway.call("kv/compaction", {"revision": str(last)})
-            with pytest.raises(FellBehind, match=rf"from revision {last} on \(after: {first - 1}\)"):
-                await anext(directory.watch("", first - 1))
-        await gateway.close()
-
-    asyncio.run(main())
+async def test_who_is_behind_what_was_compacted_is_told_to_read_again(etcd):
+    place = EtcdPlace.parse(etcd.url("compacted"))
+    gateway = Gateway(place, RealClock(), 30.0)
+    async with client(etcd.url("compacted")) as directory:
+        first = await directory.transact({}, {"a": b""})
+        last = await directory.transact({}, {"a": b""})
+        await gateway.call("kv/compaction", {"revision": str(last)})
+        with pytest.raises(FellBehind, match=rf"from revision {last} on \(after: {first - 1}\)"):
+            await anext(directory.watch("", first - 1))
+    await gateway.close()
 
 
-def test_a_cluster_that_is_not_there_is_cut_off():
-    async def main():
-        nowhere = "etcd://127.0.0.1:1,127.0.0.1:2"
-        async with client(nowhere, patience=0.1) as directory:
-            for call in (directory.read(), directory.transact({}, {"a": b""}), anext(directory.watch("", 0))):
-                with pytest.raises(
-                    CutOff, match=r"etcd://127.0.0.1:1,127.0.0.1:2 gives no answer \(seconds: 0.1, last: "
-                ):
-                    await call
-            await directory.close()
-            with pytest.raises(CutOff, match=r"was closed here"):
-                await directory.read()
-
-    asyncio.run(main())
+async def test_a_cluster_that_is_not_there_is_cut_off():
+    nowhere = "etcd://127.0.0.1:1,127.0.0.1:2"
+    async with client(nowhere, patience=0.1) as directory:
+        for call in (directory.read(), directory.transact({}, {"a": b""}), anext(directory.watch("", 0))):
+            with pytest.raises(CutOff, match=r"etcd://127.0.0.1:1,127.0.0.1:2 gives no answer \(seconds: 0.1, last: "):
+                await call
+        await directory.close()
+        with pytest.raises(CutOff, match=r"was closed here"):
+            await directory.read()
 
 
 @pytest.fixture

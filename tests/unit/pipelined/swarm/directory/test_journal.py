@@ -86,49 +86,37 @@ async def written(disk, keys, **options):
     return writer.machine
 
 
-def test_a_restarted_machine_is_the_same(tmp_path):
-    async def main():
-        before = await written(FileDisk(tmp_path / "journal"), ["a", "b", "a"])
-        after = await recovered(FileDisk(tmp_path / "journal"))
-        assert after.snapshot() == before.snapshot()
-        assert after.name == 7 and after.revision == 3
-        again = await written(FileDisk(tmp_path / "journal"), ["c"])
-        assert set(again.read("").entries) == {"a", "b", "c"}
-
-    asyncio.run(main())
+async def test_a_restarted_machine_is_the_same(tmp_path):
+    before = await written(FileDisk(tmp_path / "journal"), ["a", "b", "a"])
+    after = await recovered(FileDisk(tmp_path / "journal"))
+    assert after.snapshot() == before.snapshot()
+    assert after.name == 7 and after.revision == 3
+    again = await written(FileDisk(tmp_path / "journal"), ["c"])
+    assert set(again.read("").entries) == {"a", "b", "c"}
 
 
-def test_what_is_answered_is_written_by_then():
-    async def main():
-        disk = CountingDisk()
-        async with Writer(disk) as writer:
-            await writer.put("a")
-            assert set((await recovered(copied(disk))).read("").entries) == {"a"}
-
-    asyncio.run(main())
+async def test_what_is_answered_is_written_by_then():
+    disk = CountingDisk()
+    async with Writer(disk) as writer:
+        await writer.put("a")
+        assert set((await recovered(copied(disk))).read("").entries) == {"a"}
 
 
-def test_those_who_wait_share_a_write():
-    async def main():
-        disk = CountingDisk()
-        async with Writer(disk) as writer, asyncio.TaskGroup() as tasks:
-            before = disk.writes
-            for key in "abcdefgh":
-                tasks.create_task(writer.put(key))
-        assert disk.writes - before == 1
-
-    asyncio.run(main())
+async def test_those_who_wait_share_a_write():
+    disk = CountingDisk()
+    async with Writer(disk) as writer, asyncio.TaskGroup() as tasks:
+        before = disk.writes
+        for key in "abcdefgh":
+            tasks.create_task(writer.put(key))
+    assert disk.writes - before == 1
 
 
-def test_a_grown_journal_is_made_anew_and_stays_the_same(tmp_path):
-    async def main():
-        disk = FileDisk(tmp_path / "journal")
-        machine = await written(disk, ["a"] * 100, least_compacted=2000)
-        assert (tmp_path / "journal").stat().st_size < 100 * len(MAGIC)
-        assert (await recovered(FileDisk(tmp_path / "journal"))).read("") == machine.read("")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["journal", "journal.lock"]
-
-    asyncio.run(main())
+async def test_a_grown_journal_is_made_anew_and_stays_the_same(tmp_path):
+    disk = FileDisk(tmp_path / "journal")
+    machine = await written(disk, ["a"] * 100, least_compacted=2000)
+    assert (tmp_path / "journal").stat().st_size < 100 * len(MAGIC)
+    assert (await recovered(FileDisk(tmp_path / "journal"))).read("") == machine.read("")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal", "journal.lock"]
 
 
 @given(st.data())
@@ -186,14 +174,11 @@ def test_a_foreign_file_is_left_alone(tmp_path, foreign):
     assert path.read_bytes() == foreign
 
 
-def test_a_file_has_one_writer(tmp_path):
-    async def main():
-        async with Writer(FileDisk(tmp_path / "journal")):
-            with pytest.raises(UsageError, match=r"another process writes"):
-                await recovered(FileDisk(tmp_path / "journal"))
-        await recovered(FileDisk(tmp_path / "journal"))
-
-    asyncio.run(main())
+async def test_a_file_has_one_writer(tmp_path):
+    async with Writer(FileDisk(tmp_path / "journal")):
+        with pytest.raises(UsageError, match=r"another process writes"):
+            await recovered(FileDisk(tmp_path / "journal"))
+    await recovered(FileDisk(tmp_path / "journal"))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -201,27 +186,21 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         asyncio.run(recovered(FileDisk(tmp_path / "nowhere" / "journal")))
 
 
-def test_who_waits_for_a_journal_that_fails_is_told():
-    async def main():
-        async with Writer(FullDisk()) as writer:
-            with pytest.raises(Closed, match=r"the file is not written any more"):
-                await writer.put("a")
-            with pytest.raises(JournalError, match=r"no room"):
-                await writer.writing
-
-    asyncio.run(main())
+async def test_who_waits_for_a_journal_that_fails_is_told():
+    async with Writer(FullDisk()) as writer:
+        with pytest.raises(Closed, match=r"the file is not written any more"):
+            await writer.put("a")
+        with pytest.raises(JournalError, match=r"no room"):
+            await writer.writing
 
 
-def test_a_full_disk_is_named(tmp_path, monkeypatch):
+async def test_a_full_disk_is_named(tmp_path, monkeypatch):
     def no_room(file, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def main():
-        async with Writer(FileDisk(tmp_path / "journal")) as writer:
-            monkeypatch.setattr(os, "write", no_room)
-            with pytest.raises(Closed):
-                await writer.put("a")
-            with pytest.raises(JournalError, match=r"journal \(No space left on device\); make room"):
-                await writer.writing
-
-    asyncio.run(main())
+    async with Writer(FileDisk(tmp_path / "journal")) as writer:
+        monkeypatch.setattr(os, "write", no_room)
+        with pytest.raises(Closed):
+            await writer.put("a")
+        with pytest.raises(JournalError, match=r"journal \(No space left on device\); make room"):
+            await writer.writing

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.clock import VirtualClock
 from pipelined.swarm.directory import CutOff, Lease, LeaseLost, keep, kept
 from transports import Closed
+
+pytestmark = pytest.mark.virtual
 
 
 class Ledger:
@@ -42,93 +44,72 @@ class LedgerLease(Lease):
         self.trouble.clear()
 
 
-def test_it_is_renewed_at_a_third_of_its_time_and_revoked_at_the_end():
-    async def main():
-        ledger = Ledger()
-        async with kept(ledger, 3.0, ledger.clock):
-            await ledger.clock.sleep(2.5)
-        assert ledger.story == [("renew", 1.0), ("renew", 2.0), ("revoke", 2.5)]
-
-    run_virtual(main())
+async def test_it_is_renewed_at_a_third_of_its_time_and_revoked_at_the_end():
+    ledger = Ledger()
+    async with kept(ledger, 3.0, ledger.clock):
+        await ledger.clock.sleep(2.5)
+    assert ledger.story == [("renew", 1.0), ("renew", 2.0), ("revoke", 2.5)]
 
 
-def test_it_is_renewed_at_once_when_disturbed():
-    async def main():
-        ledger = Ledger()
-        async with kept(ledger, 3.0, ledger.clock) as lease:
-            await ledger.clock.sleep(0.25)
-            lease.trouble.set()
-            await ledger.clock.sleep(1.25)
-        assert ledger.story == [("renew", 0.25), ("renew", 1.25), ("revoke", 1.5)]
-
-    run_virtual(main())
+async def test_it_is_renewed_at_once_when_disturbed():
+    ledger = Ledger()
+    async with kept(ledger, 3.0, ledger.clock) as lease:
+        await ledger.clock.sleep(0.25)
+        lease.trouble.set()
+        await ledger.clock.sleep(1.25)
+    assert ledger.story == [("renew", 0.25), ("renew", 1.25), ("revoke", 1.5)]
 
 
 @pytest.mark.parametrize("error", [LeaseLost, CutOff])
-def test_its_owner_is_cancelled_where_it_stands_and_told_why(error):
-    async def main():
-        ledger, story = Ledger(error, at=2.0), []
-        with pytest.raises(error, match="so it was told"):
-            async with kept(ledger, 3.0, ledger.clock):
-                try:
-                    await asyncio.get_running_loop().create_future()
-                except asyncio.CancelledError:
-                    story.append(ledger.clock.now())
-                    raise
-        assert story == [2.0]
-
-    run_virtual(main())
+async def test_its_owner_is_cancelled_where_it_stands_and_told_why(error):
+    ledger, story = Ledger(error, at=2.0), []
+    with pytest.raises(error, match="so it was told"):
+        async with kept(ledger, 3.0, ledger.clock):
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                story.append(ledger.clock.now())
+                raise
+    assert story == [2.0]
 
 
-def test_it_fails_the_group_of_tasks_that_keeps_it():
-    async def main():
-        ledger = Ledger(LeaseLost, at=2.0)
-        with pytest.raises(ExceptionGroup) as caught:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(keep(await ledger.grant(3.0), ledger.clock))
-                tasks.create_task(asyncio.Event().wait())
-        assert [type(error) for error in caught.value.exceptions] == [LeaseLost]
-
-    run_virtual(main())
+async def test_it_fails_the_group_of_tasks_that_keeps_it():
+    ledger = Ledger(LeaseLost, at=2.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep(await ledger.grant(3.0), ledger.clock))
+            tasks.create_task(asyncio.Event().wait())
+    assert [type(error) for error in caught.value.exceptions] == [LeaseLost]
 
 
-def test_an_error_of_its_owner_passes_as_it_is():
-    async def main():
-        ledger = Ledger()
-        mine = ExceptionGroup("mine", [KeyError("a")])
-        with pytest.raises(ExceptionGroup) as caught:
-            async with kept(ledger, 3.0, ledger.clock):
-                raise mine
-        assert caught.value is mine
-        assert ledger.story == [("revoke", 0.0)]
-
-    run_virtual(main())
+async def test_an_error_of_its_owner_passes_as_it_is():
+    ledger = Ledger()
+    mine = ExceptionGroup("mine", [KeyError("a")])
+    with pytest.raises(ExceptionGroup) as caught:
+        async with kept(ledger, 3.0, ledger.clock):
+            raise mine
+    assert caught.value is mine
+    assert ledger.story == [("revoke", 0.0)]
 
 
-def test_a_cancelled_owner_revokes_and_stays_cancelled():
-    async def main():
-        ledger = Ledger()
+async def test_a_cancelled_owner_revokes_and_stays_cancelled():
+    ledger = Ledger()
 
-        async def own():
-            async with kept(ledger, 3.0, ledger.clock):
-                await asyncio.Event().wait()
+    async def own():
+        async with kept(ledger, 3.0, ledger.clock):
+            await asyncio.Event().wait()
 
-        owner = asyncio.create_task(own())
-        await ledger.clock.sleep(0.5)
-        owner.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await owner
-        assert ledger.story == [("revoke", 0.5)]
-
-    run_virtual(main())
+    owner = asyncio.create_task(own())
+    await ledger.clock.sleep(0.5)
+    owner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await owner
+    assert ledger.story == [("revoke", 0.5)]
 
 
 @pytest.mark.parametrize("error", [CutOff, Closed])
-def test_a_directory_that_is_gone_does_not_keep_its_owner(error):
-    async def main():
-        ledger = Ledger(error, at=0.5)
-        async with kept(ledger, 3.0, ledger.clock):
-            await ledger.clock.sleep(0.5)
-        assert ledger.story == [("revoke", 0.5)]
-
-    run_virtual(main())
+async def test_a_directory_that_is_gone_does_not_keep_its_owner(error):
+    ledger = Ledger(error, at=0.5)
+    async with kept(ledger, 3.0, ledger.clock):
+        await ledger.clock.sleep(0.5)
+    assert ledger.story == [("revoke", 0.5)]

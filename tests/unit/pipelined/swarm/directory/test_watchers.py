@@ -1,26 +1,29 @@
 """Which watchers of a directory are woken, and how often."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
-from pipelined.clock import VirtualClock, run_virtual
+import pytest
+
+from pipelined.clock import VirtualClock
 from pipelined.swarm.directory.contract import Change, Entry
 from pipelined.swarm.directory.folders import Folders
 from pipelined.swarm.directory.watchers import ANSWER_S, Watchers
+
+pytestmark = pytest.mark.virtual
 
 
 def changed(key, revision):
     return [Change(key, Entry(b"", revision), revision)]
 
 
-def played(story):
-    async def main():
-        watchers = Watchers(VirtualClock())
-        async with asyncio.TaskGroup() as tasks:
-            waking = tasks.create_task(watchers.wake())
-            await story(watchers, tasks)
-            waking.cancel()
-
-    run_virtual(main())
+@asynccontextmanager
+async def watching():
+    watchers = Watchers(VirtualClock())
+    async with asyncio.TaskGroup() as tasks:
+        waking = tasks.create_task(watchers.wake())
+        yield watchers, tasks
+        waking.cancel()
 
 
 class Watching:
@@ -42,8 +45,8 @@ async def turns(count=10):
         await asyncio.sleep(0)
 
 
-def test_only_those_are_woken_that_a_change_concerns():
-    async def story(watchers, tasks):
+async def test_only_those_are_woken_that_a_change_concerns():
+    async with watching() as (watchers, tasks):
         every, stage, several = (Watching(watchers, tasks, each) for each in ("", "stage/1/", ("head", "stage/2/")))
         await turns()
         for revision, key in enumerate(["stage/1/a", "stage/10/a", "head", "stage/2/b"], 1):
@@ -53,11 +56,9 @@ def test_only_those_are_woken_that_a_change_concerns():
         for each in (every, stage, several):
             each.task.cancel()
 
-    played(story)
 
-
-def test_a_change_alone_is_told_at_once_and_many_of_a_moment_together():
-    async def story(watchers, tasks):
+async def test_a_change_alone_is_told_at_once_and_many_of_a_moment_together():
+    async with watching() as (watchers, tasks):
         crowd = [Watching(watchers, tasks, "") for _ in range(100)]
         await turns()
         watchers.changed(changed("first", 1))
@@ -71,17 +72,13 @@ def test_a_change_alone_is_told_at_once_and_many_of_a_moment_together():
         for each in crowd:
             each.task.cancel()
 
-    played(story)
 
-
-def test_a_group_that_everybody_left_is_forgotten():
-    async def story(watchers, tasks):
+async def test_a_group_that_everybody_left_is_forgotten():
+    async with watching() as (watchers, _):
         with watchers.waiting(("a/", "b")):
             pass
         watchers.changed(changed("a/1", 1))
         assert not watchers._groups and not watchers._by_prefix and not watchers._marked
-
-    played(story)
 
 
 def test_folders_find_what_begins_with_a_prefix_and_forget_what_is_gone():

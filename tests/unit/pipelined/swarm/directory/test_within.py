@@ -7,6 +7,8 @@ import pytest
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory.within import within
 
+pytestmark = pytest.mark.virtual
+
 CLOCK = VirtualClock()
 
 
@@ -23,35 +25,26 @@ def test_what_comes_in_time_is_returned():
     assert run_virtual(within(CLOCK, 2.0, worked(1.0, []))) == "done"
 
 
-def test_what_does_not_is_cancelled():
-    async def main():
-        story = []
-        with pytest.raises(TimeoutError, match=r"nothing came within 2 s"):
-            await within(CLOCK, 2.0, worked(3.0, story))
-        assert story == [2.0]
-
-    run_virtual(main())
+async def test_what_does_not_is_cancelled():
+    story = []
+    with pytest.raises(TimeoutError, match=r"nothing came within 2 s"):
+        await within(CLOCK, 2.0, worked(3.0, story))
+    assert story == [2.0]
 
 
-def test_its_error_is_raised():
+async def test_its_error_is_raised():
     async def failing():
         raise KeyError("a")
 
-    async def main():
-        with pytest.raises(KeyError):
-            await within(CLOCK, 2.0, failing())
-
-    run_virtual(main())
+    with pytest.raises(KeyError):
+        await within(CLOCK, 2.0, failing())
 
 
-def test_who_waits_is_cancelled_with_it():
-    async def main():
-        story = []
-        waiting = asyncio.create_task(within(CLOCK, 2.0, worked(3.0, story)))
-        await CLOCK.sleep(1.0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert story == [1.0]
-
-    run_virtual(main())
+async def test_who_waits_is_cancelled_with_it():
+    story = []
+    waiting = asyncio.create_task(within(CLOCK, 2.0, worked(3.0, story)))
+    await CLOCK.sleep(1.0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert story == [1.0]
