@@ -71,7 +71,7 @@ class LightSwarm:
             task.cancel()
 
     async def _write_head(self) -> None:
-        await self.leader.client.transact({}, self._head.entries())
+        await self.leader.client.transact({}, self._head.entries(self.leader.roster.took))
 
     def _serving(self) -> int:
         roster = self.leader.roster

@@ -19,7 +19,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import MOST_NUMBER, RoundName, field, number, tell_members
-from pipelined.swarm.records import Peer
+from pipelined.swarm.records import Members, Peer, members_of
 from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports.endpoints import Answer, Refusal
 
@@ -150,9 +150,9 @@ class Attempt:
         every = zip(self.asked, self.told, covers, strict=True)
         return [covered.missing if said or not asked else None for asked, said, covered in every]
 
-    def members(self) -> list[list[str]]:
-        """By stage, the names of those who take part."""
-        return [sorted(each) for each in self.told]
+    def members(self) -> list[Members]:
+        """By stage, those who take part."""
+        return [members_of(each) for each in self.told]
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:

@@ -279,8 +279,8 @@ class Leadership:
         Raises:
             Deposed: it was moved by another, or somebody else leads.
         """
-        await self._put(HEAD, head.entries(), revision)
         roster = self._roster
+        await self._put(HEAD, head.entries(roster.took), revision)
         await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
 
     async def _write(self, key: str, record: Record, revision: int) -> None:

@@ -55,7 +55,7 @@ class Came(NamedTuple):
     revision: int
 
 
-Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, tuple[Took, int])
+Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took)
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
@@ -77,6 +77,7 @@ class Roster:
         came: by name, what a peer said that is to be told its stage; not of those that know it.
         peers, trainers, observers: by name; peers as far as they are followed.
         saved: what peers have on disk, by name.
+        took: by key, the members of the last step that was summed, as the directory has them.
         lost: the stages whose state no peer holds, as the leader last said.
         stages: those whose peers this process follows; None: all of them, and everything else in the directory.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
@@ -94,9 +95,8 @@ class Roster:
         self.revision = 0
         self.came = dict[str, Came]()
         self.lost, self.lost_revision = frozenset[int](), 0
-        self._bare: Head | None = None  # the last that could be read, without the members of its revision
-        self._bare_revision = 0
-        self._took = dict[str, tuple[Took, int]]()
+        self._bare: Head | None = None  # the last that could be read, without its members
+        self.took = dict[str, Took]()
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.observers = dict[str, Observer]()
         self.cut_off, self.strange = False, dict[str, str]()
@@ -213,8 +213,7 @@ class Roster:
                 self.strange[change.key] = str(error)
                 warn("record refused", key=change.key, why=error)
         if self._bare and any(change.key == HEAD or change.key.startswith(TOOK) for change in changes):
-            took = [took for took, revision in self._took.values() if revision == self._bare_revision]
-            self.head = self._bare.with_members(took)
+            self.head = self._bare.with_members(self.took.values())
         self.cut_off = False
         self._tell()
 
@@ -223,10 +222,10 @@ class Roster:
         if key == HEAD:
             self.head_revision = revision
             if entry is not None:
-                self._bare, self._bare_revision = Head.unpack(entry.value), revision
-        elif key.startswith(TOOK):
-            took = _read(Took, entry)
-            self._place(self._took, key, (took, revision) if took else None)
+                self._bare = Head.unpack(entry.value)
+        elif key.startswith(TOOK):  # what cannot be read is not kept either: so the next commit writes it anew
+            self._place(self.took, key, None)
+            self._place(self.took, key, _read(Took, entry))
         elif key == LOST:
             self.lost_revision = revision
             self.lost = frozenset((entry and Lost.unpack(entry.value).stages) or ())

@@ -1,7 +1,8 @@
 """What a swarm keeps in its directory: who is there, who conducts, and which step stands. Nothing else is agreed on.
 
     head              Head             the step that stands
-    took/N            Took             the peers that took part in it, of every stage whose number has this remainder
+    took/N            Took             the peers that took part in it, of every stage whose number has this remainder;
+                                       changed by a commit only where they are others than at the step before
     conductor         Conductor        who leads the next step there; dies with its lease
     came/NAME         (an address)     that a peer came, which the leader is to place; dies with its lease
     lost              Lost             the stages whose state no peer holds, as the leader sees them
@@ -16,6 +17,7 @@ The one rule: a record read is checked field by field, for anybody with the key 
 the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -29,6 +31,12 @@ EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", 
 
 TOOK_KEYS = 64
 """At most so many keys say which peers took a step: they and the head are put in one transaction."""
+
+DIGEST_BYTES = 8
+"""Of a name where many stand in one record. Of 20,000 names two have one digest with a chance of 1 in 10^11."""
+
+Members = frozenset[bytes]
+"""Peers by the digests of their names, so that the size of a record follows from their number alone."""
 
 MOST_STAGES = 4096
 """At most so many stages has a model; more are refused in a record before any list of stages is made."""
@@ -128,6 +136,31 @@ def stage_folder(stage: int) -> str:
 def took_key(stage: int) -> str:
     """The key that says which peers of a stage took the step that stands."""
     return f"{TOOK}{stage % TOOK_KEYS}"
+
+
+def name_digest(name: str) -> bytes:
+    """What stands for a peer's name in `Members`."""
+    return hashlib.blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def members_of(names: Iterable[str]) -> Members:
+    """The peers of these names."""
+    return frozenset(map(name_digest, names))
+
+
+def _read_members(field_name: str, value: object) -> Members:
+    """Members as a record has them: digests one after another, or a list of names, as records had them before.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if type(value) is bytes and len(value) % DIGEST_BYTES == 0:
+        return frozenset(value[at : at + DIGEST_BYTES] for at in range(0, len(value), DIGEST_BYTES))
+    if type(value) is list and all(type(name) is str for name in value):
+        return members_of(value)
+    if type(value) is frozenset:
+        return value
+    raise ValueError(f"{field_name} has members that are neither digests nor names (got: {value!r:.80})")
 
 
 class Record:
@@ -262,20 +295,22 @@ class Saved(Record):
 
 @dataclass(frozen=True, slots=True)
 class Took(Record):
-    """The peers that took part in the step that stands, of some of the stages.
+    """The peers that took part in the last step that was summed, of some of the stages.
 
     Args:
-        members: by stage, the names.
+        members: by stage.
     """
 
-    members: dict[int, list[str]] = field(metadata={"kind": dict})
+    members: dict[int, Members] = field(metadata={"kind": dict})
+
+    def pack(self) -> bytes:
+        return msgpack.packb({"members": {stage: b"".join(sorted(each)) for stage, each in self.members.items()}})
 
     def __post_init__(self) -> None:
-        for stage, names in self.members.items():
-            if type(stage) is not int or not 0 <= stage < MOST_STAGES or type(names) is not list:
-                raise ValueError(f"Took.members is not lists of names by stage (got: {self.members!r:.80})")
-            if not all(type(name) is str for name in names):
-                raise ValueError(f"Took.members has a name that is no text (stage: {stage}, got: {names!r:.80})")
+        if any(type(stage) is not int or not 0 <= stage < MOST_STAGES for stage in self.members):
+            raise ValueError(f"Took.members is not members by stage (got: {self.members!r:.80})")
+        read = {stage: _read_members("Took.members", each) for stage, each in self.members.items()}
+        object.__setattr__(self, "members", read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +334,8 @@ class Head(Record):
         lineage: names how training came here, whoever took part; "" before the first.
         basis: names what the parameters here follow from: the lineage, or, where updates are delayed, that of the step
             before. Of work under way it says whether it is of use.
-        members: by stage, the names of those who took part, as far as they are known; empty unless `was_summed`.
+        members: by stage, the peers that took part, as far as they are known; empty unless `was_summed`. Names are read
+            as their digests.
         scale: what their sums were multiplied by for the update.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
@@ -312,7 +348,7 @@ class Head(Record):
     model: str
     step: int = 0
     round: str = ""
-    members: list[list[str]] = field(default_factory=list, metadata={"kind": list})
+    members: list[Members] = field(default_factory=list, metadata={"kind": list})
     scale: float = 0.0
     loss: float = 0.0
     norm: float = 0.0
@@ -324,23 +360,29 @@ class Head(Record):
     def point(self) -> Point:
         return Point(self.step, self.lineage)
 
-    def entries(self) -> dict[str, bytes]:
-        """This head as the directory has it, by key: so that a peer learns of its own stage's members alone.
+    def entries(self, known: Mapping[str, Took]) -> dict[str, bytes]:
+        """What is to be put into the directory, by key, so that this head is there: a peer learns of its own stage's
+        members alone, and of them only where they are others than before.
 
-        The members of all stages would grow with the swarm, and every process learns of every head.
+        Args:
+            known: what the directory has under the keys `took/N`.
         """
-        took: dict[str, dict[int, list[str]]] = {}
-        for stage, names in enumerate(self.members):
-            took.setdefault(took_key(stage), {})[stage] = names
-        bare = replace(self, members=[[]] if self.members else [])
-        return {HEAD: bare.pack(), **{key: Took(members).pack() for key, members in took.items()}}
+        took: dict[str, dict[int, Members]] = {}
+        for stage, members in enumerate(self.members):
+            took.setdefault(took_key(stage), {})[stage] = members
+        changed = {key: now for key, members in took.items() if (now := Took(members)) != known.get(key)}
+        return {HEAD: self.pack(), **{key: now.pack() for key, now in changed.items()}}
+
+    def pack(self) -> bytes:
+        """Without the members, for every process learns of every head; but it says whether there are any."""
+        return msgpack.packb(asdict(replace(self, members=[])) | {"members": [[]] if self.members else []})
 
     def with_members(self, took: Iterable[Took]) -> "Head":
-        """The same, with the members of those stages that these name."""
-        known = {stage: names for each in took for stage, names in each.members.items() if stage < self.stages}
-        if not known:
+        """The same, with the members of those stages that these name, if sums led here."""
+        known = {stage: members for each in took for stage, members in each.members.items() if stage < self.stages}
+        if not known or not self.was_summed:
             return self
-        return replace(self, members=[known.get(stage, []) for stage in range(self.stages)])
+        return replace(self, members=[known.get(stage, Members()) for stage in range(self.stages)])
 
     @property
     def was_summed(self) -> bool:
@@ -349,11 +391,10 @@ class Head(Record):
 
     def was_taken_by(self, name: str, stage: int) -> bool:
         """Whether this peer of a stage took part in the sums that led here; False of all unless `was_summed`."""
-        return stage < len(self.members) and name in self.members[stage]
+        return stage < len(self.members) and name_digest(name) in self.members[stage]
 
     def __post_init__(self) -> None:
-        if not all(type(stage) is list and all(type(name) is str for name in stage) for stage in self.members):
-            raise ValueError(f"Head.members is not a list of names by stage (got: {self.members!r:.80})")
+        object.__setattr__(self, "members", [_read_members("Head.members", each) for each in self.members])
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MOST_STAGES or self.step < 0:

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from pipelined.clock import run_virtual
+from pipelined.swarm.records import name_digest
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
@@ -14,7 +15,7 @@ def test_a_far_joiner_fetches_the_state_once_and_is_never_left_behind_again(away
 
     async def join():
         swarm, asked = VirtualSwarm(stages=1, batch=20, delayed=delayed), Counter()
-        taken_part = lambda: ["far" in stage for head in swarm.heads for stage in head.members]  # noqa: E731
+        taken_part = lambda: [name_digest("far") in stage for head in swarm.heads for stage in head.members]  # noqa: E731
 
         def hear(passing):
             if passing.source == "far" and passing.kind == "QUESTION":

@@ -4,6 +4,7 @@ import asyncio
 
 from apps._swarm_look import look
 from pipelined.clock import run_virtual
+from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 HOUR_S = 3600.0
@@ -55,10 +56,10 @@ def test_a_peer_cut_off_from_the_directory_says_so_and_takes_no_step_while_the_o
         await swarm.until(lambda: swarm.heads[-1].step >= 8)
         alone = swarm.peers["p0"].peer.holding.step
         assert (await status(swarm, "p0"))["cut_off"] and not (await status(swarm, "p1"))["cut_off"]
-        assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [["p1"]]
+        assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [members_of(["p1"])]
         swarm.network.heal("p0", "directory")
         await swarm.finish(within=20)
-        assert swarm.heads[-1].members == [["p0", "p1"]], "it did not come back"
+        assert swarm.heads[-1].members == [members_of(["p0", "p1"])], "it did not come back"
         await swarm.close()
 
     run_virtual(train())

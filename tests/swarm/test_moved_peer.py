@@ -1,6 +1,7 @@
 """Moving to another stage never costs the swarm the stage that is left."""
 
 from pipelined.clock import run_virtual
+from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
@@ -30,8 +31,8 @@ def trained(dies):
 
 
 def test_a_peer_moves_as_it_is_told():
-    assert trained(dies="") == [["b"], ["a", "c"]]
+    assert trained(dies="") == [members_of(["b"]), members_of(["a", "c"])]
 
 
 def test_a_peer_stays_where_the_only_other_died_just_now():
-    assert trained(dies="b") == [["a"], ["c"]]
+    assert trained(dies="b") == [members_of(["a"]), members_of(["c"])]

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipelined.swarm.directory import MemoryDisk
 from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import name_digest
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.shelf import ShelfError
 from pipelined.swarm.transfer import layout_of
@@ -181,8 +182,9 @@ class VirtualSwarm(VirtualParties):
         if not self.rules.sums_codec:
             self.reference.weights(head.step, 0)
             assert head.loss == self.reference.losses[head.step - 1], f"another loss at step {head.step}"
-        for stage, names in enumerate(head.members):
-            held = sorted(index for name in names for index in self.summed[head.round][stage][name])
+        for stage, members in enumerate(head.members):
+            summed = {name_digest(name): indices for name, indices in self.summed[head.round][stage].items()}
+            held = sorted(index for member in members for index in summed[member])
             assert held == list(range(self.rules.batch)), f"stage {stage} took step {head.step} with {held}"
 
     def _witness(self, process, endpoint):

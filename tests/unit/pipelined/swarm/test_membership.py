@@ -1,13 +1,14 @@
 """A roster is what the directory has, and nothing of what it had."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
-from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer
+from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
 from pipelined.swarm.standing import Standing
 from transports.endpoints.virtual import VirtualNetwork
 
@@ -129,17 +130,38 @@ def test_a_head_has_the_members_of_the_stages_that_are_followed():
     async def story(roster, directory):
         every = Roster(directory, VirtualClock())
         following = asyncio.ensure_future(every.follow())
-        assert len(Head.unpack(head.entries()[HEAD]).pack()) < 200, "all processes are sent it"
-        await directory.transact({}, head.entries())
+        assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "all processes are sent it"
+        await directory.transact({}, head.entries({}))
         await roster.turn_to({1})
         await every.wait_for(lambda: every.head is not None)
         assert every.head == head
         assert roster.head.was_taken_by("p1", 1) and not roster.head.was_taken_by("p2", 2)
         assert roster.head.was_summed
         back = Head(len(members), "model", step=0)
-        revision = await directory.transact({}, back.entries())
+        revision = await directory.transact({}, back.entries({}))
         await roster.wait_for(lambda: roster.revision >= revision)
         assert roster.head == back and not roster.head.was_summed, "members of another step were taken for its own"
         following.cancel()
 
     run_virtual(followed(story, frozenset()))
+
+
+def test_members_are_those_of_the_last_step_that_told_them_and_what_cannot_be_read_is_told_again():
+    head = Head(2, "model", step=1, members=[["a"], ["b"]])
+
+    async def story(roster, directory):
+        async def put(entries):
+            revision = await directory.transact({}, entries)
+            await roster.wait_for(lambda: roster.revision >= revision)
+
+        await put(head.entries({}))
+        after = replace(head, step=2)
+        await put(after.entries(roster.took))
+        assert roster.head == after
+        await put({took_key(1): b"no record"})
+        assert took_key(1) in roster.strange and roster.head.was_taken_by("a", 0)
+        assert not roster.head.was_taken_by("b", 1)
+        await put(replace(after, step=3).entries(roster.took))
+        assert roster.head == replace(head, step=3) and not roster.strange
+
+    run_virtual(followed(story))

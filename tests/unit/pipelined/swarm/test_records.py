@@ -5,13 +5,14 @@ from dataclasses import asdict
 import msgpack
 import pytest
 
-from pipelined.swarm.records import MOST_STAGES, Conductor, Head, Peer, Phase, Trainer
+from pipelined.swarm.directory.limits import Limits
+from pipelined.swarm.records import HEAD, MOST_STAGES, Conductor, Head, Peer, Phase, Took, Trainer, took_key
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", heir="p1"),
     Trainer("t0", "tcp://b:1", 8, "m"),
     Conductor("t0", "tcp://b:1"),
-    Head(2, "m", step=3, round="4.1", members=[["p0"], ["p1", "p2"]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
+    Head(2, "m", step=3, round="4.1", members=[[]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
 ]
 
 
@@ -70,3 +71,37 @@ def test_a_head_of_more_stages_than_a_model_can_have_is_refused_before_any_list_
     assert Head.unpack(Head(MOST_STAGES, "m").pack()).stages == MOST_STAGES
     with pytest.raises(ValueError, match="Head of no model"):
         Head.unpack(msgpack.packb({**asdict(Head(1, "m")), "stages": 1 << 60}))
+
+
+@pytest.mark.parametrize("members", [10_000, Limits().leases])
+@pytest.mark.parametrize("stages", [1, 400])
+def test_a_commit_of_ten_thousand_members_fits_in_a_transaction_however_long_their_names_are(members, stages):
+    every = [f"{'a-machine-of-a-long-name' * 20}-{at}" for at in range(members)]
+    names = [every[stage::stages] for stage in range(stages)]
+    head = Head(stages, "m", step=1, members=names)
+    entries = head.entries({})
+    Limits().check_transaction({HEAD: 1, "conductor": 2}, entries, [])
+    read = Head.unpack(entries[HEAD]).with_members(Took.unpack(entries[key]) for key in entries if key != HEAD)
+    assert read == head and read.was_taken_by(names[-1][-1], stages - 1)
+    assert not read.was_taken_by("another", 0) and sum(map(len, read.members)) == members
+
+
+def test_a_commit_tells_the_members_of_those_stages_alone_where_they_are_others_than_before():
+    before = Head(3, "m", step=1, members=[["a", "b"], ["c"], ["d"]])
+    known = {key: Took.unpack(value) for key, value in before.entries({}).items() if key != HEAD}
+    assert before.entries(known).keys() == {HEAD}
+    assert Head(3, "m", step=2, members=[["b", "a"], ["e"], ["d"]]).entries(known).keys() == {HEAD, took_key(1)}
+
+
+def test_members_that_were_written_as_names_are_read():
+    """A directory's journal may have them: in `took/N` and, before that, in the head."""
+    head = Head.unpack(msgpack.packb(asdict(Head(2, "m", step=3)) | {"members": [["p0"], ["p1", "p2"]]}))
+    assert [head.was_taken_by(name, 1) for name in ("p0", "p1", "p2")] == [False, True, True] and head.was_summed
+    took = Took.unpack(msgpack.packb({"members": {1: ["p3"]}}))
+    assert head.with_members([took]).was_taken_by("p3", 1)
+
+
+@pytest.mark.parametrize("members", [{0: b"1234567"}, {0: [1]}, {"0": b""}, {-1: b""}, {MOST_STAGES: b""}, {0: "p0"}])
+def test_members_that_are_none_are_refused(members):
+    with pytest.raises(ValueError, match="Took"):
+        Took.unpack(msgpack.packb({"members": members}))
