@@ -6,7 +6,6 @@ newcomers wait for one.
 """
 
 import asyncio
-from collections import Counter
 
 from pipelined.clock import Clock
 from pipelined.events import warn
@@ -14,11 +13,10 @@ from pipelined.nursery import Nursery
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.notes import field, whole
 from pipelined.swarm.rebalance import fewest
-from pipelined.swarm.records import CAME, Phase
+from pipelined.swarm.records import CAME
 from pipelined.swarm.standing import Standing
 from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
 
-STAY = Phase.JOINING, Phase.SERVING
 PLACE = "place"
 
 
@@ -76,9 +74,7 @@ class Placing:
     """
 
     def __init__(self, roster: Roster, stages: int):
-        self._roster, self._stages, self._counted_at = roster, stages, -1
-        self._promised, self._at = dict[str, int](), dict[str, int]()
-        self._there, self._lost = Counter[int](), list[int]()
+        self._roster, self._stages = roster, stages
 
     async def place(self, question: Question) -> Answer:
         """Answer one newcomer.
@@ -100,30 +96,14 @@ class Placing:
 
         Args:
             name: of the peer; where it was before does not count.
-        Cost: O(stages), and O(peers) once for all that ask before the roster changes.
+        Cost: O(stages), in a swarm of any size.
         """
-        if self._counted_at != self._roster.revision:
-            self._count()
-        if name in self._at:
-            self._there[self._at.pop(name)] -= 1
-        saved = self._saved(name) if self._lost else set[int]()
-        there = [self._there[stage] for stage in range(self._stages)]
-        stage = next((stage for stage in self._lost if stage in saved), fewest(there))
-        self._promised[name] = self._at[name] = stage
-        self._there[stage] += 1
+        census, stages = self._roster.census, range(self._stages)
+        lost = [stage for stage in stages if not census.holding(stage)]
+        saved = self._saved(name) if lost else set[int]()
+        stage = next((stage for stage in lost if stage in saved), fewest(census.staying(self._stages, without=name)))
+        census.send(name, stage)
         return stage
-
-    def _count(self) -> None:
-        """Count the peers that stay, each where it is, or where it was told to go and has not said yet that it is."""
-        roster, self._counted_at = self._roster, self._roster.revision
-        self._promised = {name: stage for name, stage in self._promised.items() if self._is_on_its_way(name)}
-        self._at = {name: peer.stage for name, peer in roster.peers.items() if peer.phase in STAY} | self._promised
-        self._there = Counter(self._at.values())
-        self._lost = [stage for stage in range(self._stages) if not roster.holding(stage)]
-
-    def _is_on_its_way(self, name: str) -> bool:
-        came = self._roster.came.get(name)
-        return came is not None and self._roster.announced[name] < came.revision
 
     def _saved(self, name: str) -> set[int]:
         """The stages whose present state lies at a peer, where that is not all of them."""

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from pipelined.clock import Clock
 from pipelined.events import warn
 from pipelined.swarm.bell import Bell
+from pipelined.swarm.census import Census
 from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.swarm.records import (
     CAME,
@@ -77,6 +78,7 @@ class Roster:
         came: by name, what a peer said that is to be told its stage; not of those that know it.
         peers, trainers, observers: by name; peers as far as they are followed.
         saved: what peers have on disk, by name.
+        census: where the peers are.
         took: by key, the members of the last step that was summed, as the directory has them.
         lost: the stages whose state no peer holds, as the leader last said.
         stages: those whose peers this process follows; None: all of them, and everything else in the directory.
@@ -103,7 +105,7 @@ class Roster:
         self.announced = Counter[str]()
         self.saved = dict[str, Saved]()
         self._keys = set[str]()
-        self._by_stage: dict[int, list[Peer]] | None = None
+        self.census = Census()
         self._changed = Bell()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
@@ -139,15 +141,15 @@ class Roster:
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that take work, by name."""
-        return [peer for peer in self._at(stage) if peer.phase in WORKING]
+        return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
 
     def joining(self, stage: int) -> list[Peer]:
         """The peers that are on their way to a stage's state, by name."""
-        return [peer for peer in self._at(stage) if peer.phase == Phase.JOINING]
+        return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
 
     def holding(self, stage: int) -> list[Peer]:
         """The peers of a stage that have its state: those that serve and those about to leave."""
-        return [peer for peer in self._at(stage) if peer.phase != Phase.JOINING]
+        return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
     def is_here(self, who: Peer | Trainer) -> bool:
         """Whether this member, in this incarnation, still is one."""
@@ -188,14 +190,6 @@ class Roster:
         except TimeoutError as error:
             raise Ended from error
 
-    def _at(self, stage: int) -> Sequence[Peer]:
-        """Whoever is at a stage, by name. Cost: all peers are put in order once for all who ask until one changes."""
-        if self._by_stage is None:
-            self._by_stage = {}
-            for _, peer in sorted(self.peers.items()):
-                self._by_stage.setdefault(peer.stage, []).append(peer)
-        return self._by_stage.get(stage, ())
-
     def _take_view(self, view: View, prefixes: Prefixes) -> None:
         gone = dict.fromkeys(self._keys - view.entries.keys())
         self._followed = prefixes
@@ -208,7 +202,7 @@ class Roster:
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)
             self.strange.pop(change.key, None)
             try:
-                self._note(change.key, change.entry)
+                self.note(change.key, change.entry)
             except ValueError as error:
                 self.strange[change.key] = str(error)
                 warn("record refused", key=change.key, why=error)
@@ -217,7 +211,12 @@ class Roster:
         self.cut_off = False
         self._tell()
 
-    def _note(self, key: str, entry: Entry | None) -> None:
+    def note(self, key: str, entry: Entry | None) -> None:
+        """Take in what the directory has under a key; None: it has nothing there any more.
+
+        Raises:
+            ValueError: that cannot be read.
+        """
         revision = entry.revision if entry else 0
         if key == HEAD:
             self.head_revision = revision
@@ -237,6 +236,7 @@ class Roster:
             self.evaluated = _read(Evaluated, entry)
         elif key.startswith(CAME):
             self._place(self.came, key.removeprefix(CAME), entry and Came(entry.value.decode(), revision))
+            self._note_arrival(key.removeprefix(CAME))
         elif key.startswith(PEERS) and self.stages is None:
             self._note_peer(key.removeprefix(PEERS), entry)
         elif key.startswith(STAGES) and self.stages is not None:
@@ -256,14 +256,21 @@ class Roster:
         Args:
             stage: that the key names; None: it names none.
         """
-        self._by_stage = None
         self.announced.pop(name, None)
         if entry is not None:
             self.announced[name] = entry.revision
+        self._note_arrival(name)
         peer = _read(Peer, entry)
         if peer and (peer.name != name or stage not in (None, str(peer.stage))):
             raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
         self._place(self.peers, name, peer)
+        self.census.put(name, peer)
+
+    def _note_arrival(self, name: str) -> None:
+        """A newcomer is on its way no longer when it has gone, or has said what it is after it came."""
+        came = self.came.get(name)
+        if came is None or self.announced[name] >= came.revision:
+            self.census.arrived(name)
 
     def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
         known.pop(name, None)

@@ -2,15 +2,17 @@
 
 import asyncio
 import random
+import sys
+from collections import Counter
 
 import pytest
 
 from pipelined import events
 from pipelined.clock import VirtualClock, run_virtual
 from pipelined.swarm.choosing import Choosing, Placing
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.membership import Came, Roster
-from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, Conductor, Head, Mark, Peer, Phase, Saved
+from pipelined.swarm.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.swarm.membership import Roster
+from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
 from pipelined.swarm.standing import standing
 from transports.endpoints import Answer, Refusal
 from transports.endpoints.virtual import VirtualNetwork
@@ -25,13 +27,19 @@ def record(name, stage, phase, incarnation=1):
 def seen(*peers, saved=(), came=()):
     """A roster of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
     roster = Roster(None, None)
-    roster.head, roster.revision = Head(3, "m", step=5, lineage="run-5"), 1000
-    roster.came = {name: Came(f"virtual://{name}", at) for name, at in dict(came).items()}
+    roster.head = Head(3, "m", step=5, lineage="run-5")
+    for name, at in dict(came).items():
+        roster.note(CAME + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):
-        roster.peers[f"p{at}"], roster.announced[f"p{at}"] = record(f"p{at}", stage, phase), at + 1
+        say(roster, f"p{at}", stage, phase, at + 1)
     for name, stages in dict(saved).items():
-        roster.saved[name] = Saved([[5, stage, 3, "run-5"] for stage in stages])
+        roster.note(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
     return roster
+
+
+def say(roster, name, stage, phase, revision):
+    """A peer says where it is."""
+    roster.note(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     roster = seen((0, SERVING))
-    roster.saved["new"] = Saved([list(Mark(4, 2, 3, "run-4"))])
+    roster.note(SAVED + "new", Entry(Saved([list(Mark(4, 2, 3, "run-4"))]).pack(), 1000))
     assert Placing(roster, 3).stage_for("new") == 1
 
 
@@ -73,8 +81,7 @@ def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_s
     roster = seen((0, SERVING), came={"first": 10})
     placing = Placing(roster, 3)
     assert placing.stage_for("first") == 1
-    roster.peers["first"], roster.announced["first"] = record("first", 2, JOINING), 11
-    roster.revision += 1
+    say(roster, "first", 2, JOINING, 11)
     assert placing.stage_for("new") == 1
 
 
@@ -82,8 +89,7 @@ def test_a_newcomer_that_is_gone_counts_no_longer():
     roster = seen((0, SERVING), came={"first": 10})
     placing = Placing(roster, 3)
     placing.stage_for("first")
-    del roster.came["first"]
-    roster.revision += 1
+    roster.note(CAME + "first", None)
     assert placing.stage_for("new") == 1
 
 
@@ -91,8 +97,79 @@ def test_the_record_of_a_former_life_does_not_end_a_promise():
     roster = seen((0, SERVING), (1, SERVING), came={"p1": 10})
     placing = Placing(roster, 2)
     assert placing.stage_for("p1") == 1
-    roster.revision += 1
+    say(roster, "other", 7, SERVING, 11)
     assert placing.stage_for("new") == 0
+
+
+def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
+    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    say(roster, "p1", 1, LEAVING, 11)
+    assert roster.census.staying(3, without="") == [1, 0, 1] and roster.census.holding(1) == 1
+    roster.note(PEERS + "p2", None)
+    assert roster.census.staying(3, without="") == [1, 0, 0] and roster.census.holding(2) == 0
+    assert [peer.name for stage in range(3) for peer in roster.holding(stage)] == ["p0", "p1"]
+
+
+def test_a_census_kept_up_is_that_of_the_records():
+    """Through any changes, some of them of newcomers."""
+    draw, roster, sent = random.Random(1), seen(), {}
+    placing = Placing(roster, 3)
+
+    def is_on_its_way(name):
+        return name in roster.came and roster.announced[name] < roster.came[name].revision
+
+    for revision in range(1, 2000):
+        name = f"p{draw.randrange(20)}"
+        match draw.randrange(4):
+            case 0:
+                roster.note(PEERS + name, None)
+                roster.note(CAME + name, None)
+            case 1:
+                roster.note(CAME + name, Entry(b"virtual://x", revision))
+                sent[name] = placing.stage_for(name)
+            case _:
+                say(roster, name, draw.randrange(3), draw.choice([*Phase]), revision)
+        on_their_way = {name: stage for name, stage in sent.items() if is_on_its_way(name)}
+        staying = {name: peer.stage for name, peer in roster.peers.items() if peer.phase in (JOINING, SERVING)}
+        there = Counter((staying | on_their_way).values())
+        assert roster.census.staying(3, without="") == [there[stage] for stage in range(3)]
+        for stage in range(3):
+            here = sorted((peer for peer in roster.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
+            assert [*roster.census.at(stage)] == here
+            assert roster.census.holding(stage) == sum(peer.phase != JOINING for peer in here)
+
+
+def operations(work):
+    """How many instructions of Python this takes: the same on any machine."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
+    def join(roster):
+        placing = Placing(roster, 3)
+        for number in range(10):
+            name, revision = f"new{number}", 10_000 + 3 * number
+            roster.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+            stage = placing.stage_for(name)
+            say(roster, name, stage, JOINING, revision + 1)
+            say(roster, name, stage, SERVING, revision + 2)
+
+    few, many = (seen(*[(at % 3, SERVING) for at in range(peers)]) for peers in (50, 2000))
+    assert operations(lambda: join(many)) < 1.1 * operations(lambda: join(few))
 
 
 class Came3:
