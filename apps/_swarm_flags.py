@@ -189,9 +189,15 @@ class Status:
     """Show it anew every second."""
     web: int | None = None
     """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
+    members: int = 100
+    """At most so many peers, and as many trainers, are asked and shown one by one; all others are counted."""
+    stage: int | None = None
+    """Show the peers of this stage alone. Open: of all stages, from the first on."""
 
     def __post_init__(self) -> None:
         self.place.check()
+        refuse_below(1, "--members", self.members)
+        refuse_below(0, "--stage", 0 if self.stage is None else self.stage)
 
 
 def _check_files(**named: Path | None) -> None:

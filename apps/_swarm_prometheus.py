@@ -77,10 +77,7 @@ class _Look:
         for each in OF_SWARM:
             if look.get(each.key) is not None:
                 yield _family("swarm", each, {(): look})
-        serving = {
-            (str(stage),): {"": sum(peer["stage"] == stage and peer["phase"] in WORKING for peer in peers)}
-            for stage in range(look["stages"])
-        }
+        serving = {(str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in look["summary"]}
         yield _family("swarm", STAGE_PEERS, serving, "stage")
         of_peers = {(peer["name"], str(peer["stage"])): peer for peer in peers}
         yield from (_family("swarm_peer", each, of_peers, "peer", "stage") for each in OF_PEER)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.live import Live
 
 from apps._swarm_flags import Status
-from apps._swarm_look import looks
+from apps._swarm_look import Shown, looks
 from apps._swarm_run import entered
 from apps._swarm_table import table
 from apps._swarm_web import Web, as_json
@@ -16,13 +16,14 @@ EVERY_S = 1.0
 
 async def show(flags: Status) -> None:
     """Print what a swarm looks like; with --watch or --web for as long as one likes."""
+    shown = Shown(flags.members, flags.stage)
     async with entered(flags.place) as (endpoint, directory):
         with ExitStack() as stack:
             web = stack.enter_context(Web(flags.web)) if flags.web is not None else None
             if web is not None:
                 print(f"page at {web.address}", flush=True)
             live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch else None
-            async for seen in looks(endpoint, directory, EVERY_S):
+            async for seen in looks(endpoint, directory, EVERY_S, shown):
                 if live is not None:
                     live.update(table(seen))
                 elif flags.json:

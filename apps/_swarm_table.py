@@ -1,6 +1,7 @@
 """A look at a swarm as a person reads it: a line of where it stands, a table of peers, a line a trainer."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -10,7 +11,7 @@ from rich.text import Text
 from apps._swarm_look import Look
 from apps._swarm_waiting import MOMENT_S
 from pipelined.events import line, printable, read
-from pipelined.swarm.records import HEAD
+from pipelined.swarm.records import HEAD, Phase
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
@@ -26,12 +27,30 @@ def table(look: Look) -> Group:
     warnings = [_text(each, "yellow") for each in _warnings(look)]
     told = [_text(each) for each in [*_progress(look), *_copies(look)]]
     events = [_text(each, "dim") for each in _events(look)]
-    return Group(_text(_where(look), "bold"), Peers(look["peers"]), *trainers, *told, *warnings, *events)
+    summary = [_text(each) for each in _summary(look)]
+    return Group(_text(_where(look), "bold"), *summary, Peers(look["peers"]), *trainers, *told, *warnings, *events)
 
 
 def _text(line: str, style: str = "") -> Text:
     """A line or cell to print. Names, phases and reasons come off the network, so control characters are replaced."""
     return Text(printable(line, but=""), style=style)
+
+
+def _summary(look: Look) -> Iterator[str]:
+    """How many members there are, where some of them are not shown."""
+    left_out = look.get("left_out", {})
+    if not any(left_out.values()):
+        return
+    stages = [{phase: stage[phase] for phase in Phase} for stage in look["summary"]]
+    phases = Counter[str]()
+    for stage in stages:
+        phases.update(stage)
+    said = ", ".join(f"{count} {phase}" for phase, count in phases.items() if count)
+    serving = [stage[Phase.SERVING] for stage in stages]
+    fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
+    yield f"{phases.total()} peers of {len(stages)} stages: {said}; serving a stage: {fewest} to {most}"
+    shown = [f"{len(look[kind])} of {len(look[kind]) + left_out[kind]} {kind}" for kind in ("peers", "trainers")]
+    yield f"shown: {', '.join(shown)}; --stage N shows another stage, --members N more"
 
 
 def _progress(look: Look) -> Iterator[str]:
@@ -46,8 +65,9 @@ def _copies(look: Look) -> Iterator[str]:
     """From which peers the joining peers fetch their state, and which peers save."""
     if donors := look.get("donors"):
         yield "donors: " + ", ".join(f"{peer} from {donor}" for peer, donor in donors.items())
-    if any(savers := look.get("savers") or []):
-        yield "savers: " + ", ".join(f"stage {stage} {name}" for stage, name in enumerate(savers) if name)
+    stages = {peer["stage"] for peer in look["peers"]}
+    if savers := [(stage, name) for stage, name in enumerate(look.get("savers") or []) if name and stage in stages]:
+        yield "savers: " + ", ".join(f"stage {stage} {name}" for stage, name in savers)
 
 
 def _events(look: Look) -> Iterator[str]:

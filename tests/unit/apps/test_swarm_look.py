@@ -7,7 +7,7 @@ import math
 import pytest
 
 from apps._swarm_config import SUBJECT, Subject, Told
-from apps._swarm_look import look, looks
+from apps._swarm_look import MOST_ASKED, Shown, look, looks
 from apps._swarm_prometheus import metrics
 from apps._swarm_said import FIELDS
 from apps._swarm_waiting import MOMENT_S
@@ -129,6 +129,63 @@ def test_the_last_events_of_all_members_are_there_each_once_in_order_with_the_me
         (1.0, "t", {"term": 1.0}),
         (2.0, "p", {"term": 2.0}),
     ]
+
+
+class Busy:
+    """Members that all answer after a while; how many were asked, and how many at once."""
+
+    def __init__(self):
+        self.asked, self.now, self.most = [], 0, 0
+
+    async def ask(self, address, topic, note):
+        self.asked.append(address)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.1)
+        self.now -= 1
+        return Answer(note={"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address})
+
+
+def large(**flags):
+    """A look at 1,000 peers of two stages and 300 trainers, and what was asked."""
+    peers = {
+        f"{PEERS}p{at % 2:02}-{at // 2:03}": Peer(
+            f"p{at % 2:02}-{at // 2:03}", f"at {at}", 1, at % 2, Phase.SERVING if at > 9 else Phase.JOINING, "m"
+        )
+        for at in range(1000)
+    }
+    trainers = {f"{TRAINERS}t{at:03}": Trainer(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
+    members = Busy()
+    leads = {CONDUCTOR: Conductor("t299", "t299")}
+    told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Shown(**flags)))
+    return told, members
+
+
+def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
+    told, members = large()
+    assert len(members.asked) == 200 and members.most == MOST_ASKED
+    assert [peer["name"] for peer in told["peers"]] == [f"p00-{at:03}" for at in range(100)]
+    assert len(told["trainers"]) == 100 and told["step_phase"] == "t299", "the leader was not asked"
+    assert told["left_out"] == {"peers": 900, "trainers": 202}
+    assert told["summary"] == [
+        {"stage": stage, "joining": 5, "serving": 495, "parting": 0, "leaving": 0} for stage in range(2)
+    ]
+    assert told["peers"][0]["share"] == 0.75, "a peer that is not shown does not count"
+    assert told["waits_for"] == "", "a stage with no peer that is shown was taken to be without peers"
+
+
+def test_the_peers_of_one_stage_can_be_looked_at():
+    told, members = large(stage=1, members=1000)
+    assert [peer["name"] for peer in told["peers"]] == [f"p01-{at:03}" for at in range(500)]
+    assert members.most == MOST_ASKED and told["left_out"] == {"peers": 500, "trainers": 0}
+    assert told["summary"][0]["serving"] == 495
+
+
+def test_the_counts_of_a_large_swarm_are_on_its_page_before_those_that_are_shown():
+    counts, shown = page(large()[0]).splitlines()[2:4]
+    assert counts == "1000 peers of 2 stages: 10 joining, 990 serving; serving a stage: 495 (stage 0) to 495 (stage 0)"
+    assert shown == "shown: 100 of 1000 peers, 100 of 302 trainers; --stage N shows another stage, --members N more"
+    assert "shown:" not in page(seen(at(3)))
 
 
 def test_observers_are_named():

@@ -56,3 +56,8 @@ def test_what_a_member_says_that_is_no_number_is_left_out():
     told = metrics({**LOOK, "peers": [hostile], "trainers": [{**TRAINER, "banned": 3, "silent": True}]})
     assert "forwards_total{" not in told and "backwards_total{" in told
     assert not re.search(r"(sent_bytes_total|waiting|rejected_total|refused_total|banned_peers)\{", told)
+
+
+def test_all_peers_of_a_stage_are_counted_whether_they_are_shown_or_not():
+    stage = {"stage": 1, "joining": 7, "serving": 400, "parting": 2, "leaving": 5}
+    assert 'swarm_stage_peers{stage="1"} 402.0' in metrics({**LOOK, "summary": [stage]}).splitlines()

@@ -46,6 +46,11 @@ LOOK = {
     "peers": [PEER],
     "trainers": [TRAINER],
     "waits_for": "a peer of stage 0",
+    "summary": [
+        {"stage": 0, "joining": 1, "serving": 0, "parting": 0, "leaving": 0},
+        {"stage": 1, "joining": 0, "serving": 1, "parting": 0, "leaving": 0},
+    ],
+    "left_out": {"peers": 0, "trainers": 0},
 }
 
 
