@@ -27,7 +27,7 @@ class LightSwarm:
     def __init__(self, end: DirectoryEnd, tasks: Nursery, stages: int, lease_s: float):
         self._end, self._tasks, self._stages, self._lease_s = end, tasks, stages, lease_s
         self._numbers, self._head = count(), Head(stages, MODEL)
-        self._peers = dict[str, LightMember]()
+        self._peers, self._absent = dict[str, LightMember](), ""
         self._all = list[LightMember]()
         self._running = [tasks.create_task(end.serve())]
 
@@ -58,12 +58,18 @@ class LightSwarm:
         await self.leader.roster.wait_for(lambda: self._serving() == now - 1)
 
     async def commit(self) -> None:
-        """One step more: the head with everybody that took part."""
+        """One step more, with the members of the one before; the first time: with everybody."""
         members = [[] for _ in range(self._stages)]
         for name, member in self._peers.items():
-            members[member.stage].append(name)
+            if name != self._absent:
+                members[member.stage].append(name)
         self._head = replace(self._head, step=self._head.step + 1, members=members)
         await self._write_head()
+
+    async def change(self) -> None:
+        """One step more, in which another peer than before had no part: two stages at most have other members."""
+        self._absent = next(name for name in reversed(self._peers) if name != self._absent)
+        await self.commit()
 
     def stop(self) -> None:
         """End every task."""
@@ -74,8 +80,7 @@ class LightSwarm:
         await self.leader.client.transact({}, self._head.entries(self.leader.roster.took))
 
     def _serving(self) -> int:
-        roster = self.leader.roster
-        return sum(len(roster.serving(stage)) for stage in range(self._stages))
+        return sum(map(self.leader.roster.census.holding, range(self._stages)))
 
     def _come(self) -> None:
         member = self._begin(self._peer)

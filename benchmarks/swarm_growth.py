@@ -3,7 +3,8 @@
 The real directory, with members that are the real client, roster and lease of a peer or a trainer and nothing else (no
 model, stage or transport), on the virtual clock. For each size: what the directory spends while nothing changes, on a
 join, on a death and on the commit of a step; what a member keeps in memory; and the exponent of each in the number of
-members. CPU seconds are this machine's; messages and bytes are the same on any machine.
+members. Then the same by the number of trainers. CPU seconds are this machine's; messages and bytes are the same on any
+machine.
 """
 
 import gc
@@ -41,6 +42,8 @@ class Options(Reported):
     """Peers of a stage; there are as many stages as the members need."""
     trainers: int = 8
     """How many of the members are trainers."""
+    by_trainers: tuple[int, ...] = (2, 8, 32, 128)
+    """Numbers of trainers beside the peers of the second size, or of the only one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class Size:
     """One size.
 
     Args:
-        start, join, death, commit: `cpu_s`, `messages` and `bytes` of the directory for each.
+        start, first, commit, change, join, death: `cpu_s`, `messages` and `bytes` of the directory for each: of the
+            first commit, which tells all members; of one with the same members; and of one with others at two stages.
         quiet: the same for a second in which nothing happens.
         member_bytes: memory that a member takes, its share of the directory's included.
     """
@@ -58,13 +62,16 @@ class Size:
     trainers: int
     start: dict[str, float]
     quiet: dict[str, float]
+    first: dict[str, float]
+    commit: dict[str, float]
+    change: dict[str, float]
     join: dict[str, float]
     death: dict[str, float]
-    commit: dict[str, float]
     member_bytes: float
 
 
-COLUMNS = ("start", "quiet", "join", "death", "commit")
+COLUMNS = ("start", "quiet", "join", "death", "first", "commit", "change")
+UNITS = ("cpu_s", "messages", "bytes")
 
 
 def measure(members: int, width: int, trainers: int) -> Size:
@@ -92,19 +99,20 @@ async def _events(members: int, stages: int, trainers: int) -> dict[str, dict[st
         before = _resident()
         start = await _cost(end, lambda: swarm.start(members - trainers, trainers))
         member_bytes = (_resident() - before) / members
-        events = {"join": swarm.join, "death": swarm.die, "commit": swarm.commit}
-        means = {name: await _mean(end, event) for name, event in events.items()}
+        first = await _mean(end, swarm.commit, 1)
+        events = {"commit": swarm.commit, "change": swarm.change, "join": swarm.join, "death": swarm.die}
+        means = {name: await _mean(end, event, EVENTS) for name, event in events.items()}
         swarm.stop()
-    return {"start": start, "member_bytes": member_bytes, **means}
+    return {"start": start, "member_bytes": member_bytes, "first": first, **means}
 
 
-async def _mean(end: DirectoryEnd, event: Callable[[], Awaitable[None]]) -> dict[str, float]:
+async def _mean(end: DirectoryEnd, event: Callable[[], Awaitable[None]], times: int) -> dict[str, float]:
     async def several() -> None:
-        for _ in range(EVENTS):
+        for _ in range(times):
             await event()
             await end.clock.sleep(NEWS_S)
 
-    return {name: value / EVENTS for name, value in (await _cost(end, several)).items()}
+    return {name: value / times for name, value in (await _cost(end, several)).items()}
 
 
 async def _cost(end: DirectoryEnd, work: Callable[[], Awaitable[None]]) -> dict[str, float]:
@@ -122,30 +130,32 @@ def _resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def exponents(sizes: Sequence[Size], figure: Callable[[Size], float]) -> list[float]:
-    """Of a figure in the number of members, from each size to the next."""
+def exponents(sizes: Sequence[Size], figure: Callable[[Size], float], of: str = "members") -> list[float]:
+    """Of a figure in the number of members, or of trainers, from each size to the next."""
     return [
-        math.log(figure(after) / figure(before)) / math.log(after.members / before.members)
+        math.log(figure(after) / figure(before)) / math.log(getattr(after, of) / getattr(before, of))
         for before, after in pairwise(sizes)
     ]
 
 
-def tables(sizes: Sequence[Size]) -> str:
+def tables(sizes: Sequence[Size], by_trainers: Sequence[Size]) -> str:
     """All figures, for people."""
     memory = "\n".join(f"{size.members:10} {size.member_bytes / 1024:8.1f} KiB a member" for size in sizes)
     busy = f"quiet traffic alone takes one core at {busy_at(sizes[-1]):.0f} members, without sockets"
-    return "\n\n".join([*(table(sizes, unit) for unit in ("cpu_s", "messages", "bytes")), memory, busy])
+    trainers = [f"by trainers, beside {by_trainers[0].members - by_trainers[0].trainers} peers:"] if by_trainers else []
+    trainers += [table(by_trainers, unit, "trainers") for unit in UNITS if by_trainers]
+    return "\n\n".join([*(table(sizes, unit, "members") for unit in UNITS), memory, busy, *trainers])
 
 
-def table(sizes: Sequence[Size], unit: str) -> str:
-    """One kind of figure of every phase, by size, with the exponents below."""
+def table(sizes: Sequence[Size], unit: str, of: str) -> str:
+    """One kind of figure of every phase, by members or by trainers, with the exponents below."""
     rows = [f"{unit:>10}" + "".join(f"{name:>12}" for name in COLUMNS)]
     for size in sizes:
         cells = [getattr(size, name) for name in COLUMNS]
-        rows.append(f"{size.members:10}" + "".join(f"{cell[unit]:12.4g}" for cell in cells))
-    columns = [exponents(sizes, lambda size, name=name: getattr(size, name)[unit]) for name in COLUMNS]
+        rows.append(f"{getattr(size, of):10}" + "".join(f"{cell[unit]:12.4g}" for cell in cells))
+    columns = [exponents(sizes, lambda size, name=name: getattr(size, name)[unit], of) for name in COLUMNS]
     for at, (before, after) in enumerate(pairwise(sizes)):
-        told = f"{before.members}-{after.members}"
+        told = f"{getattr(before, of)}-{getattr(after, of)}"
         rows.append(f"{told:>10}" + "".join(f"{column[at]:12.2f}" for column in columns) + "  (exponent)")
     return "\n".join(rows)
 
@@ -159,9 +169,12 @@ def main() -> int:
     """Read the flags, play every size in a process of its own, and show what came of it."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_growth")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        peers = options.members[min(1, len(options.members) - 1)] - options.trainers
         plays = [pool.submit(measure, each, options.width, options.trainers) for each in options.members]
-        sizes = [play.result() for play in plays]
-    tell(options, {"sizes": [asdict(size) for size in sizes]}, lambda: tables(sizes))
+        others = [pool.submit(measure, peers + each, options.width, each) for each in options.by_trainers]
+        sizes, by_trainers = [[play.result() for play in each] for each in (plays, others)]
+    found = {"sizes": [asdict(size) for size in sizes], "by_trainers": [asdict(size) for size in by_trainers]}
+    tell(options, found, lambda: tables(sizes, by_trainers))
     return 0
 
 

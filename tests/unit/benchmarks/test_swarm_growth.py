@@ -22,11 +22,25 @@ def test_a_member_that_joins_or_dies_costs_the_same_however_many_there_are_elsew
     assert many < 1.1 * few
 
 
-@pytest.mark.parametrize("phase", ["start", "quiet", "commit"])
+@pytest.mark.parametrize("phase", ["start", "quiet", "first", "commit", "change"])
 @pytest.mark.parametrize("unit", ["messages", "bytes"])
 def test_what_concerns_all_members_grows_as_their_number_does(sizes, phase, unit):
     (exponent,) = exponents(sizes, lambda size: getattr(size, phase)[unit])
     assert exponent < 1.2
+
+
+def test_a_commit_with_the_same_members_as_before_tells_none_of_them(sizes):
+    """Names, of which one part lies in each of so many keys, made its bytes grow faster than the members."""
+    for size in sizes:
+        assert size.commit["bytes"] < 700 * size.members
+    (exponent,) = exponents(sizes, lambda size: size.commit["bytes"])
+    assert exponent < 1.02
+
+
+def test_a_trainer_costs_a_commit_no_more_than_a_peer():
+    few, many = (measure(FEW + trainers, WIDTH, trainers) for trainers in (2, 10))
+    for unit in ("messages", "bytes"):
+        assert 1.0 < many.commit[unit] / few.commit[unit] < 1.01 * many.members / few.members
 
 
 def test_a_start_of_many_at_once_is_told_to_each_in_few_messages(sizes):
