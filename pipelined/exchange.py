@@ -63,13 +63,12 @@ async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, An
     parent, children = _neighbours(transport, 0)
     found = None if thing is None else [transport.rank, thing]
     for child in reversed(children):
-        below = _found(await _take(transport, child, what), what, child)
+        below = _found(_unpack(await _take(transport, child, what), what, child), what, child)
         found = below if found is None else found
     if parent is not None:
         await transport.send(parent, ("share", what), msgpack.packb(found))
-    first = await share(transport, what, msgpack.packb(found))
-    rank_and_thing = _found(first, what, 0)
-    return rank_and_thing and (rank_and_thing[0], rank_and_thing[1])
+    first = _found(await share(transport, what, found), what, 0)
+    return first and (first[0], first[1])
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
@@ -92,9 +91,8 @@ async def _take(transport: Transport, source: int, what: str) -> Any:
     return blocks[0].data
 
 
-def _found(packed: Any, what: str, source: int) -> list[Any] | None:
-    """A rank and its thing as `first_of` passes them on, or None."""
-    found = _unpack(packed, what, source)
+def _found(found: Any, what: str, source: int) -> list[Any] | None:
+    """A rank and its thing as `first_of` passes them on, or None; raises WireError for anything else."""
     if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
         raise _strange(what, source, "no rank with its thing")
     return found

@@ -91,6 +91,13 @@ def test_every_rank_learns_the_first_thing_that_is_held(size):
         check_cost(ends, 2)
 
 
+def test_what_is_held_is_packed_once_on_its_way_up_and_once_on_its_way_down(monkeypatch):
+    packed, packb = [], msgpack.packb
+    monkeypatch.setattr("pipelined.exchange.msgpack.packb", lambda thing: packed.append(thing) or packb(thing))
+    got, _ = on_all(2, lambda end: first_of(end, "it", "a fact" if end.rank else None))
+    assert got == [(1, "a fact")] * 2 and packed == [[1, "a fact"]] * 2
+
+
 @pytest.mark.parametrize("failing", [(0,), (117, 250), (299,)])
 def test_a_mistake_on_some_ranks_is_told_on_all_with_the_rank_in_twice_log2_messages(failing):
     async def work(end):
@@ -145,6 +152,18 @@ def test_what_does_not_unpack_is_refused_with_the_rank_that_sent_it(verb, sent):
                 await verb(end, "it", None)
 
     assert on_all(2, work)[0] == [None, None]
+
+
+@pytest.mark.parametrize("sent", [7, [1, "a", "b"], ["1", "a"]], ids=str)
+def test_what_rank_0_gives_as_the_first_that_is_none_is_refused(sent):
+    async def work(end):
+        if end.rank == 0:
+            await end.receive(1, ("share", "it"))
+            return await share(end, "it", sent)
+        with pytest.raises(WireError, match=r"what rank 0 sent for 'it' does not unpack \(no rank with its thing"):
+            await first_of(end, "it", None)
+
+    assert on_all(2, work)[0] == [sent, None]
 
 
 def test_what_one_rank_held_that_does_not_unpack_is_refused_at_the_target_with_its_number():
