@@ -1,6 +1,7 @@
 """The table of schedules, and how a schedule is found by its name, path or module."""
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import Protocol
 
@@ -71,7 +72,7 @@ def require_known(name: str, given: str | None = None) -> None:
     """
     if name not in SCHEDULES and name != given:
         fact = f"the schedule {name!r} is none of this project's own, and code that only a file names is not run"
-        raise ScheduleError(f"{fact}; give --schedule {name} on the command line too, if you trust it")
+        raise ScheduleError(f"{fact}; give --schedule {shlex.quote(name)} on the command line too, if you trust it")
 
 
 def find(name: str) -> Schedule:
