@@ -14,14 +14,13 @@ from apps._job import Job
 from apps._resumed import start_of
 from apps._subject import Subject, subject_of
 from pipelined import checkpoint
-from pipelined.errors import UsageError
 from pipelined.exchange import share
 from pipelined.launch import Launch
 from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decision import Decision, decide, decide_among_all, why_not
 from pipelined.planner.effort import BRIEF
-from pipelined.planner.plan_file import MOST
+from pipelined.planner.plan_file import require_possible
 from pipelined.schedules import require_known
 from transports import Transport
 
@@ -66,13 +65,12 @@ def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidat
     told = {field.name: config.get(field.name) for field in fields(Plan)}
     if any(type(told[field.name]) is not field.type for field in fields(Plan)):
         return None
-    if any(type(value) is int and value > MOST for value in told.values()):
-        return None  # laying it out would take for ever
     try:
+        require_possible(told)
         require_known(told["schedule"], schedule)
         plan = Plan(**told)
         return Candidate(plan, config.get("recompute") is True) if plan.layout else None
-    except UsageError:
+    except ValueError:
         return None
 
 

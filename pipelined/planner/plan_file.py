@@ -18,7 +18,9 @@ FORMAT, VERSION = "pipelined-plan", 1
 MOST_BYTES = 16 << 20
 """A larger file is no plan."""
 MOST = 1 << 16
-"""Of stages, groups, microbatches: more would take for ever to lay out, and nobody has as many."""
+"""Of stages, groups, microbatches, pipes: no job has as many."""
+MOST_CELLS = 1 << 20
+"""Of stages times groups, microbatches or pipes: laying out and proving takes time and memory in proportion."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,10 @@ def _read(path: Path) -> Any:
 def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
     predicted = told["predicted"]
     require_known(_value(told["plan"], "schedule", str), schedule)
+    settings = {field.name: _value(told["plan"], field.name, field.type) for field in fields(Plan)}
+    require_possible(settings)
     return PlanFile(
-        Plan(**{field.name: _setting(told["plan"], field.name, field.type) for field in fields(Plan)}),
+        Plan(**settings),
         _value(told, "recompute", bool),
         dict(_value(told, "model", dict)),
         _seconds(predicted["step_s"]),
@@ -141,17 +145,28 @@ def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
     )
 
 
+def require_possible(sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes, off a file, of which the layout or the proof would take hours.
+
+    Args:
+        sizes: the fields of a `Plan`; only whole numbers are looked at.
+    Raises:
+        ValueError: which number is too large, and the limit.
+    """
+    for name, value in sizes.items():
+        if type(value) is int and value > MOST:
+            raise ValueError(f"{name} is {value} and can be {MOST} at most")
+    for name in ("width", "microbatches", "pipes"):
+        cells = sizes["depth"] * sizes[name]
+        if cells > MOST_CELLS:
+            fact = f"depth times {name} is {cells} ({sizes['depth']} x {sizes[name]}) and can be {MOST_CELLS} at most"
+            raise ValueError(f"{fact}; use fewer stages or {name}")
+
+
 def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:
     value = told[name]
     if type(value) is not kind:
         raise TypeError(f"{name} is {value!r} and should be of type {kind.__name__}")
-    return value
-
-
-def _setting(told: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = _value(told, name, kind)
-    if kind is int and value > MOST:
-        raise ValueError(f"{name} is {value} and can be {MOST} at most")
     return value
 
 
