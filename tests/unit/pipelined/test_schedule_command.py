@@ -97,10 +97,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
     "arguments, message",
     [
         (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], f"known: {', '.join(known())}"),
-        (["schedule", "chimera", "--depth", "5", "--microbatches", "4"], "needs an even depth (depth: 5)"),
-        (["schedule", "gpipe", "--depth", "4", "--microbatches", "0"], "--microbatches must be at least 1"),
         ([*FOUR, "--pipes", "3"], "--pipes can be 2, 4"),
-        ([*FOUR, "--chunks", "2"], "use --chunks 1"),
         ([*FOUR, "--costs", "forwards=1"], "unknown cost 'forwards'; known: forward, backward, backward-input"),
         ([*FOUR, "--costs", "forward"], "the cost 'forward' is no number"),
         ([*FOUR, "--costs", "forward=nan"], "the cost forward=nan is no duration"),

@@ -1,0 +1,48 @@
+"""Shapes that a schedule cannot take are refused with the remedy, and GEMS' two pipes share the microbatches."""
+
+import pytest
+
+from pipelined.schedules import ScheduleError, Shape, find
+
+
+@pytest.mark.parametrize(
+    "name, shape, message",
+    [
+        ("chimera", Shape(5, 4), "needs an even depth (depth: 5); use --depth 4 or 6, or a schedule that takes any"),
+        ("chimera", Shape(1, 4), "needs an even depth (depth: 1); use --depth 2, or"),
+        ("chimera", Shape(8, 8, 6), "(pipes: 6, depth: 8); --pipes can be 2, 4, 8"),
+        ("chimera", Shape(8, 8, 1), "(pipes: 1, depth: 8); --pipes can be 2, 4, 8"),
+        ("chimera", Shape(8, 8, chunks=2), "(chunks: 2); use --chunks 1"),
+        ("chimera", Shape(8, 16, 4, scale="forward-doubling"), "takes two pipes (pipes: 4); use --pipes 2 or --scale"),
+        ("chimera", Shape(4, 6, scale="backward-halving"), "(microbatches: 6, depth: 4); use a multiple of the depth"),
+        ("chimera", Shape(4, 4, scale="tripling"), "scale 'tripling'; known: direct, forward-doubling, backward-halvi"),
+        ("chimera_w", Shape(4, 8, scale="forward-doubling"), "chimera_w takes its microbatches as they are"),
+        ("chimera_w", Shape(5, 8), "needs an even depth (depth: 5)"),
+        ("chimera_w", Shape(8, 8, 6), "--pipes can be 2, 4, 8"),
+        ("dualpipe", Shape(5, 10), "dualpipe needs an even depth (depth: 5); use --depth 4 or 6"),
+        ("dualpipe", Shape(4, 8, pipes=4), "dualpipe has 2 pipes (pipes: 4)"),
+        ("dualpipe", Shape(4, 8, chunks=2), "(chunks: 2); use --chunks 1"),
+        ("dualpipe_v", Shape(6, 4, chunks=3), "folds two stages onto each worker (chunks: 3); use --chunks 2"),
+        ("gems", Shape(4, 4, pipes=4), "gems has 2 pipes (pipes: 4); leave --pipes out"),
+        ("gems", Shape(4, 4, chunks=2), "(chunks: 2); use --chunks 1"),
+        ("gems", Shape(4, 4, scale="forward-doubling"), "(scale: forward-doubling); use --scale direct"),
+        ("interleaved", Shape(8, 6, chunks=2), "(microbatches: 6, workers: 4); use --microbatches 4 or 8"),
+        ("interleaved", Shape(8, 3, chunks=2), "(microbatches: 3, workers: 4); use --microbatches 4"),
+        ("interleaved", Shape(8, 8, chunks=3), "(depth: 8, chunks: 3); use --depth 6 or 9"),
+        ("interleaved", Shape(2, 8, chunks=3), "(depth: 2, chunks: 3); use --depth 3"),
+        ("interleaved", Shape(8, 8, 2, 2), "interleaved has one pipe (pipes: 2)"),
+        ("interleaved", Shape(8, 8, chunks=2, scale="backward-halving"), "use --scale direct"),
+        ("zb_v", Shape(6, 4, chunks=3), "folds two stages onto each worker (chunks: 3); use --chunks 2"),
+        ("zb_v", Shape(5, 4, chunks=2), "needs an even depth (depth: 5); use --depth 4 or 6, or"),
+        ("zb_v", Shape(6, 4, pipes=2), "has one pipe (pipes: 2)"),
+        ("zb_v", Shape(6, 4, scale="forward-doubling"), "use --scale direct"),
+    ],
+)
+def test_an_impossible_shape_is_refused_with_the_remedy(name, shape, message):
+    with pytest.raises(ScheduleError) as caught:
+        find(name).layout(shape)
+    assert message in str(caught.value)
+
+
+def test_microbatches_of_gems_take_turns():
+    assert find("gems").layout(Shape(4, 5)).microbatches == ((0, 2, 4), (1, 3))
