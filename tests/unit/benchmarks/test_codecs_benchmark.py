@@ -1,6 +1,5 @@
 """The codecs' benchmark: ratios are of rounds, errors are measured, and without a peer it says so."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks._codec_overlap import Overlap, measure_overlap
-from benchmarks.codecs import Options, Timing, arrays, as_table, measure, peer, plain
+from benchmarks.codecs import Timing, arrays, measure, peer
 from pipelined.errors import UsageError
 
 ROW = Timing("blockwise8", "normal", 4 << 20, (1.0, 2.0, 4.0), (1.0, 1.0, 1.0), 0.25, 1e-4, (2.0, 2.0, 2.0), (3.0,) * 3)
@@ -58,20 +57,6 @@ def test_a_coder_beside_computing_is_timed():
 def test_what_is_hidden_is_a_share_of_the_shorter():
     assert Overlap("zstd", 1, 2.0, 4.0, 4.0, 0.0, 2).hidden == 1.0
     assert Overlap("zstd", 1, 2.0, 4.0, 6.0, 0.0, 2).hidden == 0.0
-
-
-def test_the_table_says_what_the_ratios_are():
-    overlap = Overlap("zstd", 64 << 20, 0.1, 0.1, 0.15, 0.001, 2)
-    table = as_table([ROW], [overlap], True)
-    assert "1.00x   3.00x   0.250     0.0001" in table and "(50% hidden)" in table
-    assert "not installed; give --peer" in as_table([ROW], [], False)
-    assert '"out_ratio": 1.0' in json.dumps(plain(Options(), [ROW], [overlap]))
-
-
-@pytest.mark.parametrize("options", [{"rounds": 0}, {"mib": (1, 0)}])
-def test_what_cannot_be_timed_is_refused(options):
-    with pytest.raises(UsageError, match=f"--{next(iter(options))} must be at least 1"):
-        Options(**options)
 
 
 def test_a_peer_without_bitsandbytes_is_refused_before_anything_is_timed(tmp_path):

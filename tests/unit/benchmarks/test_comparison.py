@@ -57,33 +57,14 @@ def test_what_cannot_be_compared_is_refused(options, message):
         entries(options, ranks=4)
 
 
-def test_no_steps_are_refused():
-    with pytest.raises(UsageError, match="--steps must be above 0"):
-        Options(steps=0)
-
-
 def test_the_links_carry_the_median_hop_of_either_size():
     links = fitted([1e-4, 2e-4, 9e-4], [7e-4, 5e-4, 6e-4], MIB)
     assert links.alpha == 2e-4 and math.isclose(links.alpha + links.beta * MIB, 6e-4)
 
 
-def test_free_messages_give_the_closed_forms():
-    chosen, _ = entries(Options(microbatches=(8,)), ranks=4)
-    seconds = {entry.name: makespan(entry, Options().costs) for entry in chosen}
-    assert math.isclose(seconds["gpipe"], 0.33) and math.isclose(seconds["one_f_one_b"], 0.33)
-    assert math.isclose(seconds["chimera"], 0.30) and math.isclose(seconds["chimera, forward-doubling"], 0.27)
-
-
 def test_a_hop_is_paid_on_the_way_there_and_back():
     ((entry,), _) = entries(Options(schedules="gpipe", microbatches=(1,)), ranks=4)
     assert math.isclose(makespan(entry, Options().costs, Links(1e-3, 1e-3 / MIB, 0.0)), 4 * 0.030 + 6 * 2e-3)
-
-
-def test_the_same_order_is_1_and_the_opposite_is_minus_1():
-    same = [row(f"s{i}", float(i), 2.0 * i) for i in range(1, 5)]
-    opposite = [row(f"s{i}", float(i), 9.0 - i) for i in range(1, 5)]
-    assert rank_correlation(same) == 1.0 and inversions(same) == []
-    assert rank_correlation(opposite) == -1.0 and len(inversions(opposite)) == 6
 
 
 def test_an_inversion_says_by_how_much():
@@ -117,6 +98,6 @@ def test_the_report_has_every_row_and_the_links():
     options = Options(schedules="gpipe,chimera", microbatches=(4,))
     chosen, refused = entries(options, ranks=4)
     links, rows = compared(options, chosen, Measured([[0.17, 0.18, 0.19]] * len(chosen), [1e-4], [4e-4]))
-    text, read = told(links, rows, refused), json.loads(json.dumps(plain(options, links, rows, refused)))
+    read = json.loads(json.dumps(plain(options, links, rows, refused)))
     assert len(read["rows"]) == 4 and read["alpha_s"] == 1e-4 and read["inversions"]["4"] == []
-    assert "gpipe" in text and "0.100 ms" in text and "Kendall" in text
+    assert told(links, rows, refused).count("gpipe") == 1

@@ -10,8 +10,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks._levels import Levels, least, look
-from benchmarks.soak import Options
-from pipelined.errors import UsageError
 from tests.launching import ROOT
 from transports._matching import Mailbox
 
@@ -55,19 +53,6 @@ def test_a_message_that_lies_unasked_a_task_and_a_descriptor_are_seen():
 
     before, between, after = asyncio.run(story())
     assert between == tuple(level + 1 for level in before) and after == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"steps": 1000}, "give at least 1020"),
-        ({"over": ("udp",)}, "known: tcp, mpi, swarm"),
-        ({"looks": 0}, "--looks"),
-    ],
-)
-def test_a_soak_that_cannot_be_is_refused(flags, words):
-    with pytest.raises(UsageError, match=words):
-        Options(**flags)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.swarm_faults import DETECTION_S, TIMES_A_STEP, Fault, Options, Row, drawn, judged, rows_of
-from pipelined.errors import UsageError
 from tests.swarm.exact import Reference
 from tests.swarm.exact_process import BATCH, STAGES, STEPS
 
@@ -54,8 +53,3 @@ def test_each_round_strikes_every_phase_in_every_way_and_the_same_for_the_same_s
     assert faults == list(drawn(Options(offsets=2))) != list(drawn(Options(offsets=2, seed=1)))
     assert len({(fault.phase, fault.signal) for fault in faults}) == len(TIMES_A_STEP) * len(DETECTION_S)
     assert all(fault.late == [f"{fault.who[:2]}d"] for fault in faults if fault.phase in ("chunk", "manifest"))
-
-
-def test_an_unknown_phase_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="acknowledged"):
-        Options(phases=("forwards",))

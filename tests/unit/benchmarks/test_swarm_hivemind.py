@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.swarm_hivemind import Options, Run, judged, line
-from pipelined.errors import UsageError
+from benchmarks.swarm_hivemind import Run, judged, line
 
 
 def took(at, who, step, samples, digest="d"):
@@ -43,8 +42,3 @@ def test_a_row_counts_runs_whose_survivors_came_apart_and_tells_the_struck_step_
     assert "130 (110 to 150)" in told and "200 (200 to 200)" in told
     assert "1 of 2" in told and "15.25 (0.50 to 30.00)" in told
     assert "never" in line("x", runs[1:])
-
-
-def test_a_python_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="there is no"):
-        Options(hivemind_python=tmp_path / "python")

@@ -155,11 +155,6 @@ def test_it_prints_one_json_object(monkeypatch, capsys):
     assert all(0 < each["mean"]["overall"] <= 100 for each in found["rows"])
 
 
-def test_rows_are_chosen_by_name(monkeypatch, capsys):
-    lines = told(monkeypatch, capsys, "--seeds=1", "--peers=40", "--hours=2", "--events", "5", "--arms", ARMS[3].name)
-    assert [ARMS[3].name in line for line in lines.splitlines()] == [False, False, True, False, False]
-
-
 def test_the_figure_ends_with_its_trends(monkeypatch, capsys):
     flags = ["--figure", "--seeds=1", "--peers=16", "--hours=8"]
     lines = told(monkeypatch, capsys, *flags).splitlines()

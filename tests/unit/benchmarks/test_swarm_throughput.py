@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.swarm_throughput import Options, Row, virtual
-from pipelined.errors import UsageError
 
 
 @pytest.mark.parametrize("width, rtt, jitter", [(1, 0.0, 0.0), (1, 5e-4, 0.0), (2, 5e-4, 0.0), (2, 2e-3, 1e-3)])
@@ -27,8 +26,3 @@ def test_a_row_is_judged_by_medians(swarm, kept):
 def test_a_row_tells_each_round_s_ratio():
     row = Row("processes", 1, 16, (1.0, 1.0, 4.0, 2.0, 2.0, 2.0), (1.0, 2.0, 2.0, 1.0, 1.0, 9.0), rounds=2)
     assert row.ratios == [0.5, 2.0] and "(0.500-2.000)" in row.line()
-
-
-def test_a_batch_that_is_mostly_bubble_is_refused():
-    with pytest.raises(UsageError, match="4 D"):
-        Options(microbatches=(8,))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks._swarm_account import BINS, Account
-from benchmarks._swarm_trends import Curve, as_json, curve, trends
+from benchmarks._swarm_trends import Curve, curve, trends
 
 HOURS = 8
 
@@ -70,9 +70,3 @@ def test_a_trend_that_is_not_there_is_missed(curves, missing):
 def test_a_swarm_left_alone_that_does_too_well_is_noticed(change, missing):
     left, moved = pair(4, 80.0, 95.0)
     assert [at for at, holds in enumerate(held(replace(left, **change), moved)) if not holds] == [missing]
-
-
-def test_json_has_curves_and_trends():
-    told = as_json(pair(4, 80.0, 95.0))
-    assert [each["rebalanced"] for each in told["curves"]] == [False, True]
-    assert all(each["holds"] for each in told["trends"]) and len(told["trends"]) == 5

@@ -76,22 +76,6 @@ def test_a_slow_pair_is_measured():
     assert min(found["latencies"]) >= 0.001 and found["rates"][0] > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (lambda: tcp.Options(sizes=(0,)), r"--sizes must be at least 1 \(it is 0\)"),
-        (lambda: tcp.Options(rounds=1), r"--rounds must be at least 2 \(it is 1\)"),
-        (lambda: tcp_all_reduce.Options(sizes=(4, 6)), r"whole float32 \(bytes: 6\)"),
-        (lambda: tcp_all_reduce.Options(algorithms=("rings",)), r"unknown algorithm rings; known: .*multi_ring"),
-        (lambda: shaped_links.Options(shapes=("delay=5",)), r"units us, ms, s"),
-        (lambda: shaped_links.Options(shapes=("wait=5",)), r"known: delay, jitter, rate, loss, seed"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anything_starts(options, why):
-    with pytest.raises(UsageError, match=why):
-        options()
-
-
 def test_a_loop_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr("benchmarks._ranks.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install uvloop"):

@@ -10,8 +10,7 @@ from benchmarks._contender import Result, Task, Trial
 from benchmarks._contender_torch import Alone
 from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
 from benchmarks._contest_table import Duel, Entry, duels, limit
-from benchmarks.torch_pipelining import Options, agreed, chosen, told
-from pipelined.errors import UsageError
+from benchmarks.torch_pipelining import agreed, chosen, told
 from pipelined.partition import partition
 
 SMALL = Contest(layers=4, d_model=8, heads=2, vocab=11, sequence=5, batch=2, microbatches=3)
@@ -132,15 +131,3 @@ def stage_shares(contest, ends):
 def test_every_schedule_of_the_contest_runs_on_two_ranks(schedule):
     ends = Contest().cuts(2 * STAGES_A_RANK[schedule], 1)[0]
     assert Contest().plan(schedule, ends).world_size == 2
-
-
-@pytest.mark.parametrize(
-    "options, fact",
-    [
-        ({"rounds": 0}, "--rounds must be at least 1"),
-        ({"torch": ("zb_x",)}, "no schedule of this contest: zb_x; known"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options, fact):
-    with pytest.raises(UsageError, match=fact):
-        Options(**options)

@@ -1,0 +1,48 @@
+"""Options of a benchmark that cannot be timed are refused by name, before anything starts."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from pipelined.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "why"),
+    [
+        ("all_reduce", {"rounds": 0}, "--rounds"),
+        ("all_reduce", {"sizes": (2,)}, "--sizes"),
+        ("all_reduce", {"halves": (123,)}, "--halves"),
+        ("auto", {"rounds": 0}, "--rounds must be"),
+        ("auto", {"ranks": ()}, "--ranks must be"),
+        ("auto", {"ranks": (1, 2)}, "--ranks must be"),
+        ("codecs", {"rounds": 0}, "--rounds must be at least 1"),
+        ("codecs", {"mib": (1, 0)}, "--mib must be at least 1"),
+        ("endpoints", {"sizes": (0,)}, "--sizes"),
+        ("endpoints", {"rounds": 1}, "--rounds"),
+        ("endpoints", {"seconds": 0.0}, "--seconds"),
+        ("point_to_point", {"rounds": 0}, "rounds"),
+        ("point_to_point", {"sizes": ()}, "sizes"),
+        ("point_to_point", {"sizes": (8, 0)}, "sizes"),
+        ("point_to_point", {"compute_ms": -1.0}, "compute-ms"),
+        ("schedules", {"steps": 0}, "--steps must be above 0"),
+        ("shaped_links", {"shapes": ("delay=5",)}, "units us, ms, s"),
+        ("shaped_links", {"shapes": ("wait=5",)}, "known: delay, jitter, rate, loss, seed"),
+        ("soak", {"steps": 1000}, "give at least 1020"),
+        ("soak", {"over": ("udp",)}, "known: tcp, mpi, swarm"),
+        ("soak", {"looks": 0}, "--looks"),
+        ("swarm_faults", {"phases": ("forwards",)}, "acknowledged"),
+        ("swarm_hivemind", {"hivemind_python": Path("/no/python")}, "there is no"),
+        ("swarm_throughput", {"microbatches": (8,)}, "4 D"),
+        ("tcp", {"sizes": (0,)}, r"--sizes must be at least 1 \(it is 0\)"),
+        ("tcp", {"rounds": 1}, r"--rounds must be at least 2 \(it is 1\)"),
+        ("tcp_all_reduce", {"sizes": (4, 6)}, r"whole float32 \(bytes: 6\)"),
+        ("tcp_all_reduce", {"algorithms": ("rings",)}, "unknown algorithm rings; known: .*multi_ring"),
+        ("torch_pipelining", {"rounds": 0}, "--rounds must be at least 1"),
+        ("torch_pipelining", {"torch": ("zb_x",)}, "no schedule of this contest: zb_x; known"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(program, options, why):
+    with pytest.raises(UsageError, match=why):
+        import_module(f"benchmarks.{program}").Options(**options)
