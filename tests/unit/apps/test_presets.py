@@ -68,6 +68,6 @@ def test_a_vocabulary_larger_than_the_models_is_refused():
 
 
 def test_sizes_text_and_batches_are_read_without_torch():
-    names = "_presets _corpus _tokenizer _batches _ngram _huggingface".split()
+    names = "_presets _corpus _tokenizer _batches _ngram _huggingface _swarm_data".split()
     code = f"import sys, {', '.join('apps.' + name for name in names)}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

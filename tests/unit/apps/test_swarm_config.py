@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from apps._swarm_config import Place, Subject, Told, differences
-from apps._swarm_flags import Local
+from apps._swarm_config import Subject, Told, differences
 from apps.swarm import main
 from pipelined.errors import UsageError
 
@@ -37,24 +36,12 @@ def test_differences_name_both_sides():
     assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
 
 
-def test_a_process_is_told_one_place():
-    with pytest.raises(UsageError, match="--coordinator"):
-        Place().check()
-    with pytest.raises(UsageError, match="--coordinator"):
-        Place(coordinator="tcp://127.0.0.1:1", directory="etcd://127.0.0.1:2").check()
-
-
 def test_a_peer_serves_a_stage_that_there_is():
     for stage in (None, 0, 2):
         Subject(stages=3).check_stage(stage)
     for stage in (-1, 3):
         with pytest.raises(UsageError, match=rf"--stage {stage}, stages: 3\); take one from 0 to 2"):
             Subject(stages=3).check_stage(stage)
-
-
-def test_every_stage_needs_a_peer():
-    with pytest.raises(UsageError, match="peers: 2, stages: 3"):
-        Local(Subject(stages=3), peers=2)
 
 
 @pytest.mark.parametrize(

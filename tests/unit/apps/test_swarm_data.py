@@ -1,7 +1,5 @@
 """A microbatch's data follow from its name and the seed, whoever asks and in whatever order."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +37,6 @@ def test_a_step_trains_on_what_every_other_program_here_trains_on(path: Path):
         assert np.array_equal(feed(which)[0][0], batches.rows(*which)[0])
 
 
-def test_another_seed_finds_other_sequences(path: Path):
-    text = read_text([path], "bytes")
-    one, other = (feed_of(text, 2, 8, 4, seed)(Microbatch(0, 0))[0][0] for seed in (1, 2))
-    assert not np.array_equal(one, other)
-
-
 @pytest.mark.parametrize("which", [Microbatch(0, 4 + 11), Microbatch(0, -1), Microbatch(-1, 0), Microbatch(-1, 4)])
 def test_a_microbatch_that_is_none_is_refused(path: Path, which: Microbatch):
     with pytest.raises(ValueError, match=rf"step: {which.step}, index: {which.index}, microbatches: 4"):
@@ -70,11 +62,6 @@ def test_text_without_one_window_of_validation_data_is_refused(path: Path):
         feed_of(read_text([path], "bytes"), 1, 300, 1, seed=3)
 
 
-def test_too_little_text_is_refused(path: Path):
-    with pytest.raises(UsageError, match="too little text for one batch"):
-        feed_of(read_text([path], "bytes"), 64, 64, 4, seed=3)
-
-
 @pytest.mark.parametrize("line", ["line 7\n", "line 399\n"])
 def test_a_texts_digest_is_of_tokenizer_and_all_ids(path: Path, line: str):
     digest = read_text([path], "bytes").digest
@@ -82,8 +69,3 @@ def test_a_texts_digest_is_of_tokenizer_and_all_ids(path: Path, line: str):
     assert read_text([path], "bpe:300").digest != digest
     path.write_text(path.read_text().replace(line, line.replace("line", "LINE")))
     assert read_text([path], "bytes").digest != digest
-
-
-def test_it_needs_no_torch():
-    code = "import sys, apps._swarm_data; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
