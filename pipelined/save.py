@@ -11,13 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from pipelined import checkpoint
-from pipelined.checkpoint import Checkpoint, Meta
+from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.errors import UsageError
 from pipelined.exchange import gather, share
 from pipelined.optimizer import updates_made
 from pipelined.runtime import together
 from pipelined.trainer import Trainer
+
+MOST_UPDATES = 1 << 53
+"""Of an optimizer, in a checkpoint: up to here a float counts each."""
 
 
 async def save(
@@ -61,13 +66,37 @@ async def load(trainer: Trainer, path: Path) -> int:
     """Load what this rank holds out of a checkpoint; returns how many steps had been done.
 
     Raises:
-        CheckpointError: on every rank: of another model, damaged, or not there.
+        CheckpointError: on every rank: of another model, damaged, or not there. The trainer is as it was.
     """
 
-    def read() -> tuple[Checkpoint, dict[str, Any]]:
+    def read() -> tuple[int, int, dict[str, Any]]:
         found = checkpoint.open(path).require(trainer.model.identity())
-        return found, found.load(trainer.replica.tensors)
+        state, updates = found.load(trainer.replica.tensors), _updates(found)
+        _require_shapes(found.path, trainer.replica.tensors, state)
+        return found.meta.step, updates, state
 
-    found, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
-    trainer.restore(state, found.meta.scalars.get("updates", found.meta.step))
-    return found.meta.step
+    step, updates, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
+    trainer.restore(state, updates)
+    return step
+
+
+def _updates(found: Checkpoint) -> int:
+    """How many updates a checkpoint's optimizer had made; older ones do not say, and made one a step."""
+    updates = found.meta.scalars.get("updates", found.meta.step)
+    if type(updates) is not int or not 0 <= updates <= MOST_UPDATES:
+        fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MOST_UPDATES})"
+        raise CheckpointError(f"{fact}; resume from another checkpoint")
+    return updates
+
+
+def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Refuse tensors, or what an optimizer keeps beside them, of other shapes than this rank holds."""
+    for name, tensor in tensors.items():
+        if "value" not in state[name]:
+            fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
+            raise CheckpointError(f"{fact}; resume from another checkpoint")
+        for field, saved in state[name].items():
+            if saved.shape != tensor.shape:
+                fact = f"{path} has {name} ({field}) in another shape (saved: {tuple(saved.shape)}, "
+                remedy = "resume with the model that was saved, or start anew in another directory"
+                raise CheckpointError(f"{fact}model: {tuple(tensor.shape)}); {remedy}")

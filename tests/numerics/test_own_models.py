@@ -1,9 +1,12 @@
 """A user's own modules train as in a plain loop: frozen, without parameters, random, or with running statistics."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from pipelined import checkpoint
 from pipelined.asynchronous.trainer import AsynchronousTrainer
 from pipelined.evaluate import evaluate
 from pipelined.runtime import AgreedError
@@ -115,6 +118,56 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
             assert_close(value, tensors[name].detach())
         assert len(kept) == 3
         assert all(torch.equal(value, again[name]) for name, value in kept.items())
+
+
+class Pooled(Rows):
+    """Keeps one running mean for all channels: another shape of a tensor under the same identity."""
+
+    def build(self, layers, dtype, device, seed):
+        part = super().build(layers, dtype, device, seed)
+        for layer in part.row.values():
+            layer[1].running_mean = torch.zeros(1, dtype=dtype, device=device)
+        return part
+
+
+async def saved_in(place, trainer):
+    await save(trainer, place, 1, {}, keep=1)
+
+
+async def refused(trainer, place, fact):
+    before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
+    with pytest.raises(AgreedError, match=fact):
+        await load(trainer, place)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.replica.tensors.items())
+
+
+@pytest.mark.parametrize(
+    "saved, loaded, shapes", [(Pooled, Rows, r"\(1,\), model: \(6,\)"), (Rows, Pooled, r"\(6,\), model")]
+)
+def test_a_tensor_of_another_shape_in_a_checkpoint_is_refused_by_name(tmp_path, saved, loaded, shapes):
+    """One value was spread over all channels in silence; the other way round it was a bare error of torch."""
+    on_ranks(saved("norm"), plan("gpipe", 1), lambda trainer: saved_in(tmp_path, trainer))
+    fact = rf"step-0+1 has row\.0\.1\.running_mean \(value\) in another shape \(saved: {shapes}.*resume with the model"
+    on_ranks(loaded("norm"), plan("gpipe", 1), lambda trainer: refused(trainer, tmp_path, fact))
+
+
+@pytest.mark.parametrize("updates", ["3", None, 1.5, True, -1, 10**400], ids=str)
+def test_a_count_of_updates_that_is_none_is_refused(tmp_path, updates):
+    on_ranks(Rows("linear"), plan("gpipe", 1), lambda trainer: saved_in(tmp_path, trainer))
+    (manifest,) = tmp_path.glob("*/manifest.json")
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**told, "scalars": {**told["scalars"], "updates": updates}}))
+    fact = rf"is damaged \(updates: {updates!r}, should be a number from 0 to \d+\); resume from another"
+    on_ranks(Rows("linear"), plan("gpipe", 1), lambda trainer: refused(trainer, tmp_path, fact))
+
+
+def test_a_parameter_without_a_value_in_a_checkpoint_is_refused_by_name(tmp_path):
+    record = checkpoint.write_shard(
+        tmp_path, 1, 0, 1, {f"row.0.{n}": {"mean": torch.ones(1)} for n in ("weight", "bias")}
+    )
+    checkpoint.commit(tmp_path, checkpoint.Meta(1, Rows("linear").identity(), {}), [record], 1)
+    fact = r"is damaged \(it has no value of row.0.weight, but: mean\); resume from another"
+    on_ranks(Rows("linear"), plan("gpipe", 1), lambda trainer: refused(trainer, tmp_path, fact))
 
 
 class Unseeded(Rows):
