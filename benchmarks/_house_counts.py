@@ -1,0 +1,238 @@
+"""What `benchmarks.house` counts in a source tree, each by its syntax: a number, its goal, and the places."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks._house_tree import PACKAGES, Module, Tree
+
+MOST_ENTRIES = 20
+SMALL_LINES = 60
+LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+MOST_CALLABLES, MOST_POSITIONAL = 2, 5
+WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
+"""The words of STYLE's language that are counted. `is None`, the test of Python, is not among them."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Count:
+    """One figure.
+
+    Args:
+        goal: what it is to be at most; None where nothing is promised.
+        places: what was counted, worst first, for people to look at.
+    """
+
+    name: str
+    number: float
+    goal: float | None
+    places: list[str] = field(default_factory=list)
+
+    @property
+    def is_met(self) -> bool:
+        return self.goal is None or self.number <= self.goal
+
+
+def counts(tree: Tree) -> list[Count]:
+    """All counts of a tree, in the order of the table."""
+    return [count for counted in COUNTS for count in counted(tree)]
+
+
+def full_folders(tree: Tree) -> Iterator[Count]:
+    """The most entries of one folder, registered plug-ins not counted."""
+    sizes = {
+        folder: len([e for e in tree.entries(folder) if f"{folder}.{e}" not in tree.plug_ins])
+        for folder in tree.folders
+    }
+    yield _most("entries of a folder", MOST_ENTRIES, sizes)
+
+
+def paragraphs(tree: Tree) -> Iterator[Count]:
+    """Small files that one other module uses: a paragraph of that module rather than a file."""
+    found = [
+        f"{module.path} ({module.lines} lines, used by {next(iter(tree.importers[module.name]))})"
+        for module in tree
+        if module.lines < SMALL_LINES and len(tree.importers[module.name]) == 1
+        if not module.is_entrance and module.name not in tree.plug_ins
+    ]
+    yield Count(f"files under {SMALL_LINES} lines with one importer", len(found), 10, found)
+
+
+def circles(tree: Tree) -> Iterator[Count]:
+    """Groups of modules that import one another, whatever hides it."""
+    found = [" <-> ".join(sorted(group)) for group in _knots(tree.imports) if len(group) > 1]
+    yield Count("import circles", len(found), 0, found)
+
+
+def constructors(tree: Tree) -> Iterator[Count]:
+    """Classes made with more than two callables, by `__init__` or as a dataclass."""
+    aliases = _callable_names(tree)
+    found = {
+        f"{module.path}:{node.lineno} {node.name}": sum(_is_callable(each, aliases) for each in _made_of(node))
+        for module in tree
+        for node in module.nodes(ast.ClassDef)
+    }
+    over = {place: number for place, number in found.items() if number > MOST_CALLABLES}
+    yield Count(f"constructors with over {MOST_CALLABLES} callables", len(over), 0, _worst(over))
+
+
+def parameters(tree: Tree) -> Iterator[Count]:
+    """Functions with more than five parameters that are not keyword-only; `self` and `cls` do not count."""
+    over = {
+        f"{module.path}:{node.lineno} {node.name}": number
+        for module in tree
+        for node in module.nodes(*FUNCTIONS)
+        if (number := len(_positional(node))) > MOST_POSITIONAL
+    }
+    yield Count(f"functions with over {MOST_POSITIONAL} parameters not keyword-only", len(over), 0, _worst(over))
+
+
+def lengths(tree: Tree) -> Iterator[Count]:
+    """The longest file and the longest function, in lines, and all lines."""
+    yield _most("longest file, lines", LONGEST_FILE, {str(module.path): module.lines for module in tree})
+    functions = {
+        f"{module.path}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for module in tree
+        for node in module.nodes(*FUNCTIONS)
+    }
+    yield _most("longest function, lines", LONGEST_FUNCTION, functions)
+    by_package = {package: sum(module.lines for module in _below(tree, package)) for package in PACKAGES}
+    yield Count("lines", sum(by_package.values()), 40_000, _worst(by_package))
+
+
+def namesakes(tree: Tree) -> Iterator[Count]:
+    """Names that classes of two files bear; apps may repeat a name."""
+    files = defaultdict(list)
+    for module in tree:
+        for node in module.tree.body if module.name.split(".")[0] != "apps" else ():
+            if isinstance(node, ast.ClassDef):
+                files[node.name].append(str(module.path))
+    found = [f"{name}: {', '.join(paths)}" for name, paths in sorted(files.items()) if len(paths) > 1]
+    yield Count("class names in two places", len(found), 0, found)
+
+
+def language(tree: Tree) -> Iterator[Count]:
+    """Words that plain English avoids, per thousand words of docstrings and help, by package."""
+    for package in PACKAGES:
+        texts = [(module, text) for module in _below(tree, package) for text in _prose(module.tree)]
+        words = sum(len(text.split()) for _, text in texts)
+        by_file = defaultdict(int)
+        for module, text in texts:
+            by_file[str(module.path)] += len(WORDS.findall(text))
+        found = {path: number for path, number in by_file.items() if number}
+        rate = 1000 * sum(found.values()) / words if words else 0.0
+        yield Count(f"avoided words per 1,000, {package}", round(rate, 2), 0.5, _worst(found))
+
+
+COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
+    full_folders,
+    paragraphs,
+    circles,
+    constructors,
+    parameters,
+    lengths,
+    namesakes,
+    language,
+)
+
+
+def _most(name: str, goal: int, sizes: dict[str, int]) -> Count:
+    """A count that is the largest of some sizes; its places are those beyond the goal."""
+    return Count(name, max(sizes.values(), default=0), goal, _worst({k: n for k, n in sizes.items() if n > goal}))
+
+
+def _worst(sizes: dict[str, int]) -> list[str]:
+    return [f"{place} ({number:,})" for place, number in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _below(tree: Tree, package: str) -> list[Module]:
+    return [module for module in tree if module.name.split(".")[0] == package]
+
+
+def _knots(imports: dict[str, frozenset[str]]) -> list[set[str]]:
+    """The strongly connected parts of a graph (Tarjan 1972), without recursion."""
+    order, lowest, stack, on_stack, found = {}, {}, [], set(), []
+    for root in imports:
+        work = [(root, iter(sorted(imports[root])))] if root not in order else []
+        while work:
+            node, following = work[-1]
+            if node not in order:
+                order[node] = lowest[node] = len(order)
+                stack.append(node)
+                on_stack.add(node)
+            for after in following:
+                if after not in order:
+                    work.append((after, iter(sorted(imports.get(after, ())))))
+                    break
+                if after in on_stack:
+                    lowest[node] = min(lowest[node], order[after])
+            else:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
+                if lowest[node] == order[node]:
+                    at = stack.index(node)
+                    found.append(set(stack[at:]))
+                    on_stack.difference_update(stack[at:])
+                    del stack[at:]
+    return found
+
+
+def _positional(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    found = [*node.args.posonlyargs, *node.args.args]
+    return found[1:] if found and found[0].arg in ("self", "cls") else found
+
+
+def _made_of(node: ast.ClassDef) -> Iterator[ast.expr | None]:
+    """The annotations of what a class is made with: its `__init__`'s parameters, or a dataclass's fields."""
+    for statement in node.body:
+        if isinstance(statement, FUNCTIONS) and statement.name == "__init__":
+            yield from (each.annotation for each in [*_positional(statement), *statement.args.kwonlyargs])
+        if isinstance(statement, ast.AnnAssign) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+            yield statement.annotation
+
+
+def _callable_names(tree: Tree) -> frozenset[str]:
+    """Names that stand for a callable type anywhere in the tree: aliases of Callable, and protocols with `__call__`."""
+    found = {"Callable"}
+    for module in tree:
+        for statement in module.tree.body:
+            value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+            if not isinstance(value, ast.Constant) and _is_callable(value, found):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+            if isinstance(statement, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in statement.bases):
+                if any(isinstance(each, FUNCTIONS) and each.name == "__call__" for each in statement.body):
+                    found.add(statement.name)
+    return frozenset(found)
+
+
+def _is_callable(annotation: ast.expr | None, names: frozenset[str] | set[str]) -> bool:
+    """Whether an annotation is a callable or None; a table of callables is not."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _is_callable(ast.parse(text, mode="eval").body, names)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in names
+        case ast.Subscript(value=value):
+            return _is_callable(value, names)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _is_callable(left, names) or _is_callable(right, names)
+    return False
+
+
+def _prose(tree: ast.Module) -> Iterator[str]:
+    """Docstrings, of attributes too, and the texts that go into help."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            yield from _text(node.value)
+        elif isinstance(node, ast.keyword) and node.arg == "help":
+            yield from _text(node.value)
+
+
+def _text(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value

@@ -1,0 +1,84 @@
+"""What a reader of the source tree meets, counted beside its goals: `python -m benchmarks.house`.
+
+Folders that are too full, files and functions that are too long, circles of imports, constructors that take callables,
+avoided words: all by the syntax tree, in seconds. `--list` names the places. `--types` runs mypy as well.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks._flags import flags
+from benchmarks._house_counts import Count, counts
+from benchmarks._house_tree import Tree
+from benchmarks._results import ROOT
+from pipelined.errors import UsageError
+
+MYPY_RUNS = (("transports", "collectives"), ("pipelined", "apps"))
+"""Packages that mypy looks at together."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Count what a reader of the source tree meets."""
+
+    json: bool = False
+    """Print JSON, with all places."""
+    list: bool = False
+    """Name the places below each count that is beyond its goal."""
+    types: bool = False
+    """Run mypy, too: a minute or two."""
+    root: Path = ROOT
+    """The checkout that is counted."""
+
+
+def type_errors(root: Path) -> Count:
+    """What mypy finds in the four packages.
+
+    Raises:
+        UsageError: mypy is not installed, or did not come to an end of its own.
+    """
+    if importlib.util.find_spec("mypy") is None:
+        raise UsageError("mypy is not installed; install it, or leave out --types")
+    found = [error for packages in MYPY_RUNS for error in _mypy(root, packages)]
+    return Count("type errors", len(found), 0, found)
+
+
+def _mypy(root: Path, packages: tuple[str, ...]) -> list[str]:
+    words = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--no-error-summary"]
+    words += [word for package in packages for word in ("-p", package)]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise UsageError(f"mypy ended with code {done.returncode}: {done.stdout}{done.stderr}")
+    return [line for line in done.stdout.splitlines() if ": error:" in line]
+
+
+def table(found: list[Count], with_places: bool) -> str:
+    """The counts beside their goals, as text."""
+    lines = [f"{'count':44} {'is':>9} {'goal':>9}"]
+    for count in found:
+        goal = "" if count.goal is None else f"{count.goal:9,g}"
+        lines.append(f"{count.name:44} {count.number:9,g} {goal:>9}{'' if count.is_met else '  over'}")
+        lines += [f"    {place}" for place in count.places if with_places and not count.is_met]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the program; returns the exit code, 0 whatever is counted."""
+    options = flags(Options, "house")
+    found = counts(Tree(options.root))
+    if options.types:
+        try:
+            found.append(type_errors(options.root))
+        except UsageError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    print(json.dumps([asdict(count) for count in found]) if options.json else table(found, options.list))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
