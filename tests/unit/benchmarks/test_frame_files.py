@@ -1,0 +1,80 @@
+"""What `benchmarks.frame_files` notes while it watches: the project's files, and what goes on as well as starts."""
+
+import asyncio
+
+import numpy as np
+
+from benchmarks import frame_files
+from benchmarks.frame_files import Options, Watch, files_of_frames, frame, together, told
+from tests.launching import ROOT
+from transports.local import world
+
+CODE = """
+def called(): return sum([1])
+def never(): pass
+async def waits(gate):
+    await gate.wait()
+    called()
+"""
+
+
+def module(root, path):
+    """The functions of a file that pretends to lie there."""
+    space = {}
+    exec(compile(CODE, f"{root}/{path}", "exec"), space)
+    return space
+
+
+def test_files_of_the_packages_are_noted_with_what_ran(tmp_path):
+    watch = Watch(tmp_path)
+    ours, tests, foreign = (module(tmp_path, path) for path in ("pipelined/a.py", "tests/b.py", "elsewhere.py"))
+    ours["never"]()
+    with watch.on():
+        for space in (ours, tests, foreign):
+            space["called"]()
+    ours["never"]()
+    assert watch.plain() == {"pipelined/a.py": ["called"]}
+
+
+def test_a_coroutine_that_goes_on_is_noted(tmp_path):
+    watch, ours = Watch(tmp_path), module(tmp_path, "transports/a.py")
+
+    async def play():
+        gate = asyncio.Event()
+        waiting = asyncio.create_task(ours["waits"](gate))
+        await asyncio.sleep(0)
+        with watch.on():
+            gate.set()
+            await waiting
+
+    asyncio.run(play())
+    assert watch.plain() == {"transports/a.py": ["called", "waits"]}
+
+
+def test_both_ends_are_put_together():
+    ends = [{"a.py": ["f"], "b.py": ["g"]}, {"a.py": ["e", "f"]}]
+    assert together(ends) == {"a.py": ["e", "f"], "b.py": ["g"]}
+    assert told(together(ends), "a frame", Options()).splitlines()[0] == "a frame: 2 files"
+
+
+def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):
+    monkeypatch.setattr(frame_files, "WATCHED", 1)
+
+    async def play():
+        ends = await asyncio.gather(*(files_of_frames(rank, (8, 1 << 16)) for rank in world(2)))
+        return together(ends[0])
+
+    found = asyncio.run(play())
+    assert found and all((ROOT / path).is_file() for path in found)
+    assert not [path for path in found if not path.startswith("transports/")]
+
+
+def test_a_third_rank_takes_no_part():
+    """Only the sender's rank and the receiver's take part; a third sends and notes nothing."""
+
+    async def play():
+        watch, ranks = Watch(), world(3)
+        await frame(ranks[2], watch, ("x",), np.zeros(1, np.uint8))
+        return watch.plain()
+
+    assert asyncio.run(play()) == {}
