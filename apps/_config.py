@@ -165,4 +165,5 @@ def parse(arguments: list[str], default: Config | None = None) -> Config:
         SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
         UsageError: a value out of range.
     """
-    return tyro.cli(Config, args=arguments, default=default or Config(), prog="python -m apps.gpt2")
+    about = f"{Config.__doc__} --version shows the version."
+    return tyro.cli(Config, args=arguments, default=default or Config(), prog="python -m apps.gpt2", description=about)

@@ -33,12 +33,9 @@ from transports import Transport
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
     launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
-    if "--version" in arguments:
-        print(f"pipelined {__version__}")
-        return 0
     try:
         launch = detect(os.environ)
-        config = parsed(launch, lambda: parse_resumed(arguments))
+        config = parsed(launch, lambda: _flags(arguments))
         log_to_stderr(config.log)
         launch = detect(os.environ, config.transport)
         if config.schedule == SCHEDULE:
@@ -56,6 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     seats = Seats(job)
     program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
     return run(launch, job.plan.world_size, program, seats.stages_of)
+
+
+def _flags(arguments: list[str]) -> Config:
+    """What the command line says; raises SystemExit once it has shown the version or the help."""
+    if "--version" in arguments:
+        print(f"pipelined {__version__}")
+        raise SystemExit(0)
+    return parse_resumed(arguments)
 
 
 def _swarm(config: Config, launch: Launch) -> int:

@@ -36,7 +36,8 @@ ABOUT = f"""Train with a swarm of unreliable machines (docs/swarm.md).
 
 All of it on this machine: {PROGRAM} local --peers 6 --stages 3
 
-On several: a coordinator, then serve and train on as many as there are, in any order; status shows what they do."""
+On several: a coordinator, then serve and train on as many as there are, in any order; status shows what they do.
+--version shows the version."""
 
 
 def main(arguments: list[str] | None = None) -> int:

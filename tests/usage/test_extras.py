@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 import pytest
 
 import pipelined
+from apps.gpt2 import main as gpt2
 from tests.launching import ROOT, launched
 
 WITHOUT = """
@@ -65,6 +66,28 @@ def test_every_command_tells_its_version_and_ends_with_0(command, capsys, monkey
         sys.exit(resolve_name(commands()[command])())
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"pipelined {pipelined.__version__}\n"
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_s_help_names_the_flag_that_shows_the_version(command, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [command, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        resolve_name(commands()[command])()
+    assert ended.value.code == 0
+    assert "--version" in capsys.readouterr().out
+
+
+def test_rank_0_alone_tells_the_version(capsys, monkeypatch):
+    """Under mpirun there were as many lines as ranks."""
+    said = []
+    for rank in range(2):
+        monkeypatch.setenv("PMI_RANK", str(rank))
+        monkeypatch.setenv("PMI_SIZE", "2")
+        with pytest.raises(SystemExit) as ended:
+            gpt2(["--version"])
+        assert not ended.value.code
+        said.append(capsys.readouterr().out)
+    assert said == [f"pipelined {pipelined.__version__}\n", ""]
 
 
 def test_every_package_says_that_it_is_typed():
