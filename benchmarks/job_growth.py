@@ -23,8 +23,9 @@ from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
 from pipelined.ledger import Ledger
 from pipelined.runtime import together
-from transports import Transport, tcp
+from transports import Transport
 from transports.local import world
+from transports.testing import tcp_world
 
 NAMES = [f"parameter-{number}" for number in range(148)]
 """As many as GPT-2 small has."""
@@ -107,7 +108,7 @@ def rendezvous(ranks: int) -> Size:
 
 async def _rendezvous(ranks: int) -> Size:
     began, files = time.process_time(), len(os.listdir("/proc/self/fd"))
-    met = await tcp.world(ranks)
+    met = await tcp_world(ranks)
     connections = (len(os.listdir("/proc/self/fd")) - files) / 2
     cpu_s = time.process_time() - began
     await asyncio.gather(*(transport.close() for transport in met))

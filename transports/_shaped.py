@@ -103,11 +103,6 @@ class Shaped(Transport):
         await self._inner.close()
         await self._ended()
 
-    def kill(self, reason: str = "it was killed") -> None:
-        """Die as a process does, where the inner transport can; what was under way is lost."""
-        self._end(Closed(f"rank {self.rank} is dead: {reason}"))
-        self._inner.kill(reason)
-
     async def _sent(self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any) -> None:
         if peer == self.rank:
             await self._heeding(carry(blocks))

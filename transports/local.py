@@ -15,22 +15,16 @@ from transports._contract import Frame, Key, Traffic, Transport
 from transports._errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports._freed import settle
 from transports._landing import copied, destinations, fill, landing
-from transports._local_shared import LocalShared, Table
 from transports._matching import Mailbox
 from transports._shape import check_nothing_else
 from transports._standing import Standing
 from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 
-def world(world_size: int, nodes: Sequence[int] = (), lends: bool = False) -> list["Local"]:
-    """The ranks of a world in this process, in order; to be used on one event loop.
-
-    Args:
-        nodes: for every rank the lowest rank of the node it pretends to be on; if empty, all are on one.
-        lends: whether the ranks of a node let one another share memory.
-    """
+def world(world_size: int) -> list["Local"]:
+    """The ranks of a world in this process, in order; to be used on one event loop."""
     ranks: list[Local] = []
-    ranks.extend(Local(rank, world_size, ranks, tuple(nodes), lends) for rank in range(world_size))
+    ranks.extend(Local(rank, world_size, ranks) for rank in range(world_size))
     return ranks
 
 
@@ -73,13 +67,9 @@ class Local(Transport):
     `send` and `send_buffer` return when the receiver has the bytes. A cancelled send leaves a copy to be received.
     """
 
-    def __init__(
-        self, rank: int, world_size: int, ranks: Sequence["Local"], nodes: tuple[int, ...] = (), lends: bool = False
-    ):
+    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"]):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
-        self._nodes = nodes or super().nodes
-        self._ranks, self._lends = ranks, lends
-        self._tables: dict[tuple[tuple[int, ...], int], Table] = {}
+        self._ranks = ranks
         self._messages: Mailbox[_Held] = Mailbox(world_size)
         self._buffers: Mailbox[_Held] = Mailbox(world_size)
         self._outgoing: set[_Held] = set()
@@ -87,10 +77,6 @@ class Local(Transport):
 
     def __repr__(self) -> str:
         return f"<Local rank {self.rank} of {self.world_size}>"
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        return self._nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._standing.check_sendable(peer)
@@ -137,15 +123,6 @@ class Local(Transport):
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 
-    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> LocalShared | None:
-        if not self._lends or len({self.nodes[rank] for rank in ranks}) > 1:
-            return None
-        group = (tuple(ranks), channel)
-        group = (*group, self.count(("shared", *group)))
-        found = (self._ranks[rank]._tables.get(group) for rank in ranks)
-        self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
-        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._standing.check_sendable)
-
     async def abort(self, reason: str) -> None:
         for other in self._others():
             other._finish(PeerAborted(self.rank, reason))
@@ -159,14 +136,6 @@ class Local(Transport):
         self._finish(Closed(f"rank {self.rank} is closed"))
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
-
-    def kill(self, reason: str = "it was killed") -> None:
-        """Die as a process does: the peers lose what this rank still holds, and learn that it is gone."""
-        self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for other in self._others():
-            other._messages.drop(self.rank)
-            other._buffers.drop(self.rank)
-            other._lose(PeerLost(self.rank, reason))
 
     async def _handed_over(self, held: _Held) -> None:
         self._outgoing.add(held)
@@ -191,7 +160,6 @@ class Local(Transport):
         for held in self._outgoing:
             if held.peer == error.rank:
                 held.release(error)
-        self._wake_sharers()
 
     def _finish(self, error: TransportError) -> None:
         if self._standing.finish(error):
@@ -199,9 +167,3 @@ class Local(Transport):
             self._buffers.fail_all(error)
             for held in self._outgoing:
                 held.release(error)
-            self._wake_sharers()
-
-    def _wake_sharers(self) -> None:
-        """Let whoever waits at a meeting see who will never come."""
-        for table in self._tables.values():
-            table.wake()

@@ -22,9 +22,8 @@ from transports._errors import Closed, PeerAborted, PeerLost, SizeMismatch, Tran
 from transports._incoming import Incoming
 from transports._landing import copied, destinations
 from transports._matching import Arrival, Mailbox
-from transports._meeting_point import LOOPBACK, InProcess, MeetingPoint, meeting_point
-from transports._nursery import Nursery
-from transports._place import Place, this_machine
+from transports._meeting_point import MeetingPoint, meeting_point
+from transports._place import Place
 from transports._rendezvous import gather
 from transports._settling import settle_in
 from transports._sockets import ABORT_S, CLOSE_S
@@ -48,28 +47,17 @@ async def open_url(parts: SplitResult) -> "Tcp":
         AuthenticationError: a key is wrong, here or there.
     """
     place = Place.of(parts, os.environ)
-    return await _meet(place, meeting_point(place))
+    return await meet(place, meeting_point(place), credit_limit(place.world_size))
 
 
-async def world(
-    world_size: int, key: bytes = b"", machines: Sequence[str] = (), unasked: int = 0, unix: bool = False
-) -> list["Tcp"]:
-    """All ranks of a world in this process, in order, over loopback; to be used on one event loop.
+async def meet(place: Place, point: MeetingPoint, limit: int) -> "Tcp":
+    """Connect this rank to all others, which call this too.
 
     Args:
-        machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
-        unasked: as for `Tcp`.
-        unix: whether ranks of one machine take Unix sockets, as those of several processes do.
+        limit: as for `Tcp`.
+    Raises:
+        RendezvousError: the ranks did not find one another; no socket is left open.
     """
-    point = InProcess()
-    names = machines or [this_machine()] * world_size
-    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)]
-    async with Nursery() as group:
-        found = [group.create_task(_meet(place, point, unasked)) for place in places]
-    return [task.result() for task in found]
-
-
-async def _meet(place: Place, point: MeetingPoint, unasked: int = 0) -> "Tcp":
     peers = await gather(place, point)
     try:
         cores = await settle_in(place, peers)
@@ -77,7 +65,7 @@ async def _meet(place: Place, point: MeetingPoint, unasked: int = 0) -> "Tcp":
         for sock in peers.values():
             sock.close()
         raise
-    return Tcp(place.rank, place.world_size, peers, peers.nodes, unasked, cores)
+    return Tcp(place.rank, place.world_size, peers, limit, peers.nodes, cores)
 
 
 class Tcp(Transport):
@@ -85,9 +73,8 @@ class Tcp(Transport):
 
     Args:
         peers: one connected, non-blocking, authenticated socket for every other rank; owned from now on.
+        limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         nodes: for every rank the lowest rank of its machine; if empty, all are on one.
-        unasked: bytes that may lie here from each peer before they are asked for, equal on all ranks; 0 for a share
-            of 256 MiB.
         cores: that the ranks of this machine may run on, together; 0 for those that this rank may.
     """
 
@@ -96,8 +83,8 @@ class Tcp(Transport):
         rank: int,
         world_size: int,
         peers: dict[int, socket.socket],
+        limit: int,
         nodes: tuple[int, ...] = (),
-        unasked: int = 0,
         cores: int = 0,
     ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
@@ -107,7 +94,6 @@ class Tcp(Transport):
         self._standing = Standing(world_size)
         self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._vigil = Vigil(self._roomy)
-        limit = unasked or credit_limit(world_size)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
 
     def __repr__(self) -> str:
@@ -183,12 +169,6 @@ class Tcp(Transport):
     async def close(self) -> None:
         self._finish(Closed(f"rank {self.rank} is closed"))
         await self._depart(encode(Kind.GOODBYE), CLOSE_S)
-
-    def kill(self, reason: str = "it was killed") -> None:
-        """Die as a process does: hang up on everybody without a word."""
-        ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for peer in self._peers.values():
-            peer.drop(ended)
 
     async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
         for peer in self._peers.values():

@@ -27,6 +27,7 @@ from pipelined.trace import NullTracer
 from pipelined.trainer import Numerics, Trainer
 from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
 from transports import Closed, Transport
+from transports.testing import kill
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 
@@ -79,7 +80,7 @@ def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
 
 
 async def _die(transport: Any) -> None:
-    transport.kill()
+    kill(transport)
 
 
 async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:

@@ -11,8 +11,7 @@ import pytest
 from collectives import Group, Mismatch, all_reduce
 from tests.unit.collectives.owned import owned
 from transports import Closed, PeerAborted, PeerLost, new_event_loop
-from transports.local import world as local_world
-from transports.tcp import world as tcp_world
+from transports.testing import kill, local_world, tcp_world
 
 ALGORITHMS = ("hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring")
 WORLDS = {"local": local_world, "tcp": tcp_world}
@@ -45,10 +44,13 @@ class Victim(Group):
     async def _live(self):
         self.left -= 1
         if self.left < 0:
-            ending = getattr(self.transport, self.fault.value)
-            done = ending(*(["it was told to"] if self.fault is Fault.ABORTED else []))
-            if inspect.isawaitable(done):
-                await done
+            match self.fault:
+                case Fault.KILLED:
+                    kill(self.transport)
+                case Fault.ABORTED:
+                    await self.transport.abort("it was told to")
+                case Fault.CLOSED:
+                    await self.transport.close()
             raise Ended
 
 

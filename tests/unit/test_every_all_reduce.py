@@ -18,8 +18,7 @@ from collectives.all_reduce import algorithms, known
 from collectives.all_reduce.auto import choose
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
-from transports.local import world as local_world
-from transports.tcp import world as tcp_world
+from transports.testing import kill, local_world, tcp_world
 
 EVERY = [name for name in algorithms() if name != "native"]  # needs a transport that has one: tests/mpi
 SIZES = {"local": range(1, 10), "tcp": (2, 3, 5)}
@@ -36,7 +35,7 @@ of_every_size = pytest.mark.parametrize(
 @asynccontextmanager
 async def opened(algorithm, size, scheme="local"):
     """A world for this algorithm: only `shared` gets memory that the ranks share, so that `auto` is seen to choose."""
-    ends = await tcp_world(size) if scheme == "tcp" else local_world(size, lends=algorithm == "shared")
+    ends = await tcp_world(size) if scheme == "tcp" else local_world(size, shares=algorithm == "shared")
     try:
         yield ends
     finally:
@@ -224,7 +223,7 @@ async def test_a_rank_that_dies_ends_the_call_on_all_others(algorithm, scheme, s
         groups = [Group(end, range(size), 1) for end in ends[:-1]]
         calls = [asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm)) for group in groups]
         await asyncio.sleep(0)
-        ends[-1].kill()
+        kill(ends[-1])
         running = [owned(*pair) for pair in zip(ends, calls, strict=False)]
         ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
         assert any(isinstance(error, PeerLost) and error.rank == size - 1 for error in ended)

@@ -7,14 +7,14 @@ import pytest
 
 from collectives import Group, Mismatch, Prices, all_reduce, allocate
 from collectives.all_reduce.shared import LONG
-from transports.local import world
+from transports.testing import local_world
 
 LENGTH = LONG // 4 + 1001
 
 
-def on_groups(size, work, lends=True):
+def on_groups(size, work, shares=True):
     """Run work(group) on every rank; what each gave or raised."""
-    ends = world(size, lends=lends)
+    ends = local_world(size, shares=shares)
 
     async def main():
         groups = [Group(end, range(size), 0, patience=60) for end in ends]
@@ -27,8 +27,8 @@ def normal(rank, length=LENGTH):
     return np.random.default_rng(rank).standard_normal(length).astype("float32")
 
 
-@pytest.mark.parametrize("lends", [True, False])
-def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(lends):
+@pytest.mark.parametrize("shares", [True, False])
+def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(shares):
     async def work(group):
         array = await allocate(group, LENGTH, "int32")
         assert array.shape == (LENGTH,) and array.dtype == "int32" and not array.any()
@@ -36,7 +36,7 @@ def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(l
         await all_reduce(group, array)
         return array
 
-    for array in on_groups(3, work, lends):
+    for array in on_groups(3, work, shares):
         assert (array == 6).all()
 
 

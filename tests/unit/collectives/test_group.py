@@ -9,6 +9,7 @@ from collectives import BrokenGroup, Group, all_reduce, barrier
 from collectives._vector import Vector
 from transports import Closed, TransportError
 from transports.local import world
+from transports.testing import kill
 
 
 def test_ranks_are_numbered_by_their_place_in_the_group():
@@ -43,7 +44,7 @@ async def test_an_exchange_whose_one_half_fails_ends_with_its_error():
     group = Group(ends[0], (0, 1, 2), 0)
     call = asyncio.ensure_future(group.exchange(1, memoryview(b"abc"), 2, memoryview(bytearray(3))))
     await asyncio.sleep(0)
-    ends[1].kill()
+    kill(ends[1])
     with pytest.raises(TransportError, match="lost rank 1"):
         await asyncio.wait_for(call, 5)
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -8,7 +8,7 @@ import pytest
 from collectives import Group, Links, all_reduce
 from collectives.all_reduce import auto, hierarchical
 from tests.unit.collectives.rounds import Rounds
-from transports.local import world
+from transports.testing import local_world
 
 NODES = {
     "3+2+1": (0, 0, 0, 3, 3, 5),
@@ -22,7 +22,7 @@ NODES = {
 
 
 def reduced(nodes, length, op="sum", piece=1 << 20):
-    ends = world(len(nodes), nodes)
+    ends = local_world(len(nodes), nodes)
     arrays = [np.random.default_rng(rank).standard_normal(length).astype("float32") for rank in range(len(nodes))]
     exact = getattr(np, op)(np.array(arrays, "float64"), axis=0)
 
@@ -75,7 +75,7 @@ def test_takes_no_more_rounds_than_its_closed_form(nodes):
 
 
 def test_a_groups_nodes_are_its_own_ranks():
-    ends = world(6, NODES["3+2+1"])
+    ends = local_world(6, NODES["3+2+1"])
     assert Group(ends[4], (5, 4, 1, 3), 0).nodes == (0, 1, 2, 1)
 
 
@@ -89,7 +89,7 @@ def test_auto_takes_it_where_links_between_nodes_are_slow_and_only_there():
 
 def test_auto_runs_what_it_chose_for_these_nodes():
     nodes = NODES["4+4+4"]
-    ends, links = world(12, nodes), Links(2e-6, 1e-10, 5e-11, Links(5e-5, 8e-9, 5e-11))
+    ends, links = local_world(12, nodes), Links(2e-6, 1e-10, 5e-11, Links(5e-5, 8e-9, 5e-11))
     arrays = [np.ones(5000) for _ in nodes]
 
     async def main():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collectives import BrokenGroup, Group, Mismatch, all_reduce, barrier, broadcast
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
-from transports.local import world
+from transports.testing import local_world
 
 PATIENCE = 0.02
 ALGORITHMS = ("auto", "multi_ring", "rabenseifner", "recursive_doubling", "ring")
@@ -49,7 +49,7 @@ def ended(calls):
         return error
 
     async def main():
-        return await asyncio.wait_for(asyncio.gather(*map(rank, world(len(calls)), calls)), 20)
+        return await asyncio.wait_for(asyncio.gather(*map(rank, local_world(len(calls)), calls)), 20)
 
     return asyncio.run(main())
 
@@ -85,7 +85,7 @@ def test_any_number_of_ranks_may_differ(calls):
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_other_collectives_than_the_others_are_named(size):
     async def main():
-        ends = world(size)
+        ends = local_world(size)
         groups = [Group(end, range(size), 0, patience=PATIENCE) for end in ends]
         calls = [broadcast(groups[0], np.ones(9), 1), *map(barrier, groups[1:])]
         return await asyncio.wait_for(asyncio.gather(*map(error_of, ends, calls)), 20)
@@ -95,7 +95,7 @@ def test_other_collectives_than_the_others_are_named(size):
 
 
 async def test_the_bytes_of_another_call_that_waited_for_a_late_rank_tell_it_at_once():
-    ends = world(3)
+    ends = local_world(3)
     groups = [Group(end, range(3), 0) for end in ends]
     early = [asyncio.ensure_future(error_of(*pair)) for pair in zip(ends, sums_of(5, groups[:2]), strict=False)]
     await asyncio.wait(early, timeout=PATIENCE)
@@ -111,7 +111,7 @@ def sums_of(length, groups):
 
 
 async def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
-    groups = [Group(end, range(4), 0, patience=PATIENCE) for end in world(4)]
+    groups = [Group(end, range(4), 0, patience=PATIENCE) for end in local_world(4)]
     arrays = [np.ones(5) for _ in groups]
     early = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups[1:], arrays[1:], strict=True)]
     await asyncio.wait(early, timeout=4 * PATIENCE)
@@ -143,7 +143,7 @@ class FoundLate:
 async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
     """The other one has chosen, and both have looked round, before it does."""
 
-    ends, found = world(2, lends=True), asyncio.Event()
+    ends, found = local_world(2, shares=True), asyncio.Event()
     lend = ends[late].shared
     ends[late].shared = lambda *group: FoundLate(lend(*group), found)
     arrays = [np.ones(5) for _ in ends]
@@ -158,7 +158,7 @@ async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
 async def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
     """Rank 1 is still in the first group's call, and has said so, while rank 0 waits in the second group's."""
 
-    ends = world(2)
+    ends = local_world(2)
     first = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
     slow = asyncio.ensure_future(all_reduce(first[1], np.ones(5), "sum", "ring"))
     await asyncio.wait([slow], timeout=4 * PATIENCE)

@@ -8,7 +8,7 @@ import pytest
 from collectives import Group, Prices, all_reduce, measure
 from collectives._prices import _close, rounds_at
 from collectives.all_reduce import known
-from transports.local import world
+from transports.testing import local_world
 
 PRICES = Prices({"ring": ((100, 1.0), (200, 2.0), (400, 3.0)), "rabenseifner": ((100, 0.5), (200, 2.5), (400, 6.0))})
 
@@ -24,7 +24,7 @@ def test_the_cheapest_changes_with_the_bytes(nbytes, name):
 
 
 def test_auto_runs_what_was_found_cheapest():
-    ends, arrays = world(5), [np.ones(40) for _ in range(5)]
+    ends, arrays = local_world(5), [np.ones(40) for _ in range(5)]
 
     async def main():
         groups = [Group(end, range(5), 0) for end in ends]
@@ -37,7 +37,7 @@ def test_auto_runs_what_was_found_cheapest():
 
 
 async def test_all_ranks_measure_the_same_prices_of_what_they_can_run():
-    groups = [Group(end, range(4), 0) for end in world(4, (0, 0, 2, 2), lends=False)]
+    groups = [Group(end, range(4), 0) for end in local_world(4, (0, 0, 2, 2))]
     found = await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
     assert all(prices == found[0] for prices in found)
     assert set(found[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
@@ -72,7 +72,7 @@ async def test_one_slow_call_in_many_does_not_decide():
             self.now += 1000.0 if self.looks % 6 == 0 else 1.0
             return self.now
 
-    groups = [Group(end, range(2), 0) for end in world(2, lends=False)]
+    groups = [Group(end, range(2), 0) for end in local_world(2)]
     one, other = await asyncio.gather(*(measure(group, (1 << 8,), 7, Clock()) for group in groups))
     assert one == other and set(one.points) == {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert all(line == ((1 << 8, 1.0),) for line in one.points.values())

@@ -9,12 +9,12 @@ from collectives import Group, all_reduce
 from collectives._terms import GREETING_BYTES, Mismatch
 from collectives._vector import Vector
 from collectives.all_reduce._places import Places
-from transports.local import world
+from transports.testing import local_world
 
 
 def run(arrays, ends=None, window=2 << 20, algorithm="shared", op="sum"):
     """Reduce one array a rank; return what each rank's call raised."""
-    ends = ends or world(len(arrays), lends=True)
+    ends = ends or local_world(len(arrays), shares=True)
 
     async def main():
         groups = [Group(end, range(len(ends)), 0, window=window) for end in ends]
@@ -41,7 +41,7 @@ def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 async def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
-    ends, lengths = world(size, lends=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
+    ends, lengths = local_world(size, shares=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
     kinds = ["int64", "int64", "int16", "int64", "int16", "int64", "int64", "int16", "int64"]
     arrays = [[np.full(*of) for of in zip(lengths, range(rank, 99), kinds, strict=False)] for rank in range(size)]
 
@@ -70,13 +70,13 @@ async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
 
     assert all(
         len(places) == 1
-        for places in (await asyncio.wait_for(asyncio.gather(*map(starts, world(size, lends=True))), 30))
+        for places in (await asyncio.wait_for(asyncio.gather(*map(starts, local_world(size, shares=True))), 30))
     )
 
 
 @pytest.mark.parametrize(("size", "length", "meetings"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
 async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meetings):
-    ends = world(size, lends=True)
+    ends = local_world(size, shares=True)
 
     async def rank(end):
         group = Group(end, range(size), 0, window=(1 << 14) + 2 * GREETING_BYTES)  # two places of 2,048 elements
@@ -95,18 +95,18 @@ def test_ranks_that_reduce_different_things_all_learn_both(others):
 
 
 def test_ranks_without_shared_memory_are_told_to_choose_another():
-    for error in run([np.ones(4), np.ones(4)], world(2)):
+    for error in run([np.ones(4), np.ones(4)], local_world(2)):
         assert isinstance(error, ValueError) and "share no memory (transport: Local, ranks: (0, 1))" in str(error)
 
 
 def test_ranks_of_two_nodes_share_none():
-    assert all(isinstance(error, ValueError) for error in run([np.ones(4)] * 3, world(3, (0, 0, 2), lends=True)))
+    assert all(isinstance(error, ValueError) for error in run([np.ones(4)] * 3, local_world(3, (0, 0, 2), shares=True)))
 
 
-@pytest.mark.parametrize("lends", [True, False])
-def test_auto_sends_nothing_where_memory_is_shared(lends):
-    ends, arrays = world(4, lends=lends), normal(4, 1000)
+@pytest.mark.parametrize("shares", [True, False])
+def test_auto_sends_nothing_where_memory_is_shared(shares):
+    ends, arrays = local_world(4, shares=shares), normal(4, 1000)
     exact = np.sum(arrays, axis=0)
     assert run(arrays, ends, algorithm="auto") == [None] * 4
     assert all(np.allclose(array, exact, atol=1e-5) for array in arrays)
-    assert any(end.traffic.bytes_sent for end in ends) != lends
+    assert any(end.traffic.bytes_sent for end in ends) != shares

@@ -10,8 +10,7 @@ from collectives import Group, Mismatch, all_reduce
 from pipelined.clock import VirtualClock, run_virtual
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
-from transports.local import world as local_world
-from transports.tcp import world as tcp_world
+from transports.testing import local_world, tcp_world
 
 TURNS = 20  # of the loop: enough for a rank that waits to send its call
 
@@ -55,7 +54,7 @@ def test_over_tcp_late_sums_take_no_credit_from_later_messages():
     """A message that fits the credit is sent before its receiver asks, however many sums came before."""
 
     async def main():
-        ends = await tcp_world(2, unasked=64 << 10)
+        ends = await tcp_world(2, limit=64 << 10)
         groups = [Group(end, range(2), 1, patience=0.0 if end.rank else 60.0) for end in ends]
         for _ in range(40):
             await late_sum(groups)
@@ -72,7 +71,7 @@ def test_ranks_that_wait_for_one_another_in_unequal_calls_end(odd):
     """One of them waits at a meeting in shared memory, where no bytes come that would tell what the others call."""
 
     async def main():
-        ends = local_world(3, lends=True)
+        ends = local_world(3, shares=True)
         groups = [Group(end, range(3), 1, patience=0.0) for end in ends]
         names = ["shared" if rank == odd else "ring" for rank in range(3)]
         calls = [asyncio.ensure_future(all_reduce(groups[rank], np.ones(4), "sum", names[rank])) for rank in range(3)]

@@ -12,7 +12,7 @@ from collectives._pieces import pieces
 from collectives.all_reduce import algorithms, known
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
-from transports.local import world
+from transports.testing import local_world
 
 EVERY = [name for name in algorithms() if name != "native"]  # needs a transport that has one: tests/mpi
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -21,7 +21,7 @@ PIECE = 400  # bytes: a block of 100 elements
 
 def reduced(arrays, algorithm, accumulate="float32", op="sum", patience=60.0):
     """Reduce one array a rank, in blocks of 100; return the ranks' ends and what each call raised."""
-    ends = world(len(arrays), lends=algorithm == "shared")
+    ends = local_world(len(arrays), shares=algorithm == "shared")
 
     async def main():
         groups = [Group(end, range(len(ends)), 3, piece=PIECE, patience=patience) for end in ends]

@@ -13,12 +13,12 @@ from pipelined.actor import Actor
 from pipelined.buckets import fill_bucket
 from pipelined.plan import Plan
 from pipelined.sync import GradientSync, place_gradients, sum_over_holders
-from transports.local import world
+from transports.testing import local_world
 
 
 def trace(eager, events):
     async def main():
-        (only,) = world(1)
+        (only,) = local_world(1)
         seen = []
 
         async def sums(bucket):
@@ -51,7 +51,7 @@ def test_a_stage_without_a_microbatch_adds_zeros_after_the_flush():
 
 @pytest.mark.parametrize(("algorithm", "placed"), [("auto", True), ("ring:1024,shared", True), ("ring", False)])
 async def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_memory(algorithm, placed):
-    ends, plan = world(2, lends=True), Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=2)
+    ends, plan = local_world(2, shares=True), Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=2)
 
     async def rank(end):
         weight = nn.Parameter(torch.zeros(200, 1000))

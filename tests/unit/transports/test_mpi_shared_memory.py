@@ -8,6 +8,7 @@ import pytest
 from transports import PeerLost
 from transports._mpi_shared import MpiShared
 from transports.local import world
+from transports.testing import kill
 
 FILES = "/proc/self/fd"
 pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")
@@ -25,7 +26,7 @@ async def gives_up(ready, peer):
 
 
 async def loses_its_peer(ready, peer):
-    peer.kill()
+    kill(peer)
     with pytest.raises(PeerLost):
         await ready
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from transports import PeerLost, RendezvousError, WireError, _shortcut, tcp
+from transports import PeerLost, RendezvousError, WireError, _shortcut
 from transports._place import Place
 from transports._rendezvous import Peers
 from transports._settling import settle_in
 from transports._shortcut import NONCE_BYTES, call, open_door, shortcuts
 from transports._sockets import readable, watched
+from transports.testing import kill, tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
 
@@ -31,7 +32,7 @@ def families(end):
 
 async def talk(machines):
     """The sockets between ranks of these machines, over which an all-reduce and a large message go."""
-    ends = await tcp.world(len(machines), machines=machines, unix=True)
+    ends = await tcp_world(len(machines), machines=machines, unix=True)
     arrays = [np.full(100_000, 1.0 + end.rank) for end in ends]
     groups = [Group(end, range(len(ends)), 3) for end in ends]
     await asyncio.gather(*map(all_reduce, groups, arrays))
@@ -62,10 +63,10 @@ def test_where_nobody_answers_under_the_name_both_stay_with_tcp(monkeypatch):
 
 
 async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
-    here, there = await tcp.world(2, unix=True)
+    here, there = await tcp_world(2, unix=True)
     waiting = asyncio.ensure_future(here.receive(1, ("k",)))
     await asyncio.sleep(0)
-    there.kill()
+    kill(there)
     with pytest.raises(PeerLost, match="rank 1"):
         await waiting
     await here.close()

@@ -10,6 +10,7 @@ import pytest
 
 from transports import Closed, PeerAborted, PeerLost, RendezvousError, new_event_loop, tcp
 from transports._sockets import watched
+from transports.testing import kill, tcp_world
 
 LARGE = 32 << 20
 SOON = 5.0  # it takes milliseconds on an idle machine; nothing in here waits for a probe of 15 s
@@ -17,7 +18,7 @@ SOON = 5.0  # it takes milliseconds on an idle machine; nothing in here waits fo
 
 @asynccontextmanager
 async def world(world_size, key=b""):
-    ranks = await tcp.world(world_size, key)
+    ranks = await tcp_world(world_size, key)
     try:
         yield ranks
     finally:
@@ -117,7 +118,7 @@ async def test_a_rank_that_dies_inside_a_message_fails_the_receive_and_leaves_th
         sending = asyncio.create_task(dying.send(1, ("large",), numbers(LARGE)))
         while not into[1]:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
-        dying.kill()
+        kill(dying)
         with pytest.raises(PeerLost, match="lost rank 0"):
             await receiving
         with pytest.raises(Closed):
@@ -129,7 +130,7 @@ async def test_what_came_whole_before_a_rank_died_can_still_be_received_and_the_
         assert here.last_key(0) is None
         await dying.send(1, ("microbatch", 6), b"six")
         await dying.send(1, ("microbatch", 7), b"seven")
-        dying.kill()
+        kill(dying)
         with pytest.raises(PeerLost):
             await here.receive(0, ("microbatch", 8))
         assert here.last_key(0) == ("microbatch", 7)
@@ -163,7 +164,7 @@ async def test_an_abort_does_not_wait_for_a_rank_that_has_stopped_reading():
             await failing.abort("x" * (1 << 20))
         with pytest.raises(Closed):
             await sending
-        stuck.kill()
+        kill(stuck)
 
 
 async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_closing(monkeypatch):
@@ -174,7 +175,7 @@ async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_clo
             sock.send(b"\0")
             await asyncio.sleep(0.02)
 
-    closing, trickling = await tcp.world(2)
+    closing, trickling = await tcp_world(2)
     link = trickling._peers[0].link
     asyncio.get_running_loop().remove_reader(link._sock)
     pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
@@ -185,14 +186,14 @@ async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_clo
         await pending
     with pytest.raises(OSError):
         await trickle
-    trickling.kill()
+    kill(trickling)
 
 
 async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_rank_that_closes(monkeypatch):
     """The peer takes 1 MiB at a time, so that closing lasts longer than the patience for a peer that takes nothing."""
     monkeypatch.setattr(tcp, "CLOSE_S", 0.1)
 
-    closing, slow = await tcp.world(2)
+    closing, slow = await tcp_world(2)
     sock, loop = slow._peers[0].link._sock, asyncio.get_running_loop()
     loop.remove_reader(sock)
     pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
@@ -202,7 +203,7 @@ async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_ran
         await asyncio.sleep(0.01)
         with suppress(BlockingIOError):
             came += len(sock.recv(1 << 20))
-    slow.kill()
+    kill(slow)
     await ending
     await pending
     assert (loop.time() - began) > 0.2
@@ -266,4 +267,4 @@ def test_a_loop_over_select_refuses_a_file_that_it_cannot_watch():
 def test_more_ranks_than_files_may_be_open_is_told_before_the_first_connection(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 256))
     with pytest.raises(RendezvousError, match=r"ranks: 300, open files: 256.*ulimit -n"):
-        run(tcp.world(300))
+        run(tcp_world(300))

@@ -6,17 +6,18 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from transports import Block, Closed, PeerLost, TransportError, tcp
+from transports import Block, Closed, PeerLost, TransportError
 from transports._credit import Credit, overhead
 from transports._held import Held, Shelf
 from transports._wire import Kind, encode_bare, encode_head
+from transports.testing import kill, tcp_world
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
 
 @asynccontextmanager
 async def world(world_size=2):
-    ranks = await tcp.world(world_size, unasked=LIMIT)
+    ranks = await tcp_world(world_size, limit=LIMIT)
     try:
         yield ranks
     finally:
@@ -115,7 +116,7 @@ async def test_a_receive_cancelled_while_its_body_is_on_the_way_leaves_the_messa
 
 
 async def test_close_delivers_what_was_held():
-    here, there = await tcp.world(2, unasked=LIMIT)
+    here, there = await tcp_world(2, limit=LIMIT)
     sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
     await asyncio.sleep(0)
     await here.close()
@@ -128,7 +129,7 @@ async def test_close_delivers_what_was_held():
 async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
     monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
 
-    here, there = await tcp.world(2, unasked=LIMIT)
+    here, there = await tcp_world(2, limit=LIMIT)
     sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
     await asyncio.sleep(0)
     await here.close()
@@ -164,7 +165,7 @@ async def test_held_sends_and_their_receives_end_with_the_peer():
         await there.receive(0, ("small",))
         await there.send(0, ("small",))
         await here.receive(1, ("small",))
-        there.kill()
+        kill(there)
         for work in (held, here.receive(1, ("other",))):
             with pytest.raises(PeerLost):
                 await work

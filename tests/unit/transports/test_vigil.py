@@ -5,9 +5,9 @@ import selectors
 
 import pytest
 
-from transports import tcp
 from transports._outflow import CACHED_CHUNK, LONG_BYTES
 from transports._vigil import MOMENT_S, Vigil
+from transports.testing import tcp_world
 
 TURN_S = MOMENT_S / 20
 
@@ -104,7 +104,7 @@ async def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
 
-    ends = await tcp.world(3, machines=machines)
+    ends = await tcp_world(3, machines=machines)
     assert (ends[0]._vigil._moment > 0) == roomy
     assert [end._peers[0].link._outflow._chunk for end in ends[1:]] == [
         CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]

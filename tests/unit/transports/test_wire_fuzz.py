@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports._coordinator import Coordinator
+from transports._credit import credit_limit
 from transports._door import SILENCE_S, knock
 from transports._handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
 from transports._incoming import Incoming
@@ -21,6 +22,7 @@ from transports._rendezvous import gather
 from transports._sockets import accept, dial, listen, read_exactly
 from transports._wire import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
 from transports.tcp import Tcp
+from transports.testing import kill
 
 
 class Reader:
@@ -155,11 +157,11 @@ async def live():
     socks = [socket.socketpair() for _ in range(2)]
     for sock in (sock for pair in socks for sock in pair):
         sock.setblocking(False)
-    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)})
+    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, credit_limit(3))
     try:
         yield here, socks[0][1], socks[1][1]
     finally:
-        here.kill()
+        kill(here)
         for _, there in socks:
             there.close()
 

@@ -1,0 +1,169 @@
+"""For tests and benchmarks: worlds of ranks in one process, on nodes as they please, and ranks that die.
+
+No program imports this. `transports.open_local` opens the ranks of a program that runs in one process.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import singledispatch
+
+from transports._contract import Transport
+from transports._credit import credit_limit
+from transports._errors import Closed, PeerLost, TransportError
+from transports._loop import step_aside
+from transports._meeting_point import LOOPBACK, InProcess
+from transports._nursery import Nursery
+from transports._place import Place, this_machine
+from transports._shaped import Shaped
+from transports.local import Local, world
+from transports.tcp import Tcp, meet
+
+
+def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> list[Local]:
+    """The ranks of a `local` world, in order; to be used on one event loop.
+
+    Args:
+        nodes: for every rank the lowest rank of the node that it pretends to be on; if empty, all are on one.
+        shares: whether the ranks of a node offer shared memory.
+    """
+    if not nodes and not shares:
+        return world(world_size)
+    ranks: list[OnNodes] = []
+    ranks.extend(OnNodes(rank, ranks, tuple(nodes) or (0,) * world_size, shares) for rank in range(world_size))
+    return ranks
+
+
+async def tcp_world(
+    world_size: int, key: bytes = b"", machines: Sequence[str] = (), limit: int = 0, unix: bool = False
+) -> list[Tcp]:
+    """The ranks of a `tcp` world, in order, over loopback; to be used on one event loop.
+
+    Args:
+        machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
+        limit: bytes of unexpected messages that a rank keeps from each peer; 0: as programs have it.
+        unix: whether ranks of one machine take Unix sockets, as those of several processes do.
+    """
+    point, limit = InProcess(), limit or credit_limit(world_size)
+    names = machines or [this_machine()] * world_size
+    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)]
+    async with Nursery() as group:
+        found = [group.create_task(meet(place, point, limit)) for place in places]
+    return [task.result() for task in found]
+
+
+@singledispatch
+def kill(end: Transport, reason: str = "it was killed") -> None:
+    """Let a rank die as a process does: without a word, and with all that it had not yet handed over.
+
+    Raises:
+        TypeError: the ranks of such a transport are processes; kill those.
+    """
+    raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")
+
+
+@kill.register
+def _(end: Tcp, reason: str = "it was killed") -> None:
+    ended = end._finish(Closed(f"rank {end.rank} is dead: {reason}"))
+    for peer in end._peers.values():
+        peer.drop(ended)
+
+
+@kill.register
+def _(end: Local, reason: str = "it was killed") -> None:
+    end._finish(Closed(f"rank {end.rank} is dead: {reason}"))
+    for other in end._others():
+        other._messages.drop(end.rank)
+        other._buffers.drop(end.rank)
+        other._lose(PeerLost(end.rank, reason))
+
+
+@kill.register
+def _(end: Shaped, reason: str = "it was killed") -> None:
+    end._end(Closed(f"rank {end.rank} is dead: {reason}"))
+    kill(end._inner, reason)
+
+
+class OnNodes(Local):
+    """A rank on a node of its world, which may share memory with the ranks of its node."""
+
+    def __init__(self, rank: int, ranks: Sequence["OnNodes"], nodes: tuple[int, ...], shares: bool):
+        super().__init__(rank, len(nodes), ranks)
+        self._nodes, self._shares = nodes, shares
+        self._tables: dict[tuple[tuple[int, ...], int, int], Table] = {}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
+
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> "LocalShared | None":
+        if not self._shares or len({self.nodes[rank] for rank in ranks}) > 1:
+            return None
+        group = (tuple(ranks), channel, self.count(("shared", tuple(ranks), channel)))
+        found = (self._ranks[rank]._tables.get(group) for rank in ranks)
+        self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
+        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._standing.check_sendable)
+
+    def _lose(self, error: PeerLost) -> None:
+        super()._lose(error)
+        self._wake_sharers()
+
+    def _finish(self, error: TransportError) -> None:
+        super()._finish(error)
+        self._wake_sharers()
+
+    def _wake_sharers(self) -> None:
+        """Let each rank that waits at a meeting check again which ranks are lost."""
+        for table in self._tables.values():
+            table.wake()
+
+
+class Table:
+    """Where the ranks of one group meet: their windows, how often each has come, and which wait for the others."""
+
+    def __init__(self, size: int, nbytes: int):
+        self.windows = [memoryview(bytearray(nbytes)) for _ in range(size)]
+        self.come = [0] * size
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        """Let every rank that waits check again."""
+        waiting, self.waiting = self.waiting, []
+        for future in waiting:
+            with suppress(asyncio.InvalidStateError):
+                future.set_result(None)
+
+
+class LocalShared:
+    """As `transports._contract.Shared` promises it: no rank passes a meeting before all have come.
+
+    Args:
+        ranks: the group's.
+        place: this rank's among them.
+        check: raises if this end has ended or that rank is lost.
+    """
+
+    def __init__(self, table: Table, ranks: Sequence[int], place: int, check: Callable[[int], None]):
+        self._table, self._ranks, self._place, self._check = table, tuple(ranks), place, check
+        self.windows = table.windows
+
+    @property
+    def meetings(self) -> int:
+        return self._table.come[self._place]
+
+    async def ready(self) -> bool:
+        return True
+
+    async def meet(self) -> None:
+        come = self._table.come
+        come[self._place] += 1
+        self._table.wake()
+        due = come[self._place]
+        while (late := next((place for place, times in enumerate(come) if times < due), None)) is not None:
+            self._check(self._ranks[late])
+            future = asyncio.get_running_loop().create_future()
+            self._table.waiting.append(future)
+            await future
+
+    async def pause(self) -> None:
+        await step_aside()
