@@ -109,15 +109,16 @@ class Boards:
     async def watch(self) -> None:
         """Put back what those had who left, until cancelled."""
         roster = self._roster
-        while True:
-            trainers, peers = list(roster.trainers.values()), list(roster.peers.values())
-            await roster.next_change()
-            gone = {each.name for each in trainers if not roster.is_here(each)}
-            left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
-            self._evaluating.pace.forget(left)
-            for opened in self._open:
-                opened.board.give_back(left)
-                for peer in peers:
-                    if not roster.is_here(peer):
+        with roster.census.departures() as peers:
+            while True:
+                trainers = list(roster.trainers.values())
+                await roster.next_change()
+                gone = {each.name for each in trainers if not roster.is_here(each)}
+                left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
+                self._evaluating.pace.forget(left)
+                for opened in self._open:
+                    opened.board.give_back(left)
+                    for peer in peers:
                         opened.board.forget(peer.name, peer.heir)
-            self._changed.ring()
+                peers.clear()
+                self._changed.ring()

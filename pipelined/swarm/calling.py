@@ -7,6 +7,7 @@ by the head, like any other who moves, so that all know. Knows the roster and ti
 from collections.abc import Sequence
 
 from pipelined.clock import Clock
+from pipelined.swarm.census import STAY
 from pipelined.swarm.going_back import PATIENCE_LEASES
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.rebalance import Stage, moves
@@ -42,18 +43,18 @@ class Calling:
         head = self._roster.head
         if not self._rules.rebalance_s or head is None:
             return {}
-        stages = self._stages()
-        deserted = [stage for stage, peers in enumerate(stages) if not peers and self._can_be_had(stage)]
-        calls = moves(stages) if deserted else {}
+        stages = range(self._rules.stages)
+        deserted = [stage for stage in stages if not self._roster.census.is_kept(stage) and self._can_be_had(stage)]
+        calls = moves(self._stages()) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
     def _stages(self) -> Sequence[Stage]:
         """By stage, who stays (of whom all are as good) and who comes."""
-        stages = [dict[str, float | None]() for _ in range(self._rules.stages)]
-        for peer in self._roster.peers.values():
-            if peer.stage in range(len(stages)) and peer.phase in (Phase.SERVING, Phase.JOINING):
-                stages[peer.stage][peer.name] = 1.0 if peer.phase == Phase.SERVING else None
-        return stages
+        at = self._roster.census.at
+        return [
+            {peer.name: 1.0 if peer.phase == Phase.SERVING else None for peer in at(stage) if peer.phase in STAY}
+            for stage in range(self._rules.stages)
+        ]
 
     def _can_be_had(self, stage: int) -> bool:
         """Whether a peer that is called can have the state: from a peer that parts, or, where no peer holds it, from

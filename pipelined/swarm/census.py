@@ -1,7 +1,8 @@
 """Where the peers of a swarm are, kept up record by record, so that a change costs the same in a swarm of any size."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pipelined.swarm.records import Peer, Phase
 
@@ -19,21 +20,37 @@ class Census:
 
     def __init__(self) -> None:
         self._peers, self._stages = dict[str, Peer](), dict[int, dict[str, Peer]]()
-        self._ordered, self._held = dict[int, list[Peer]](), Counter[int]()
+        self._ordered, self._held, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
         self._sent, self._counted, self._there = dict[str, int](), dict[str, int](), Counter[int]()
+        self._departures = dict[int, list[Peer]]()
 
     def put(self, name: str, peer: Peer | None) -> None:
         """What a peer of this name is now; None: there is none."""
         before = self._peers.pop(name, None)
         if before is not None:
-            self._ordered.pop(before.stage, None)
+            self._changed(before.stage)
             del self._stages[before.stage][name]
             self._held[before.stage] -= before.phase != Phase.JOINING
         if peer is not None:
-            self._ordered.pop(peer.stage, None)
+            self._changed(peer.stage)
             self._peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
             self._held[peer.stage] += peer.phase != Phase.JOINING
+        if before is not None and (peer is None or peer.incarnation != before.incarnation):
+            for gone in self._departures.values():
+                gone.append(before)
         self._count(name)
+
+    @contextmanager
+    def departures(self) -> Iterator[list[Peer]]:
+        """A list of the peers that are gone, or here under another incarnation, from now on: each as it was last. The
+        block empties it.
+        """
+        gone = list[Peer]()
+        self._departures[id(gone)] = gone
+        try:
+            yield gone
+        finally:
+            del self._departures[id(gone)]
 
     def send(self, name: str, stage: int) -> None:
         """A newcomer of this name is to go to a stage; what its record says does not count until it `arrived`."""
@@ -51,6 +68,14 @@ class Census:
             self._ordered[stage] = [peer for _, peer in sorted(self._stages.get(stage, {}).items())]
         return self._ordered[stage]
 
+    def is_kept(self, stage: int) -> bool:
+        """Whether a peer stays at a stage, or comes to it, as the records say."""
+        return any(peer.phase in STAY for peer in self._stages.get(stage, {}).values())
+
+    def changes(self, stage: int) -> int:
+        """How often a peer of a stage has changed, come or gone: as long as it is the same, so is `at`."""
+        return self._changes[stage]
+
     def holding(self, stage: int) -> int:
         """How many peers have the state of a stage."""
         return self._held[stage]
@@ -61,6 +86,10 @@ class Census:
         if at < stages:
             there[at] -= 1
         return there
+
+    def _changed(self, stage: int) -> None:
+        self._ordered.pop(stage, None)
+        self._changes[stage] += 1
 
     def _count(self, name: str) -> None:
         peer, before = self._peers.get(name), self._counted.pop(name, None)

@@ -196,7 +196,7 @@ class Leadership:
         roster = self._roster
         while True:
             stages = range(self._rules.stages if roster.head.step else 0)
-            lost = {stage for stage in stages if not roster.holding(stage)}
+            lost = {stage for stage in stages if not roster.census.holding(stage)}
             if lost - roster.lost or (roster.lost and not lost):
                 before = roster.lost_revision
                 await self._write(LOST, Lost(sorted(lost)), before)

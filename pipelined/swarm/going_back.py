@@ -40,7 +40,7 @@ class GoingBack:
         return lost and self._latest() is not None
 
     def _lost(self, stage: int) -> bool:
-        return bool(self._roster.joining(stage)) and not self._roster.holding(stage)
+        return not self._roster.census.holding(stage) and bool(self._roster.joining(stage))
 
     def _latest(self) -> Mark | None:
         """Where to go: the latest step that all stages saved; None where that is where the swarm is."""

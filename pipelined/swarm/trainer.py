@@ -98,18 +98,29 @@ class Trainer:
 
     async def _follow(self) -> None:
         """Tell the wiring who serves."""
-        known = dict[str, tuple[int, Party]]()
-        while True:
-            stages = range(self._stages)
-            now = {peer.address: (stage, self._party(peer)) for stage in stages for peer in self._roster.serving(stage)}
-            for _, party in (known[address] for address in known.keys() - now.keys()):
-                self._wiring.remove(party)
-            for stage, party in (now[address] for address in now if now[address] != known.get(address)):
-                self._wiring.add(stage, party)
-            known = now
+        known, seen = [dict[str, Party]() for _ in range(self._stages)], [-1] * self._stages
+        with self._roster.census.departures() as gone:
             for name in self.answers.keys() - self._roster.peers.keys():
                 del self.answers[name]
-            await self._roster.next_change()
+            while True:
+                changes = [self._roster.census.changes(stage) for stage in range(self._stages)]
+                self._wire([stage for stage in range(self._stages) if changes[stage] != seen[stage]], known)
+                for name in {each.name for each in gone} - self._roster.peers.keys():
+                    self.answers.pop(name, None)
+                gone.clear()
+                seen = changes
+                await self._roster.next_change()
+
+    def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
+        """Tell the wiring who serves these stages; `known` is by stage what it was told last, by address."""
+        before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for stage in stages:
+            known[stage] = {peer.address: self._party(peer) for peer in self._roster.serving(stage)}
+        now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for _, party in (before[address] for address in before.keys() - now.keys()):
+            self._wiring.remove(party)
+        for stage, party in (each for address, each in now.items() if each != before.get(address)):
+            self._wiring.add(stage, party)
 
     def _party(self, peer: Peer) -> Party:
         """A peer as the wiring knows it: one that announced itself again is another."""
@@ -231,7 +242,8 @@ class Trainer:
             took = self._clock.now() - began
             self._wiring.observe(party, passed, took)
             patience.observe(took)
-            self.answers[peer.name] += 1
+            if peer.name in self._roster.peers:
+                self.answers[peer.name] += 1
             return peer, answer
 
     def _ban(self, peer: Peer, party: Party, why: str) -> None:

@@ -4,15 +4,22 @@ import asyncio
 import random
 import sys
 from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from pipelined import events
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm.bell import Bell
+from pipelined.swarm.boards import Boards
+from pipelined.swarm.calling import Calling
 from pipelined.swarm.choosing import Choosing, Placing
 from pipelined.swarm.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
 from transports.endpoints import Answer, Refusal
 from transports.endpoints.virtual import VirtualNetwork
@@ -139,37 +146,83 @@ def test_a_census_kept_up_is_that_of_the_records():
             assert roster.census.holding(stage) == sum(peer.phase != JOINING for peer in here)
 
 
-def operations(work):
-    """How many instructions of Python this takes: the same on any machine."""
-    count = 0
+@contextmanager
+def counted():
+    """Counts the instructions of Python that run in the block, in any task: the same on any machine."""
+    count = Counter()
 
     def trace(frame, event, argument):
-        nonlocal count
         frame.f_trace_opcodes = True
-        count += event == "opcode"
+        count[event] += 1
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        work()
+        yield count
     finally:
         sys.settrace(before)
-    return count
+
+
+FEW, MANY = 50, 2000
+
+
+def of_size(peers):
+    return seen(*[(at % 3, SERVING) for at in range(peers)])
 
 
 def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
-    def join(roster):
+    def cost(roster):
         placing = Placing(roster, 3)
-        for number in range(10):
-            name, revision = f"new{number}", 10_000 + 3 * number
-            roster.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
-            stage = placing.stage_for(name)
-            say(roster, name, stage, JOINING, revision + 1)
-            say(roster, name, stage, SERVING, revision + 2)
+        with counted() as count:
+            for number in range(10):
+                name, revision = f"new{number}", 10_000 + 3 * number
+                roster.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+                stage = placing.stage_for(name)
+                say(roster, name, stage, JOINING, revision + 1)
+                say(roster, name, stage, SERVING, revision + 2)
+        return count["opcode"]
 
-    few, many = (seen(*[(at % 3, SERVING) for at in range(peers)]) for peers in (50, 2000))
-    assert operations(lambda: join(many)) < 1.1 * operations(lambda: join(few))
+    assert 0 < cost(of_size(MANY)) < 1.1 * cost(of_size(FEW))
+
+
+def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_there_are():
+    """It looks for stages that are lost or deserted, and takes back what a peer had that is gone."""
+
+    async def cost(peers):
+        roster, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
+        boards = Boards(roster, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Bell())
+        ways = boards.watch(), Calling(roster, rules, clock).needed(), GoingBack(roster, 3, 1.0, clock, False).needed()
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        await clock.sleep(1.0)
+        with counted() as count:
+            for number in range(5):
+                say(roster, "new", 1, SERVING, 10_000 + number)
+                roster.look_again()
+                await clock.sleep(1.0)
+                roster.note(PEERS + "new", None)
+                roster.look_again()
+                await clock.sleep(1.0)
+        for task in tasks:
+            task.cancel()
+        return count["opcode"]
+
+    few, many = (run_virtual(cost(peers)) for peers in (FEW, MANY))
+    assert 0 < many < 1.1 * few
+
+
+def test_peers_that_are_gone_or_came_anew_are_told_as_they_were_last():
+    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    with roster.census.departures() as gone, roster.census.departures() as others:
+        say(roster, "p0", 1, LEAVING, 10)
+        assert not gone
+        roster.note(PEERS + "p0", None)
+        roster.note(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
+        assert [(peer.name, peer.phase, peer.incarnation) for peer in gone] == [("p0", LEAVING, 1), ("p1", SERVING, 1)]
+        gone.clear()
+        assert len(others) == 2
+    roster.note(PEERS + "p2", None)
+    assert not gone
 
 
 class Came3:
