@@ -6,7 +6,7 @@ one rule: what it does to its parameters follows from the directory's head alone
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from pipelined.clock import Clock
@@ -108,9 +108,9 @@ class StagePeer:
             watching = self._tasks.create_task(self._device.watch())
             while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
                 try:
-                    key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
-                    async with standing(self._roster.directory, key, seconds, self._clock, mine) as place:
-                        await self._live_as_member(place)
+                    async with AsyncExitStack() as stack:
+                        if (place := await self._come(stack)) is not None:
+                            await self._live_as_member(place)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
@@ -122,6 +122,15 @@ class StagePeer:
     def leave(self) -> None:
         """Hand over and go (a preemption notice); the last of its stage waits for another, see `Leaving`."""
         self._leaving.ask()
+
+    async def _come(self, stack: AsyncExitStack) -> Standing | None:
+        """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
+        key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
+        with suppress(Ended):
+            async with self._roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
+                waiting = standing(self._roster.directory, key, seconds, self._clock, mine)
+                return await stack.enter_async_context(waiting)
+        return None
 
     async def _live_as_member(self, place: Standing) -> None:
         """Raises: LeaseLost; Struck: the directory has this peer no more."""

@@ -1,5 +1,9 @@
 """Two live processes of one name: the one that came first stays, and the other ends with the reason."""
 
+import re
+import signal
+import subprocess
+
 import pytest
 
 from pipelined.clock import run_virtual
@@ -7,11 +11,12 @@ from pipelined.device import TimedDevice
 from pipelined.errors import UsageError
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
+from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm
 
 
 def twin(swarm, kind, host, name):
-    """Start a process on a machine of its own under a name that another one has; returns its task."""
+    """Start a process on a machine of its own under a name that another one has; returns it and its task."""
     endpoint, directory, clock = swarm.client(host)
     common = swarm.rules, endpoint, directory, clock
     if kind == "peer":
@@ -20,7 +25,7 @@ def twin(swarm, kind, host, name):
     else:
         process = TrainerProcess(name, data, *common)
     swarm.start(host, process.run())
-    return swarm.tasks[host]
+    return process, swarm.tasks[host]
 
 
 @pytest.mark.parametrize("kind, name", [("peer", "p0"), ("trainer", "t0")])
@@ -31,7 +36,7 @@ def test_a_newcomer_with_the_name_of_a_live_process_ends_and_training_goes_on(ki
         swarm.trainer("t0", steps=4000)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
         lives = swarm.trainers["t0"].roster.peers["p0"], swarm.trainers["t0"].roster.trainers["t0"]
-        task = twin(swarm, kind, "elsewhere", name)
+        _, task = twin(swarm, kind, "elsewhere", name)
         del swarm.tasks["elsewhere"]  # it may fail
         await swarm.until(task.done, within=5.0)
         with pytest.raises(UsageError, match=f"the name {name} .at virtual://{name}.*--name"):
@@ -52,10 +57,49 @@ def test_a_process_that_is_started_elsewhere_under_the_name_of_a_dead_one_waits_
         swarm.trainer("t0", steps=4000)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
         swarm.kill("p0")
-        task = twin(swarm, "peer", "elsewhere", "p0")
+        _, task = twin(swarm, "peer", "elsewhere", "p0")
         taken_part = lambda: swarm.trainers["t0"].roster.peers.get("p0")  # noqa: E731
         await swarm.until(lambda: taken_part() and taken_part().address == "virtual://elsewhere", within=2.5)
         assert not task.done()
         await swarm.close()
 
     run_virtual(train())
+
+
+def test_a_peer_that_is_asked_to_leave_while_it_waits_for_its_name_ends_at_once():
+    """It went on waiting for the lease of the former process, or ended with the error that the name is taken."""
+
+    async def train():
+        swarm = VirtualSwarm(stages=1)
+        swarm.peer("p0", 0)
+        swarm.trainer("t0", steps=4000)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
+        process, task = twin(swarm, "peer", "elsewhere", "p0")
+        await swarm.until(lambda: swarm.heads[-1].step == 6)
+        process.peer.leave()
+        await swarm.until(task.done, within=0.1)
+        assert task.exception() is None
+        await swarm.close()
+
+    run_virtual(train())
+
+
+def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_it_is_asked_to_end_before():
+    words = [*SWARM, "local", "--peers", "1", *SIZES.split(), "--stages", "1", "--lease", "2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as swarm:
+        try:
+            address = read_until(swarm, "coordinator at")[-1].split()[2].rstrip(";")
+            read_until(swarm, "step 2:")
+            words = [*SWARM, "serve", "--coordinator", address, "--name", "peer0"]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            with subprocess.Popen(words, **pipes) as asked, subprocess.Popen(words, **pipes) as other:
+                read_until(asked, "peer at")  # it waits for its name now, for two leases
+                asked.send_signal(signal.SIGTERM)
+                (said, complaint), (_, others_complaint) = asked.communicate(timeout=60), other.communicate(timeout=60)
+        finally:
+            swarm.send_signal(signal.SIGINT)
+    assert (asked.returncode, complaint) == (0, "") and said.splitlines()[-1] == "peer0: left"
+    assert other.returncode == 2
+    assert re.search(
+        r"another process of this swarm has the name peer0 \(at tcp://.* another --name\n$", others_complaint
+    )
