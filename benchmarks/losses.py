@@ -52,7 +52,7 @@ class Options:
             raise UsageError("one of --check and --save is needed; give one of them")
         known = [run.name for run in RUNS]
         if unknown := [name for name in self.only if name not in known]:
-            raise UsageError(f"unknown runs: {', '.join(unknown)}; known: {', '.join(known)}")
+            raise UsageError(f"unknown runs: {'; '.join(unknown)} (known: {'; '.join(known)})")
 
 
 class RunError(Exception):
