@@ -52,8 +52,11 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
         running.append(tasks.create_task(trainer.run()))
         before = await _levels(trainer.roster, settled, looks)
         after = await _levels(trainer.roster, steps - looks, looks)
-        for task in running:
+        directory, *members = running
+        for task in members:
             task.cancel()
+        await asyncio.wait(members)  # they take leave of the directory, and would try that for a lease without it
+        directory.cancel()
     return [asdict(before), asdict(after)]
 
 
