@@ -22,6 +22,7 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
+from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports import TransportError, pack
 from transports.endpoints import Refusal
@@ -225,8 +226,7 @@ async def over_tcp():
         await trainer.run()
         while any(peer.peer.holding.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
-        for task in running:
-            task.cancel()
+        await end_in_order(running)
         return [peer.peer.holding.stage.weights for peer in peers], [end.rejected for end in ends]
 
 

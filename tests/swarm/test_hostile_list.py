@@ -20,6 +20,7 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
+from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.endpoints.hostile import KEY, forged, intruder, question, resident, until_lost
 from transports import pack
 from transports._wire import Kind
@@ -158,8 +159,7 @@ async def troubled():
         await training
         while any(peer.peer.holding.step < STEPS for peer in swarm.peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
-        for task in swarm.running:
-            task.cancel()
+        await end_in_order(swarm.running)
         weights = [peer.peer.holding.stage.weights for peer in swarm.peers]
         counted = {name: (dict(end.rejected), dict(end.refused)) for name, end in swarm.ends.items()}
         return weights, outcomes, counted, grown
