@@ -4,6 +4,7 @@ The one rule: whatever goes wrong with one rank is told to all that are seated, 
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from typing import Any
 
 from transports._door import Door
 from transports._errors import RendezvousError, TransportError, WireError
-from transports._handshake import Hello, Identity, Verdict, WrongKey
+from transports._handshake import SAME_KEY, Hello, Identity, Verdict, WrongKey
 from transports._letters import read_letter, refuse, send_letter
 from transports._nursery import Nursery
 from transports._sockets import SILENCE_S, Address, is_loopback, readable
 
-SECOND_CHANCE_S = 3.0
 NAMED = 16
+
+_logger = logging.getLogger("pipelined.transports")
+_logger.addHandler(logging.NullHandler())  # without it Python prints warnings of loggers that have no handler
 
 
 @dataclass(slots=True)
@@ -35,20 +38,19 @@ class Coordinator:
 
     Args:
         wait: seconds until a rank that has not come is given up, and again for the ranks to mesh.
-        drawn: whether the meeting point gives every rank the key, so that a caller with another one is a stranger.
     """
 
-    def __init__(self, me: Identity, wait: float, drawn: bool = False):
-        self._me, self._wait, self._drawn = me, wait, drawn
+    def __init__(self, me: Identity, wait: float):
+        self._me, self._wait = me, wait
         self._seats: dict[int, Seat] = {}
         self._full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._chances: list[asyncio.TimerHandle] = []
+        self._refused: dict[int | None, str] = {}
 
     async def gather(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
         """Every other rank's socket and machine; closes the listener.
 
         Raises:
-            RendezvousError: ranks did not come or left again. AuthenticationError: one came with another key only.
+            RendezvousError: ranks did not come, or left again; callers that held another key are named.
         """
         try:
             async with Door(listener, self._me, self._admit, self._seat, self._missed_proof):
@@ -60,9 +62,6 @@ class Coordinator:
         except BaseException:
             self._clear()
             raise
-        finally:
-            for chance in self._chances:
-                chance.cancel()
         return {rank: (seat.sock, seat.machine) for rank, seat in self._seats.items()}
 
     async def _everybody(self) -> None:
@@ -71,10 +70,11 @@ class Coordinator:
                 await self._full
         except TimeoutError as error:
             missing = [rank for rank in range(1, self._me.world_size) if not self.is_seated(rank)]
-            raise RendezvousError(
-                f"ranks that never came: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
-                f"{self._wait:g} s); start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
-            ) from error
+            fact = f"ranks that never came: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
+            remedy = "start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
+            if self._refused:
+                remedy = f"callers that held another key or none: {self._callers()}; {SAME_KEY}, {remedy}"
+            raise RendezvousError(f"{fact}{self._wait:g} s); {remedy}") from error
 
     def _admit(self, hello: Hello) -> Verdict:
         return Verdict.WELCOME if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
@@ -104,17 +104,18 @@ class Coordinator:
             self._full.set_result(None)
 
     def _missed_proof(self, error: Exception) -> None:
-        """Give up soon if a rank came with another key, which the caller may be unless every rank has been given it.
+        """Note a caller with another key, and log it once for each rank that such callers say they are.
 
-        A stranger that takes the number of a rank changes nothing where that rank itself comes in time.
+        It changes nothing else: any process that reaches the port can call under a rank's number, and the rank itself
+        may still come.
         """
+        if isinstance(error, WrongKey) and error.claimed not in self._refused:
+            self._refused[error.claimed] = error.caller
+            _logger.warning("caller refused: %s", error)
 
-        def give_up() -> None:
-            if not self._full.done() and not self.is_seated(error.claimed):
-                self._full.set_exception(error)
-
-        if isinstance(error, WrongKey) and error.claimed is not None and not self._drawn:
-            self._chances.append(asyncio.get_running_loop().call_later(SECOND_CHANCE_S, give_up))
+    def _callers(self) -> str:
+        named = [self._refused[rank] for rank in sorted(self._refused, key=lambda rank: (rank is None, rank))]
+        return ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
 
     async def _mesh(self) -> None:
         table = [(rank, *seat.address, seat.incarnation) for rank, seat in sorted(self._seats.items())]

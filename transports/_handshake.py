@@ -115,12 +115,15 @@ class Identity:
 
 
 class WrongKey(AuthenticationError):
-    """A connector could not prove the key; `claimed` is the rank it said it was, if it named our run, else None."""
+    """A connector could not prove the key; `claimed` is the rank it said it was, if it named our run, else None.
+
+    Attributes:
+        caller: that in words.
+    """
 
     def __init__(self, claimed: int | None):
-        who = "a stranger" if claimed is None else f"rank {claimed}"
-        super().__init__(f"{who} holds another key or none; {SAME_KEY}")
-        self.claimed = claimed
+        self.claimed, self.caller = claimed, "a stranger" if claimed is None else f"rank {claimed}"
+        super().__init__(f"{self.caller} holds another key or none; {SAME_KEY}")
 
 
 SAME_KEY = "give every rank the same PIPELINED_KEY or PIPELINED_KEY_FILE"

@@ -58,7 +58,7 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
 
     Raises:
         RendezvousError: a rank never came (they are named), a port is taken, no coordinator, two ranks with one number.
-        AuthenticationError: a key is wrong, here or there.
+        AuthenticationError: this rank's key is not rank 0's.
     Cost: world_size - 1 connections; three round trips with rank 0.
     """
     check_files(place.world_size)
@@ -69,8 +69,8 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
     if place.rank == 0:
         listener = await point.open()
         try:
-            drawn, me = not me.key and bool(point.key), keyed(me, point)
-            return Peers(me, await Coordinator(me, place.wait, drawn).gather(listener))
+            me = keyed(me, point)
+            return Peers(me, await Coordinator(me, place.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:

@@ -72,9 +72,7 @@ async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
         here.close()
 
 
-async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_meet(monkeypatch):
-    monkeypatch.setattr("transports._coordinator.SECOND_CHANCE_S", 0.0)
-
+async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_meet():
     places = [place(rank, wait=20.0) for rank in range(2)]
     points = [NodeFile(each) for each in places]
     rank_0 = asyncio.create_task(gather(places[0], points[0]))
@@ -83,8 +81,6 @@ async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_me
     assert points[1]._file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(AuthenticationError):
         await knock(found[0], Identity(1, 2, digest(places[1].run), 5, b""), 0)
-    for _ in range(5):  # after the second chance of a rank whose key is wrong, which this caller is not
-        await asyncio.sleep(0)
     assert not rank_0.done()
     rank_1 = await gather(places[1], points[1])
     ends = [await rank_0, rank_1]

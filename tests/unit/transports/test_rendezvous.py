@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.transports.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
-from transports._coordinator import SECOND_CHANCE_S, Coordinator, check_reach
+from transports._coordinator import Coordinator, check_reach
 from transports._door import SILENCE_S, knock
 from transports._handshake import Identity, Verdict, connecting, digest
 from transports._letters import LENGTH, SHORT, read_letter, send_letter
@@ -192,26 +192,52 @@ async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on()
     assert set(seats.end) == {1, 2}
 
 
-def test_a_wrong_key_is_an_authentication_error_on_every_rank_within_seconds(monkeypatch):
-    monkeypatch.setattr("transports._coordinator.SECOND_CHANCE_S", 0.1)
-    assert SECOND_CHANCE_S < 5
+def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with_its_number():
     keys = [KEY, KEY, b"another", KEY]
-    ends = asyncio.run(gathered(*(place(rank, 4, key=key) for rank, key in enumerate(keys))))
-    assert all(isinstance(end, AuthenticationError) for end in ends)
-    assert "rank 2 holds another key" in str(ends[0]) and str(ends[1]) == str(ends[0])
-    assert "this rank's key is not that of rank 0" in str(ends[2])
+    ends = asyncio.run(gathered(*(place(rank, 4, key=key, wait=0.5) for rank, key in enumerate(keys))))
+    assert isinstance(ends[2], AuthenticationError) and "this rank's key is not that of rank 0" in str(ends[2])
+    for end in (ends[0], ends[1], ends[3]):
+        assert isinstance(end, RendezvousError)
+        assert "never came: 2 (1 of 4, waited: 0.5 s); callers that held another key or none: rank 2; give" in str(end)
+        assert "PIPELINED_KEY" in str(end) and "?wait=" in str(end)
 
 
-async def test_a_stranger_that_borrows_a_number_is_outdone_by_the_real_rank(monkeypatch):
-    monkeypatch.setattr("transports._coordinator.SECOND_CHANCE_S", 0.0)
+@pytest.mark.parametrize("seated", [True, False], ids=["after the rank", "before the rank"])
+def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_meet(caplog, seated):
+    """Where the rank itself came more than 3 s after the stranger, the start had ended."""
 
-    async with Seats(3, KEY) as seats:
-        one = seats.join(1)
-        await seats.until(1)
-        with pytest.raises(AuthenticationError):
-            await knock(seats.address, identity(1, 3, b"guess"), 0)
-        await asyncio.gather(one, seats.join(2))
-    assert set(seats.end) == {1, 2}
+    async def meet():
+        async with Seats(3, KEY) as seats:
+            one = seats.join(1) if seated else None
+            if one:
+                await seats.until(1)
+            for _ in range(3):
+                with pytest.raises(AuthenticationError):
+                    await knock(seats.address, identity(1, 3, b"guess"), 0)
+            late = asyncio.get_running_loop().time
+            asyncio.get_running_loop().time = lambda: late() + 15  # of the 20 s that rank 0 waits
+            await asyncio.gather(one or seats.join(1), seats.join(2))
+        return seats.end
+
+    assert set(asyncio.run(meet())) == {1, 2}
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "caller refused: rank 1 holds another key or none"
+    ]
+
+
+def test_callers_of_another_run_with_another_key_are_named_as_strangers():
+    async def meet():
+        coordinator = Coordinator(identity(0, 3, KEY), 0.3)
+        listener = await InProcess().open()
+        gathering = asyncio.create_task(coordinator.gather(listener))
+        for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
+            stranger = Identity(rank, 3, digest(run), 1, b"guess")
+            with pytest.raises(AuthenticationError):
+                await knock(listener.getsockname(), stranger, 0)
+        await gathering
+
+    with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every rank"):
+        asyncio.run(meet())
 
 
 @pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
