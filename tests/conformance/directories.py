@@ -1,12 +1,15 @@
 """What every directory keeps, as small named clauses over two of its clients."""
 
 import asyncio
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
 
 from pipelined.clock import Clock
-from pipelined.swarm.directory import Change, Conflict, Directory, Entry, LeaseLost, kept
+from pipelined.nursery import Nursery
+from pipelined.swarm.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
+from transports import TransportError
 from transports.endpoints import Endpoint
 
 EVERYWHERE = {}
@@ -27,6 +30,20 @@ class Party:
     endpoint: Endpoint | None
     clock: Clock
     lease_s: float
+
+
+@asynccontextmanager
+async def kept(directory, seconds, clock):
+    """A lease that is renewed while the block runs, and revoked behind it; the block is cancelled when it is lost."""
+    lease = await directory.grant(seconds)
+    try:
+        async with Nursery() as tasks:
+            keeping = tasks.create_task(keep(lease, clock))
+            yield lease
+            keeping.cancel()
+    finally:
+        with suppress(CutOff, TransportError):
+            await lease.revoke()
 
 
 def clause(clauses):

@@ -16,7 +16,7 @@ from pipelined.swarm.directory.contract import (
 )
 from pipelined.swarm.directory.disks import JournalError, MemoryDisk
 from pipelined.swarm.directory.embedded import EmbeddedDirectory
-from pipelined.swarm.directory.keeping import keep, kept
+from pipelined.swarm.directory.keeping import keep
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.opening import open_directory
 from pipelined.swarm.directory.server import serve_directory
@@ -39,7 +39,6 @@ __all__ = [
     "View",
     "WrongKey",
     "keep",
-    "kept",
     "open_directory",
     "serve_directory",
 ]

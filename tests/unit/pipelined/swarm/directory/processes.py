@@ -7,7 +7,8 @@ import asyncio
 import sys
 
 from pipelined.clock import RealClock
-from pipelined.swarm.directory import LeaseLost, kept, open_directory, serve_directory
+from pipelined.swarm.directory import LeaseLost, open_directory, serve_directory
+from tests.conformance.directories import kept
 from transports.endpoints import open_endpoint
 
 

@@ -19,11 +19,11 @@ from pipelined.swarm.directory import (
     JournalError,
     Limits,
     MemoryDisk,
-    kept,
     letters,
     serve_directory,
 )
 from pipelined.swarm.directory.within import within
+from tests.conformance.directories import kept
 from transports.endpoints import Refusal
 from transports.endpoints.virtual import VirtualNetwork
 
