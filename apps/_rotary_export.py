@@ -1,20 +1,19 @@
-"""Writing SWARM's Transformer as Hugging Face keeps models, and reading its sizes back; see docs/swarm-model.md.
+"""Writing SWARM's Transformer as Hugging Face keeps models; see docs/swarm-model.md.
 
 The one rule: config.json says all that is needed to compute with the tensors, whatever stages they were trained in. No
 class of `transformers` computes this model, so its `model_type` is our own. This file must not know of swarms.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps._huggingface import write
-from apps._places import ROTARY_TYPE, check_export, read_about
+from apps._places import ROTARY_TYPE, check_export
 from apps._presets import Shapes
 from apps._rotary_presets import BASE, RotaryConfig, layer_shapes
 from apps._tokenizer import Tokenizer
-from pipelined.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -37,19 +36,6 @@ def export_rotary(
     check_export(directory, ROTARY_TYPE)
     wanted: Shapes = {name: shape for layer in layer_shapes(config) for name, shape in layer.items()}
     write(directory, tensors, wanted, lambda dtype: describe(config, dtype, tokenizer), tokenizer)
-
-
-def read_rotary(directory: str | Path) -> RotaryConfig:
-    """The sizes of an exported model, without dropout.
-
-    Raises:
-        UsageError: it is none.
-    """
-    about = read_about(Path(directory))
-    names = {field.name for field in fields(RotaryConfig)} - OF_TRAINING
-    if about.get("model_type") != ROTARY_TYPE or not names <= about.keys():
-        raise UsageError(f"{directory} holds no model of this kind (needed: {ROTARY_TYPE}); name an export of a swarm")
-    return RotaryConfig(**{**{name: about[name] for name in names}, "narrow": tuple(about["narrow"])}, dropout=0.0)
 
 
 def describe(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Source: Ryabinin et al., SWARM Parallelism, sections 4.1 to 4.3, appendices F, G
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from apps._presets import ModelConfig, Shapes, affine
@@ -135,11 +134,6 @@ def layer_shapes(config: RotaryConfig) -> list[Shapes]:
         row[layer - 1] |= _squeeze_shapes(config, layer - 1)
         row[layer] |= {f"transformer.widen.{layer}.weight": (width, config.narrow_width)}
     return row
-
-
-def parameters(config: RotaryConfig) -> int:
-    """How many numbers the model learns."""
-    return sum(prod(shape) for layer in layer_shapes(config) for shape in layer.values())
 
 
 def _group_shapes(prefix: str, width: int) -> Shapes:

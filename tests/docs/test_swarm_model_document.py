@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from apps._rotary_export import describe
-from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes, parameters
+from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
+from tests.unit.apps.rotary import parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-model.md"
 

@@ -7,7 +7,6 @@ import torch
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
-from apps._rotary_export import read_rotary
 from apps._rotary_model import RotaryLM
 from apps._rotary_presets import RotaryConfig, cut_for
 from apps._swarm_export import Wish, model_of
@@ -17,6 +16,7 @@ from pipelined.errors import UsageError
 from pipelined.optimizer import Recipe
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
+from tests.unit.apps.rotary import exported_config
 
 CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)
 UNTIED = ModelConfig(2, 8, 2, 256, 16, dropout=0.0, tied=False)
@@ -58,4 +58,4 @@ def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
 
 def test_a_directory_holds_the_model_that_was_trained(weights: Weights, tmp_path: Path):
     weights.export(tmp_path, ByteTokenizer())
-    assert read_rotary(tmp_path) == CONFIG
+    assert exported_config(tmp_path) == CONFIG
