@@ -14,18 +14,17 @@ from pipelined.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
-def workload(config: ModelConfig, plan: Plan, sequence: int, flops: float = 1.0, itemsize: int = FLOAT) -> Workload:
-    """The model cut as the trainer cuts it.
+def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT) -> Workload:
+    """The model cut as the trainer cuts it, for ranks of one floating-point operation a second.
 
     Args:
         sequence: tokens a sequence.
-        flops: floating-point operations a rank makes a second; a backward takes twice those of a forward.
         itemsize: bytes of a parameter and of an activation's number.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
-        forward = sum(costs[layer] for layer in layers) * plan.microbatch * sequence / flops
+        forward = float(sum(costs[layer] for layer in layers) * plan.microbatch * sequence)
         share = (config, layers, plan.microbatch, sequence)
         stages.append(
             StageCosts(

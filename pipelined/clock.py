@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+MOST_NAMED = 16
+"""Tasks that a `Deadlock` names."""
 
 
 class Clock(Protocol):
@@ -116,7 +118,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         runs timers due before now + resolution, so one unit in the last place is the resolution that takes this one.
         """
         if not self._scheduled or math.isinf(self._scheduled[0].when()):
-            raise Deadlock(_who_waits(asyncio.all_tasks(self)))
+            raise Deadlock(_waiting(asyncio.all_tasks(self)))
         self._now = self._scheduled[0].when()
         self._clock_resolution = math.ulp(self._now)
 
@@ -128,10 +130,10 @@ def _virtual_loop() -> _VirtualLoop:
     return loop
 
 
-def _who_waits(tasks: Iterable["asyncio.Task[Any]"], most: int = 16) -> str:
+def _waiting(tasks: Iterable["asyncio.Task[Any]"]) -> str:
     places = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
-    more = [f"and {len(places) - most} more"] if len(places) > most else []
-    waits = "\n  ".join([*places[:most], *more])
+    more = [f"and {len(places) - MOST_NAMED} more"] if len(places) > MOST_NAMED else []
+    waits = "\n  ".join([*places[:MOST_NAMED], *more])
     return f"deadlock: every task waits and no timer is set (tasks: {len(places)})\n  {waits}"
 
 

@@ -22,7 +22,8 @@ KEPT = 300
 """Events that a process keeps; older ones are dropped."""
 LONGEST = 200
 """Characters of one fact; the rest is cut off."""
-
+LAST = 20
+"""Events that a crash report ends with."""
 LATEST = 1e11
 """Seconds since 1970 after which no event can be: some thousand years on."""
 MOST_FACTS = 16
@@ -81,9 +82,9 @@ def forget() -> None:
     _kept.clear()
 
 
-def last_words(most: int = 20) -> str:
+def last_words() -> str:
     """The last events as lines, for a crash report; "" if there are none."""
-    lines = [f"  {_clock_time(event.at)} {event}" for event in recent(most)]
+    lines = [f"  {_clock_time(event.at)} {event}" for event in recent(LAST)]
     return "\n".join(["last events:", *lines]) if lines else ""
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 
-def keyed_generator(*key: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh generator whose stream is a function of the key alone."""
-    return torch.Generator(device=device).manual_seed(seed_of(*key))
+def keyed_generator(*key: int | str) -> torch.Generator:
+    """A fresh generator on the CPU whose stream is a function of the key alone."""
+    return torch.Generator().manual_seed(seed_of(*key))
 
 
 def seed_of(*key: int | str) -> int:

@@ -7,7 +7,7 @@ the first, so that its message is the only one; where rank 0 itself is missing, 
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from transports._launcher import size_by
@@ -20,15 +20,14 @@ USAGE = 2
 
 
 @contextmanager
-def limited(seconds: float, environ: Mapping[str, str], end: Callable[[str], None] | None = None) -> Iterator[None]:
-    """End the process where the block takes longer.
+def limited(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
+    """End the process with code 2, and print why, where the block takes longer.
 
     Args:
         seconds: that rank 0 waits.
-        end: is given the reason, in a thread of its own; None: prints it and exits with code 2.
     """
     rank = next((environ[name] for name in RANKS if name in environ), "0")
-    timer = threading.Timer(seconds + GRACE * (rank != "0"), end or _exit, [_reason(seconds, rank, environ)])
+    timer = threading.Timer(seconds + GRACE * (rank != "0"), _exit, [_reason(seconds, rank, environ)])
     timer.daemon = True
     timer.start()
     try:

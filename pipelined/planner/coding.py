@@ -47,9 +47,9 @@ class Coding:
         return {"ratio": self.ratio, "fixed": self.fixed, "per_byte": self.per_byte}
 
 
-def ratio_of(codec: str, nbytes: int = 1 << 18) -> float:
-    """How much of a message travels."""
-    array = _message(nbytes)
+def ratio_of(codec: str) -> float:
+    """Bytes that travel of a message, for each of its own; of a message of 256 KiB."""
+    array = _message(1 << 18)
     return 1.0 if codec == NONE else pack(codec, [array]).nbytes / array.nbytes
 
 

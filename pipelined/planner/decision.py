@@ -171,15 +171,15 @@ async def tried(
     return answer and answer.tried(outcomes, seconds)
 
 
-def weigh(answer: Answer, ruled: Outcome, margin: float = MARGIN) -> Decision:
+def weigh(answer: Answer, ruled: Outcome) -> Decision:
     """The best that was found, if it is clearly better than the rule's arrangement, or if that does not fit."""
     best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
     if ruled.memory > limit:
         other = f"depth {plan.depth} x width {plan.width} takes {_mib(ruled.memory)} a rank of {_mib(limit)}"
-    elif best.step_s < (1 - margin) * ruled.step_s:
+    elif best.step_s < (1 - MARGIN) * ruled.step_s:
         other = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch} takes {_ms(ruled)}"
     else:
-        best, other = ruled, f"nothing of its kind is more than {margin:.0%} faster"
+        best, other = ruled, f"nothing of its kind is more than {MARGIN:.0%} faster"
     told = f"predicted {_ms(best)} a step; {other}{_beside(answer, best)}"
     return Decision(best.candidate, told, best.step_s)
 

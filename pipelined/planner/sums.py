@@ -5,8 +5,7 @@ it says in words (`collectives.all_reduce`) is all that the others hear of it. N
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
 from collectives.all_reduce import in_words
@@ -23,12 +22,7 @@ MOST_BYTES = 64 << 20
 Seconds = Mapping[str, float]
 
 
-async def measured_sums(
-    transport: Transport,
-    plan: Plan,
-    parameters: Sequence[Parameters],
-    clock: Callable[[], float] = perf_counter,
-) -> str:
+async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[Parameters]) -> str:
     """The algorithm for each size of bucket that this plan sums; all ranks call this together and get the same words.
 
     Args:
@@ -40,7 +34,7 @@ async def measured_sums(
         holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MOST_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        prices = await measure(Group(transport, holders, CHANNEL + place), (nbytes,), clock=clock)
+        prices = await measure(Group(transport, holders, CHANNEL + place), (nbytes,))
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: prices.price(name, nbytes) for name in prices.points}))
     told = await gather(transport, "sums tried", mine)

@@ -18,21 +18,19 @@ LEDGER_ITEM = 8
 """Bytes of one of a ledger's numbers, float64."""
 
 
-def link_bytes(plan: Plan, workload: Workload, all_reduce: str, links: Links | None = None) -> dict[Link, int]:
+def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, int]:
     """Bytes by link.
 
     Args:
         all_reduce: a name `collectives.all_reduce` knows, and that has closed forms.
-        links: by which `auto` chooses; as the groups', which have the defaults if none.
     """
     carried: Counter[Link] = message_bytes(plan, workload)
-    links = links or Links()
     for group in workload.parameters:
         holders = plan.holders(*group.stages)
-        once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce, links)
+        once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce)
         carried += Counter({link: nbytes * updates_a_step(plan) for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
-    return dict(carried + sum_bytes(everyone, ledger_bytes(plan, workload), LEDGER_ITEM, "auto", links))
+    return dict(carried + sum_bytes(everyone, ledger_bytes(plan, workload), LEDGER_ITEM, "auto"))
 
 
 def updates_a_step(plan: Plan) -> int:
@@ -55,11 +53,11 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     return carried
 
 
-def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str, links: Links) -> Counter[Link]:
-    """What one all-reduce over these ranks carries."""
+def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
+    """What one all-reduce over these ranks carries; `auto` chooses by the links that a group has by default."""
     carried, name = Counter[Link](), algorithm
     if algorithm == "auto":
-        name = known("auto").choose(len(ranks), nbytes, links)
+        name = known("auto").choose(len(ranks), nbytes, Links())
     for place, rank in enumerate(ranks):
         for peer, sent in known(name).bytes_to(len(ranks), place, nbytes, itemsize).items():
             carried[rank, ranks[peer]] += sent

@@ -46,20 +46,15 @@ class Average:
 class AnswerTimes:
     """The answer times of one stage's peers, forward and backward apart.
 
-    Args:
-        smoothing: weight of the newest answer.
-        backward: forwards that a backward counts for until one was measured.
-
     Source: SWARM, Appendix C, Algorithm 1, lines 2, 8 and 30; a newcomer's estimate is our own.
     """
 
-    def __init__(self, smoothing: float = SMOOTHING, backward: float = BACKWARD):
-        self._smoothing, self._backward = smoothing, backward
+    def __init__(self) -> None:
         self._averages: dict[str, dict[Pass, Average]] = {}
 
     def add(self, peer: str) -> None:
         """Begin to keep a peer's times; nothing is measured yet. What is known of one already kept stays."""
-        self._averages.setdefault(peer, {each: Average(self._smoothing) for each in get_args(Pass)})
+        self._averages.setdefault(peer, {each: Average(SMOOTHING) for each in get_args(Pass)})
 
     def remove(self, peer: str) -> None:
         """Forget a peer's times."""
@@ -82,7 +77,7 @@ class AnswerTimes:
         if (seconds := own[which].value) is not None:
             return seconds
         if (seconds := own[other].value) is not None:
-            return seconds * (self._backward if which == "backward" else 1 / self._backward)
+            return seconds * (BACKWARD if which == "backward" else 1 / BACKWARD)
         return None
 
     def expected(self, peer: str, which: Pass) -> float:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from pipelined.swarm.answer_times import BACKWARD, SMOOTHING, AnswerTimes, Pass
-from pipelined.swarm.bans import FIRST_S, MOST_S, Bans
+from pipelined.swarm.answer_times import AnswerTimes, Pass
+from pipelined.swarm.bans import Bans
 from transports.endpoints import Party
 
 LEAST_HEAP = 16
@@ -28,28 +28,17 @@ class Wiring:
     Args:
         stages: how many there are, numbered from 0.
         seed: breaks ties; give every trainer another, lest all begin with the same peers.
-        smoothing: weight of the newest answer time in a peer's average.
-        backward: forwards that a backward counts for until one was measured.
-        first_ban, most_ban: seconds of a peer's first ban, and of the longest.
 
     Cost: a pick is O(log peers of the stage), a ban O(peers); what is kept is of members and of recent bans alone.
     Source: SWARM, Appendix C, Algorithm 1. Not from there: newcomers at the minimum, forward and backward apart,
         estimates by the stage's median, incarnations, back-off.
     """
 
-    def __init__(
-        self,
-        stages: int,
-        seed: Any = 0,
-        smoothing: float = SMOOTHING,
-        backward: float = BACKWARD,
-        first_ban: float = FIRST_S,
-        most_ban: float = MOST_S,
-    ):
+    def __init__(self, stages: int, seed: Any = 0):
         draw = random.Random(str(seed))
-        self._lines = [_Line(AnswerTimes(smoothing, backward), draw) for _ in range(stages)]
+        self._lines = [_Line(AnswerTimes(), draw) for _ in range(stages)]
         self._stages: dict[str, int] = {}
-        self._bans = Bans(first_ban, most_ban)
+        self._bans = Bans()
 
     def add(self, stage: int, party: Party) -> None:
         """A peer serves a stage, as it announced; it leaves the one it served before, where its times are forgotten.
@@ -173,7 +162,6 @@ class _Line:
         self._entries: dict[str, _Entry] = {}
         self._under_way = Counter[str]()
         self._outside: set[str] = set()
-        self._level = 0.0
 
     def add(self, party: Party) -> None:
         if self.members.get(party.address) == party:
@@ -202,7 +190,6 @@ class _Line:
             _, seconds, _, address = heapq.heappop(self._heap)
             del self._entries[address]
             if bans.returns(self.members[address], now) <= now:
-                self._level = seconds
                 self._put(address, seconds + self.times.expected(address, which))
                 return self.members[address]
             self._outside.add(address)
@@ -211,7 +198,7 @@ class _Line:
     def _enter(self, address: str) -> None:
         self._outside.discard(address)
         self._entries.pop(address, None)
-        self._put(address, self._level if self._first() is None else self._heap[0].seconds)
+        self._put(address, 0.0 if self._first() is None else self._heap[0].seconds)
 
     def _put(self, address: str, seconds: float) -> None:
         self._entries[address] = entry = _Entry(self._under_way[address], seconds, self._draw.random(), address)

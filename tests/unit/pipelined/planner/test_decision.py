@@ -35,10 +35,10 @@ BEST = Plan("gpipe", 1, 4, 2, 1)
 WORST = Plan("gpipe", 4, 1, 8, 1)
 
 
-def weighed(ruled, margin=0.1, limit=float("inf"), fixed=None):
+def weighed(ruled, limit=float("inf"), fixed=None):
     toy = Toy(fixed=fixed or {})
     asked = Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
-    return asked, weigh(search(asked), asked.simulate(Candidate(ruled)), margin)
+    return asked, weigh(search(asked), asked.simulate(Candidate(ruled)))
 
 
 def test_what_is_clearly_better_than_the_rules_arrangement_is_run():
@@ -47,16 +47,18 @@ def test_what_is_clearly_better_than_the_rules_arrangement_is_run():
     assert "depth 4 x width 1 with microbatches of 8 takes" in decision.reason
 
 
-def test_what_is_not_clearly_better_is_not():
-    asked, decision = weighed(WORST, margin=0.9)
+def test_what_is_not_clearly_better_is_not(monkeypatch):
+    monkeypatch.setattr("pipelined.planner.decision.MARGIN", 0.9)
+    asked, decision = weighed(WORST)
     assert decision.candidate.plan == WORST and decision.step_s == asked.simulate(Candidate(WORST)).step_s
     assert "nothing of its kind is more than 90% faster" in decision.reason
 
 
-def test_what_does_not_fit_is_not_run_however_fast_it_is():
+def test_what_does_not_fit_is_not_run_however_fast_it_is(monkeypatch):
+    monkeypatch.setattr("pipelined.planner.decision.MARGIN", 0.9)
     asked, _ = weighed(BEST)
     limit = asked.simulate(Candidate(BEST)).memory - 1
-    decision = weighed(BEST, margin=0.9, limit=limit)[1]
+    decision = weighed(BEST, limit=limit)[1]
     assert decision.candidate.plan.depth > 1
     assert f"depth 1 x width 4 takes 0 MiB a rank of {limit / MIB:,.0f} MiB" in decision.reason
 

@@ -67,7 +67,7 @@ def test_links_carry_a_sum_for_every_update(name, every):
     plan = Plan(name, 2, 2, 1, 4)
     workload = Workload([StageCosts(message_bytes=8)] * 2, [Parameters((0,), 100), Parameters((1,), 50)])
     carried = simulate(plan, workload).traffic
-    sums = [sum_bytes(plan.holders(s), 4 * n, 4, "rabenseifner", Links()) for s, n in ((0, 100), (1, 50))]
+    sums = [sum_bytes(plan.holders(s), 4 * n, 4, "rabenseifner") for s, n in ((0, 100), (1, 50))]
     once = {link: nbytes for one in sums for link, nbytes in one.items()}
     assert message_bytes(plan, workload)[0, 1] == 4 * 8 < carried[0, 1]
     assert carried[0, 2] - sum_of_ledger(carried, once, every) == 4 // every * once[0, 2]
