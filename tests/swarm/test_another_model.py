@@ -11,7 +11,7 @@ from apps._swarm_config import Subject, Told
 from apps._swarm_data import feed_of
 from apps._swarm_run import SUBJECT
 from apps._text import read_text
-from pipelined.clock import RealClock, run_virtual
+from pipelined.clock import RealClock
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.records import HEAD, Head
@@ -22,24 +22,22 @@ from transports.endpoints import open_endpoint
 THEIRS = "0123456789abcdef"
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("kind", ["peer", "trainer"])
-def test_another_model_is_refused_with_both_digests_and_training_goes_on(kind):
-    async def train():
-        swarm = VirtualSwarm(stages=1, batch=6)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=4)
-        await swarm.until(lambda: len(swarm.heads) == 2)
-        theirs, swarm.rules = swarm.rules.digest, replace(swarm.rules, model="another")
-        swarm.peer("stranger") if kind == "peer" else swarm.trainer("stranger", steps=4)
-        refused = swarm.tasks.pop("stranger")
-        getattr(swarm, f"{kind}s").pop("stranger")
-        with pytest.raises(OtherModel, match=f"here: {swarm.rules.digest}, there: {theirs}"):
-            await refused
-        await swarm.finish(within=10)
-        assert [head.step for head in swarm.heads] == [0, 1, 2, 3, 4]
-        await swarm.close()
-
-    run_virtual(train())
+async def test_another_model_is_refused_with_both_digests_and_training_goes_on(kind):
+    swarm = VirtualSwarm(stages=1, batch=6)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=4)
+    await swarm.until(lambda: len(swarm.heads) == 2)
+    theirs, swarm.rules = swarm.rules.digest, replace(swarm.rules, model="another")
+    swarm.peer("stranger") if kind == "peer" else swarm.trainer("stranger", steps=4)
+    refused = swarm.tasks.pop("stranger")
+    getattr(swarm, f"{kind}s").pop("stranger")
+    with pytest.raises(OtherModel, match=f"here: {swarm.rules.digest}, there: {theirs}"):
+        await refused
+    await swarm.finish(within=10)
+    assert [head.step for head in swarm.heads] == [0, 1, 2, 3, 4]
+    await swarm.close()
 
 
 @pytest.mark.timeout(60)

@@ -4,61 +4,56 @@ import random
 
 import pytest
 
-from pipelined.clock import run_virtual
 from tests.swarm.virtual_swarm import VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 STAGES, BATCH, STEPS = 2, 8, 6
 
 
 @pytest.mark.parametrize("nth", [3, 5])
-def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
+async def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
     """Every third or fifth telling is lost, and what else is on the line."""
 
-    async def train():
-        swarm = VirtualSwarm(STAGES, BATCH)
-        for name in ("p0", "p1", "p2", "p3"):
-            swarm.peer(name)
-        swarm.trainer("leader", steps=STEPS)
-        await swarm.until(lambda: swarm.trainers["leader"].roster.conductor is not None)
-        swarm.trainer("other", steps=STEPS)
-        told, backwards = [], []
+    swarm = VirtualSwarm(STAGES, BATCH)
+    for name in ("p0", "p1", "p2", "p3"):
+        swarm.peer(name)
+    swarm.trainer("leader", steps=STEPS)
+    await swarm.until(lambda: swarm.trainers["leader"].roster.conductor is not None)
+    swarm.trainer("other", steps=STEPS)
+    told, backwards = [], []
 
-        def hear(passing):
-            if passing.kind == "QUESTION" and passing.key[1] == "backward":
-                backwards.append(passing)
-            if passing.kind == "QUESTION" and passing.key[1] == "work" and passing.source == "other":
-                told.append(passing)
-                if len(told) % nth == 0:
-                    swarm.network.reset("other", "leader")
+    def hear(passing):
+        if passing.kind == "QUESTION" and passing.key[1] == "backward":
+            backwards.append(passing)
+        if passing.kind == "QUESTION" and passing.key[1] == "work" and passing.source == "other":
+            told.append(passing)
+            if len(told) % nth == 0:
+                swarm.network.reset("other", "leader")
 
-        swarm.network.overhear(hear)
-        await swarm.finish(within=60)
-        assert len(told) > 2 * nth and len(backwards) == STEPS * BATCH * STAGES
-        await swarm.close()
-
-    run_virtual(train())
+    swarm.network.overhear(hear)
+    await swarm.finish(within=60)
+    assert len(told) > 2 * nth and len(backwards) == STEPS * BATCH * STAGES
+    await swarm.close()
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 20))])
-def test_steps_are_taken_though_three_frames_of_a_hundred_break_their_line(seed):
+async def test_steps_are_taken_though_three_frames_of_a_hundred_break_their_line(seed):
     """Whoever they are between; in every second swarm updates are late."""
 
-    async def train():
-        swarm, draw = VirtualSwarm(STAGES, BATCH, seed, delayed=bool(seed % 2)), random.Random(seed)
-        for name in ("p0", "p1", "p2", "p3"):
-            swarm.peer(name)
-        for name in ("t0", "t1"):
-            swarm.trainer(name, STEPS)
-        broken = []
+    swarm, draw = VirtualSwarm(STAGES, BATCH, seed, delayed=bool(seed % 2)), random.Random(seed)
+    for name in ("p0", "p1", "p2", "p3"):
+        swarm.peer(name)
+    for name in ("t0", "t1"):
+        swarm.trainer(name, STEPS)
+    broken = []
 
-        def hear(passing):
-            if passing.source != passing.destination and draw.random() < 0.03:
-                broken.append(passing)
-                swarm.network.reset(passing.source, passing.destination)
+    def hear(passing):
+        if passing.source != passing.destination and draw.random() < 0.03:
+            broken.append(passing)
+            swarm.network.reset(passing.source, passing.destination)
 
-        swarm.network.overhear(hear)
-        await swarm.finish(within=60)
-        assert len(broken) > 20 and [head.step for head in swarm.heads] == list(range(STEPS + 1))
-        await swarm.close()
-
-    run_virtual(train())
+    swarm.network.overhear(hear)
+    await swarm.finish(within=60)
+    assert len(broken) > 20 and [head.step for head in swarm.heads] == list(range(STEPS + 1))
+    await swarm.close()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipelined.clock import run_virtual
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.endpoints import Refusal
 
@@ -26,18 +25,16 @@ def refuse(endpoint, times):
     return left
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("peers", [1, 2])
-def test_a_busy_peer_is_not_banned(peers):
-    async def live():
-        swarm = VirtualSwarm(stages=1, batch=6)
-        for at in range(peers):
-            swarm.peer(f"p{at}", 0)
-        left = refuse(swarm.endpoints["p0"], 5)
-        swarm.trainer("t0", steps=3)
-        await swarm.finish(within=20.0)
-        told = swarm.trainers["t0"].trainer.status()
-        await swarm.close()
-        assert left == [0] and not told["banned"]
-        assert set(told["answers"]) == {f"p{at}" for at in range(peers)}
-
-    run_virtual(live())
+async def test_a_busy_peer_is_not_banned(peers):
+    swarm = VirtualSwarm(stages=1, batch=6)
+    for at in range(peers):
+        swarm.peer(f"p{at}", 0)
+    left = refuse(swarm.endpoints["p0"], 5)
+    swarm.trainer("t0", steps=3)
+    await swarm.finish(within=20.0)
+    told = swarm.trainers["t0"].trainer.status()
+    await swarm.close()
+    assert left == [0] and not told["banned"]
+    assert set(told["answers"]) == {f"p{at}" for at in range(peers)}

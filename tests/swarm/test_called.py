@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 SELDOM_S = 1e6
 """Between two looks at the loads: who moves here was called."""
@@ -24,79 +25,67 @@ async def training(swarm, shelf, until):
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == until)
 
 
-def test_the_last_of_a_stage_that_parts_is_followed_by_one_of_another():
-    async def train():
-        swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S)
-        await training(swarm, None, until=2)
-        swarm.peers["p1"].peer.leave()
-        began = asyncio.get_running_loop().time()
-        await swarm.until(swarm.tasks["p1"].done, within=GRACE_S)
-        assert asyncio.get_running_loop().time() - began < GRACE_S / 4
-        del swarm.peers["p1"], swarm.tasks["p1"]
-        await swarm.finish(within=20)
-        assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
-        taken = sorted(set(steps(swarm)))
-        assert taken == list(range(10)) and steps(swarm) == sorted(steps(swarm)), "a step was lost"
-        await swarm.close()
-
-    run_virtual(train())
+async def test_the_last_of_a_stage_that_parts_is_followed_by_one_of_another():
+    swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S)
+    await training(swarm, None, until=2)
+    swarm.peers["p1"].peer.leave()
+    began = asyncio.get_running_loop().time()
+    await swarm.until(swarm.tasks["p1"].done, within=GRACE_S)
+    assert asyncio.get_running_loop().time() - began < GRACE_S / 4
+    del swarm.peers["p1"], swarm.tasks["p1"]
+    await swarm.finish(within=20)
+    assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
+    taken = sorted(set(steps(swarm)))
+    assert taken == list(range(10)) and steps(swarm) == sorted(steps(swarm)), "a step was lost"
+    await swarm.close()
 
 
 @pytest.mark.parametrize("last", [2, 3])
-def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
+async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
     """At the step that was saved, or behind it."""
 
-    async def train():
-        swarm, shelf = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryShelf()
-        await training(swarm, shelf, until=last)
-        await swarm.until(lambda: len(shelf.marks()) == 2)
-        swarm.kill("p1")
-        await swarm.finish(within=30)
-        assert swarm.heads[-1].step == 9
-        await swarm.close()
-
-    run_virtual(train())
+    swarm, shelf = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryShelf()
+    await training(swarm, shelf, until=last)
+    await swarm.until(lambda: len(shelf.marks()) == 2)
+    swarm.kill("p1")
+    await swarm.finish(within=30)
+    assert swarm.heads[-1].step == 9
+    await swarm.close()
 
 
 @pytest.mark.parametrize("rebalance_s", [0.0, SELDOM_S])
-def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_stay(rebalance_s):
-    async def train():
-        swarm, shelf = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryShelf()
-        await training(swarm, None if rebalance_s else shelf, until=3)
-        swarm.kill("p1")
-        await asyncio.sleep(10.0)
-        assert {process.peer.holding.index for process in swarm.peers.values()} == {0}
-        swarm.check()
-        await swarm.close()
-
-    run_virtual(train())
+async def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_stay(rebalance_s):
+    swarm, shelf = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryShelf()
+    await training(swarm, None if rebalance_s else shelf, until=3)
+    swarm.kill("p1")
+    await asyncio.sleep(10.0)
+    assert {process.peer.holding.index for process in swarm.peers.values()} == {0}
+    swarm.check()
+    await swarm.close()
 
 
 @pytest.mark.parametrize("since", ["a rollback", "a resume", "the beginning"])
-def test_a_stage_that_loses_its_last_peer_before_the_next_step_is_taken_up(since):
+async def test_a_stage_that_loses_its_last_peer_before_the_next_step_is_taken_up(since):
     """The head says then that no sums led to it; that is no reason to leave the stage without a peer."""
 
-    async def train():
-        shelf = MemoryShelf()
-        if since == "a resume":
-            former = VirtualSwarm(stages=2)
-            await training(former, shelf, until=4)
-            await former.close()
-        swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S, seed=1)
-        for name, stage in (("p0", 0), ("p1", 1), ("p2", 0)):
-            swarm.peer(name, stage, shelf=shelf)
-        swarm.trainer("t0", steps=9, resume=since == "a resume")
-        await swarm.until(lambda: swarm.heads[-1:])
-        if since == "a rollback":
-            await swarm.until(lambda: swarm.heads[-1].step == 7)
-            swarm.kill("p1")
-            swarm.peer("p3", 1, shelf=shelf)
-            await swarm.until(lambda: not swarm.heads[-1].was_summed)
-            swarm.kill("p3")
-        else:
-            swarm.kill("p1")
-        assert not swarm.heads[-1].was_summed
-        await swarm.finish(within=30)
-        await swarm.close()
-
-    run_virtual(train())
+    shelf = MemoryShelf()
+    if since == "a resume":
+        former = VirtualSwarm(stages=2)
+        await training(former, shelf, until=4)
+        await former.close()
+    swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S, seed=1)
+    for name, stage in (("p0", 0), ("p1", 1), ("p2", 0)):
+        swarm.peer(name, stage, shelf=shelf)
+    swarm.trainer("t0", steps=9, resume=since == "a resume")
+    await swarm.until(lambda: swarm.heads[-1:])
+    if since == "a rollback":
+        await swarm.until(lambda: swarm.heads[-1].step == 7)
+        swarm.kill("p1")
+        swarm.peer("p3", 1, shelf=shelf)
+        await swarm.until(lambda: not swarm.heads[-1].was_summed)
+        swarm.kill("p3")
+    else:
+        swarm.kill("p1")
+    assert not swarm.heads[-1].was_summed
+    await swarm.finish(within=30)
+    await swarm.close()

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.endpoints import Refusal
+
+pytestmark = pytest.mark.virtual
 
 
 async def cut_off(seconds):
@@ -29,28 +30,22 @@ def assert_in_its_time(asked):
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
-def test_it_serves_on_when_it_is_back_until_another_has_its_state(seconds):
-    async def train():
-        swarm, _ = await cut_off(seconds)
-        swarm.peer("late")
-        await swarm.until(lambda: swarm.tasks["p0"].done(), within=GRACE_S / 2)
-        del swarm.peers["p0"], swarm.tasks["p0"]
-        step = swarm.heads[-1].step
-        await swarm.until(lambda: swarm.heads[-1].step > step + 2)
-        assert [head.step for head in swarm.heads] == list(range(len(swarm.heads))), "a step was lost"
-        await swarm.close()
-
-    run_virtual(train())
+async def test_it_serves_on_when_it_is_back_until_another_has_its_state(seconds):
+    swarm, _ = await cut_off(seconds)
+    swarm.peer("late")
+    await swarm.until(lambda: swarm.tasks["p0"].done(), within=GRACE_S / 2)
+    del swarm.peers["p0"], swarm.tasks["p0"]
+    step = swarm.heads[-1].step
+    await swarm.until(lambda: swarm.heads[-1].step > step + 2)
+    assert [head.step for head in swarm.heads] == list(range(len(swarm.heads))), "a step was lost"
+    await swarm.close()
 
 
-def test_it_goes_when_its_time_is_up_though_nobody_came():
-    async def train():
-        swarm, asked = await cut_off(3.0)
-        await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
-        assert_in_its_time(asked)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_it_goes_when_its_time_is_up_though_nobody_came():
+    swarm, asked = await cut_off(3.0)
+    await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
+    assert_in_its_time(asked)
+    await swarm.close()
 
 
 def refusing(swarm):
@@ -68,19 +63,16 @@ def unreachable(swarm):
 
 
 @pytest.mark.parametrize("heir", [refusing, unreachable])
-def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up(heir):
-    async def leave():
-        swarm = VirtualSwarm(stages=2, batch=4)
-        for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
-            swarm.peer(name, stage)
-        swarm.trainer("t0", steps=1000)
-        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
-        swarm.kill("last")
-        heir(swarm)
-        asked = asyncio.get_running_loop().time()
-        swarm.peers["p1"].peer.leave()
-        await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
-        assert_in_its_time(asked)
-        await swarm.close()
-
-    run_virtual(leave())
+async def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up(heir):
+    swarm = VirtualSwarm(stages=2, batch=4)
+    for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
+        swarm.peer(name, stage)
+    swarm.trainer("t0", steps=1000)
+    await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+    swarm.kill("last")
+    heir(swarm)
+    asked = asyncio.get_running_loop().time()
+    swarm.peers["p1"].peer.leave()
+    await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
+    assert_in_its_time(asked)
+    await swarm.close()

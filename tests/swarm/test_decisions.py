@@ -3,7 +3,6 @@
 import pytest
 
 from pipelined import events
-from pipelined.clock import run_virtual
 from pipelined.swarm.records import CONDUCTOR, PEERS
 from pipelined.swarm.shelf import ShelfError
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
@@ -120,14 +119,12 @@ DECISIONS = [
 ]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("befall", dict.fromkeys(each[0] for each in DECISIONS), ids=lambda befall: befall.__name__)
-def test_what_befalls_a_swarm_leaves_the_decisions_and_their_reasons(befall):
-    async def train():
-        swarm = await befall()
-        await swarm.finish(within=60)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_what_befalls_a_swarm_leaves_the_decisions_and_their_reasons(befall):
+    swarm = await befall()
+    await swarm.finish(within=60)
+    await swarm.close()
     for _, kind, facts, why in [each for each in DECISIONS if each[0] is befall]:
         told = decided(kind)
         assert told is not None and told.items() >= facts.items(), f"{kind}: {told}"

@@ -9,6 +9,8 @@ from pipelined.swarm.membership import Roster
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm
 
+pytestmark = pytest.mark.virtual
+
 HELD_OUT = 5
 
 
@@ -77,35 +79,29 @@ def test_random_faults_change_no_evaluation(first):
             assert loss == swarm.reference.score(point.step, HELD_OUT), f"another loss at step {point.step}"
 
 
-def test_a_conductor_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():
-    async def train():
-        swarm, found = VirtualSwarm(stages=2, batch=4, eval_batch=40), {}
-        for stage in range(2):
-            swarm.peer(f"p{stage}", stage)
-        swarm.start("auditor", evaluations(swarm, found))
-        swarm.trainer("t0", steps=2)
-        await swarm.until(lambda: swarm.trainers["t0"].leadership.left is not None)
-        swarm.trainer("t1", steps=2)
-        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 2)
-        await swarm.until(lambda: 0 < (swarm.trainers["t0"].leadership.left or 0) < 30)
-        swarm.kill("t0")
-        await swarm.finish(within=20)
-        await swarm.close()
-        assert [loss for loss, _ in found.values()] == [swarm.reference.score(2, 40)]
-        assert swarm.heads[-1].step == 2, "it trained on behind the last step"
-
-    run_virtual(train())
+async def test_a_conductor_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():
+    swarm, found = VirtualSwarm(stages=2, batch=4, eval_batch=40), {}
+    for stage in range(2):
+        swarm.peer(f"p{stage}", stage)
+    swarm.start("auditor", evaluations(swarm, found))
+    swarm.trainer("t0", steps=2)
+    await swarm.until(lambda: swarm.trainers["t0"].leadership.left is not None)
+    swarm.trainer("t1", steps=2)
+    await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 2)
+    await swarm.until(lambda: 0 < (swarm.trainers["t0"].leadership.left or 0) < 30)
+    swarm.kill("t0")
+    await swarm.finish(within=20)
+    await swarm.close()
+    assert [loss for loss, _ in found.values()] == [swarm.reference.score(2, 40)]
+    assert swarm.heads[-1].step == 2, "it trained on behind the last step"
 
 
-def test_who_comes_when_all_is_done_has_nothing_to_do():
-    async def train():
-        swarm = VirtualSwarm(stages=1, batch=4, eval_batch=HELD_OUT)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=1)
-        await swarm.finish(within=20)
-        swarm.trainer("t1", steps=1)
-        await swarm.finish(within=2)
-        assert swarm.trainers["t1"].trainer.done == 0
-        await swarm.close()
-
-    run_virtual(train())
+async def test_who_comes_when_all_is_done_has_nothing_to_do():
+    swarm = VirtualSwarm(stages=1, batch=4, eval_batch=HELD_OUT)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=1)
+    await swarm.finish(within=20)
+    swarm.trainer("t1", steps=1)
+    await swarm.finish(within=2)
+    assert swarm.trainers["t1"].trainer.done == 0
+    await swarm.close()

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.records import Phase
 from tests.swarm.virtual_swarm import VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 
 async def trained(steps=2):
@@ -28,69 +29,57 @@ async def leaves(swarm, after):
 
 
 @pytest.mark.parametrize("topic", ["manifest", "chunk"])
-def test_whose_donor_failed_once_asks_it_again(topic):
-    async def come():
-        swarm = await trained()
-        await asyncio.sleep(5)
-        struck = []
+async def test_whose_donor_failed_once_asks_it_again(topic):
+    swarm = await trained()
+    await asyncio.sleep(5)
+    struck = []
 
-        def hear(passing):
-            if topic in passing.key and not struck:
-                struck.append(passing)
-                swarm.network.reset("p0", "late")
+    def hear(passing):
+        if topic in passing.key and not struck:
+            struck.append(passing)
+            swarm.network.reset("p0", "late")
 
-        swarm.network.overhear(hear)
-        swarm.peer("late", stage=0)
-        await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
-        assert struck
-        await swarm.close()
-
-    run_virtual(come())
+    swarm.network.overhear(hear)
+    swarm.peer("late", stage=0)
+    await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+    assert struck
+    await swarm.close()
 
 
-def test_who_is_asked_to_leave_before_anything_is_trained_leaves():
-    async def leave():
-        swarm = VirtualSwarm(stages=1)
-        swarm.peer("p0")
-        await leaves(swarm, after=2)
-
-    run_virtual(leave())
+async def test_who_is_asked_to_leave_before_anything_is_trained_leaves():
+    swarm = VirtualSwarm(stages=1)
+    swarm.peer("p0")
+    await leaves(swarm, after=2)
 
 
-def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
+async def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
     """A step was taken without it, and who took that step is gone: nobody can give it the state."""
 
-    async def leave():
-        swarm = VirtualSwarm(stages=1, batch=4)
-        swarm.peer("p0")
-        swarm.trainer("t0", steps=1000)
-        await swarm.until(lambda: swarm.peers["p0"].peer.holding is not None)
-        swarm.peer("p1")
-        await swarm.until(lambda: swarm.peers["p1"].peer.holding is not None)
+    swarm = VirtualSwarm(stages=1, batch=4)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=1000)
+    await swarm.until(lambda: swarm.peers["p0"].peer.holding is not None)
+    swarm.peer("p1")
+    await swarm.until(lambda: swarm.peers["p1"].peer.holding is not None)
 
-        def hear(passing):
-            if "prepare" in passing.key and passing.destination == "p0":
-                swarm.network.reset("p0", "t0")
-            if "totals" in passing.key and passing.destination == "p1":
-                swarm.network.reset("p0", "p1")
+    def hear(passing):
+        if "prepare" in passing.key and passing.destination == "p0":
+            swarm.network.reset("p0", "t0")
+        if "totals" in passing.key and passing.destination == "p1":
+            swarm.network.reset("p0", "p1")
 
-        swarm.network.overhear(hear)
-        await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
-        swarm.kill("p1")
-        await leaves(swarm, after=5)
-
-    run_virtual(leave())
+    swarm.network.overhear(hear)
+    await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
+    swarm.kill("p1")
+    await leaves(swarm, after=5)
 
 
-def test_a_newcomer_that_knows_no_stage_comes_once_a_trainer_leads():
-    async def come():
-        swarm = await trained()
-        swarm.peer("late")
-        await asyncio.sleep(5)
-        assert swarm.peers["late"].peer.holding is None
-        swarm.trainer("t1", steps=4)
-        await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
-        await swarm.finish(within=20)
-        await swarm.close()
-
-    run_virtual(come())
+async def test_a_newcomer_that_knows_no_stage_comes_once_a_trainer_leads():
+    swarm = await trained()
+    swarm.peer("late")
+    await asyncio.sleep(5)
+    assert swarm.peers["late"].peer.holding is None
+    swarm.trainer("t1", steps=4)
+    await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+    await swarm.finish(within=20)
+    await swarm.close()

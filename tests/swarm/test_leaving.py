@@ -2,9 +2,12 @@
 
 import asyncio
 
-from pipelined.clock import run_virtual
+import pytest
+
 from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 
 def steps(swarm):
@@ -27,83 +30,68 @@ async def gone(swarm, name, within):
     return asyncio.get_running_loop().time() - start
 
 
-def test_the_last_of_a_stage_serves_on_until_whoever_comes_has_its_state():
+async def test_the_last_of_a_stage_serves_on_until_whoever_comes_has_its_state():
     """The newcomer goes there though the stage has a peer; no step is lost meanwhile."""
 
-    async def train():
-        swarm = VirtualSwarm(stages=2)
-        await training(swarm, ("p0", 0), ("p1", 1), steps=8)
-        swarm.peers["p1"].peer.leave()
-        await swarm.until(lambda: swarm.heads[-1].step == 4)
-        assert not swarm.tasks["p1"].done(), "it left a stage that nobody else has"
-        swarm.peer("late")
-        assert await gone(swarm, "p1", within=5) < GRACE_S / 4
-        assert swarm.peers["late"].peer.holding.index == 1
-        await swarm.finish(within=20)
-        assert steps(swarm) == list(range(9))
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = VirtualSwarm(stages=2)
+    await training(swarm, ("p0", 0), ("p1", 1), steps=8)
+    swarm.peers["p1"].peer.leave()
+    await swarm.until(lambda: swarm.heads[-1].step == 4)
+    assert not swarm.tasks["p1"].done(), "it left a stage that nobody else has"
+    swarm.peer("late")
+    assert await gone(swarm, "p1", within=5) < GRACE_S / 4
+    assert swarm.peers["late"].peer.holding.index == 1
+    await swarm.finish(within=20)
+    assert steps(swarm) == list(range(9))
+    await swarm.close()
 
 
-def test_of_all_who_are_asked_at_once_one_stays():
-    async def train():
-        swarm = VirtualSwarm(stages=1)
-        await training(swarm, ("p0", 0), ("p1", 0), ("p2", 0), steps=5)
-        for name in ("p0", "p1", "p2"):
-            swarm.peers[name].peer.leave()
-        left = lambda: [name for name in ("p0", "p1", "p2") if swarm.tasks[name].done()]  # noqa: E731
-        await swarm.until(lambda: len(left()) == 2, within=5)
-        for name in left():
-            await gone(swarm, name, within=1)
-        await swarm.finish(within=20)
-        assert steps(swarm) == list(range(6))
-        await swarm.close()
-
-    run_virtual(train())
+async def test_of_all_who_are_asked_at_once_one_stays():
+    swarm = VirtualSwarm(stages=1)
+    await training(swarm, ("p0", 0), ("p1", 0), ("p2", 0), steps=5)
+    for name in ("p0", "p1", "p2"):
+        swarm.peers[name].peer.leave()
+    left = lambda: [name for name in ("p0", "p1", "p2") if swarm.tasks[name].done()]  # noqa: E731
+    await swarm.until(lambda: len(left()) == 2, within=5)
+    for name in left():
+        await gone(swarm, name, within=1)
+    await swarm.finish(within=20)
+    assert steps(swarm) == list(range(6))
+    await swarm.close()
 
 
-def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes():
+async def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes():
     """So that whoever comes later goes on from that very step."""
 
-    async def train():
-        swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
-        await training(swarm, ("p0", 0), shelf=shelf, speed=0.03)
-        swarm.peers["p0"].peer.leave()
-        assert GRACE_S <= await gone(swarm, "p0", within=2 * GRACE_S) < 1.25 * GRACE_S, (
-            "its device is slow, but not so slow"
-        )
-        last = swarm.heads[-1].step
-        assert last in {mark.step for mark in shelf.marks()}
-        swarm.peer("late", shelf=shelf)
-        await swarm.until(lambda: swarm.heads[-1].step == last + 2)
-        assert steps(swarm) == list(range(last + 3)), "it went back, though it need not"
-        await swarm.close()
-
-    run_virtual(train())
+    swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
+    await training(swarm, ("p0", 0), shelf=shelf, speed=0.03)
+    swarm.peers["p0"].peer.leave()
+    assert GRACE_S <= await gone(swarm, "p0", within=2 * GRACE_S) < 1.25 * GRACE_S, (
+        "its device is slow, but not so slow"
+    )
+    last = swarm.heads[-1].step
+    assert last in {mark.step for mark in shelf.marks()}
+    swarm.peer("late", shelf=shelf)
+    await swarm.until(lambda: swarm.heads[-1].step == last + 2)
+    assert steps(swarm) == list(range(last + 3)), "it went back, though it need not"
+    await swarm.close()
 
 
-def test_nobody_stays_for_a_training_that_is_over():
-    async def train():
-        swarm = VirtualSwarm(stages=1)
-        await training(swarm, ("p0", 0), steps=2)
-        await swarm.finish(within=10)
-        swarm.peers["p0"].peer.leave()
-        assert await gone(swarm, "p0", within=GRACE_S) < 1.0
-        await swarm.close()
-
-    run_virtual(train())
+async def test_nobody_stays_for_a_training_that_is_over():
+    swarm = VirtualSwarm(stages=1)
+    await training(swarm, ("p0", 0), steps=2)
+    await swarm.finish(within=10)
+    swarm.peers["p0"].peer.leave()
+    assert await gone(swarm, "p0", within=GRACE_S) < 1.0
+    await swarm.close()
 
 
-def test_who_is_asked_before_it_has_a_state_goes_at_once():
-    async def train():
-        swarm = VirtualSwarm(stages=2)
-        await training(swarm, ("p0", 0), ("p1", 1))
-        swarm.kill("p1")
-        swarm.peer("late", 1)
-        await asyncio.sleep(3.0)
-        swarm.peers["late"].peer.leave()
-        assert await gone(swarm, "late", within=GRACE_S) < 1.0
-        await swarm.close()
-
-    run_virtual(train())
+async def test_who_is_asked_before_it_has_a_state_goes_at_once():
+    swarm = VirtualSwarm(stages=2)
+    await training(swarm, ("p0", 0), ("p1", 1))
+    swarm.kill("p1")
+    swarm.peer("late", 1)
+    await asyncio.sleep(3.0)
+    swarm.peers["late"].peer.leave()
+    assert await gone(swarm, "late", within=GRACE_S) < 1.0
+    await swarm.close()

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.conductor import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 
 def on(kind, topic, asker, swarm, act, nth=1):
@@ -38,71 +39,59 @@ async def trained(heads, **trainer):
 
 @pytest.mark.parametrize("down", [1.05, 2.0])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobody_waiting(nth, down):
-    async def train():
-        swarm, lost = VirtualSwarm(stages=1, batch=4), asyncio.Event()
-        swarm.peer("p0")
+async def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobody_waiting(nth, down):
+    swarm, lost = VirtualSwarm(stages=1, batch=4), asyncio.Event()
+    swarm.peer("p0")
 
-        def die(passing):
-            swarm.network.reset("directory", "t0")
-            swarm.kill("directory")
-            lost.set()
+    def die(passing):
+        swarm.network.reset("directory", "t0")
+        swarm.kill("directory")
+        lost.set()
 
-        on("ANSWER", "directory.transact", "t0", swarm, die, nth)
-        swarm.trainer("t0", steps=3)
-        await lost.wait()
-        await asyncio.sleep(down)
-        swarm.start_directory()
-        await swarm.finish(within=20)
-        await swarm.close()
-
-    run_virtual(train())
+    on("ANSWER", "directory.transact", "t0", swarm, die, nth)
+    swarm.trainer("t0", steps=3)
+    await lost.wait()
+    await asyncio.sleep(down)
+    swarm.start_directory()
+    await swarm.finish(within=20)
+    await swarm.close()
 
 
 @pytest.mark.parametrize("kind, topic", [("ANSWER", "prepare"), ("QUESTION", "resume")])
-def test_a_peer_that_missed_that_the_step_goes_on_counts_again(kind, topic):
+async def test_a_peer_that_missed_that_the_step_goes_on_counts_again(kind, topic):
     """A new leader asks first what is counted, which freezes it; the last peer of a stage must not stay so."""
 
-    async def train():
-        swarm = await trained(heads=2, steps=4, slots=2)
-        await swarm.until(lambda: len(swarm.peers["p0"].peer.holding.counted) == 2)
-        swarm.kill("t0")
-        broken = []
+    swarm = await trained(heads=2, steps=4, slots=2)
+    await swarm.until(lambda: len(swarm.peers["p0"].peer.holding.counted) == 2)
+    swarm.kill("t0")
+    broken = []
 
-        def break_off(passing):
-            broken.append(passing)
-            swarm.network.reset("t1", "p0")
+    def break_off(passing):
+        broken.append(passing)
+        swarm.network.reset("t1", "p0")
 
-        on(kind, topic, "t1", swarm, break_off)
-        swarm.trainer("t1", steps=4, slots=2)
-        await swarm.finish(within=20)
-        assert broken
-        await swarm.close()
-
-    run_virtual(train())
+    on(kind, topic, "t1", swarm, break_off)
+    swarm.trainer("t1", steps=4, slots=2)
+    await swarm.finish(within=20)
+    assert broken
+    await swarm.close()
 
 
-def test_a_trainer_of_another_model_is_refused():
-    async def train():
-        swarm = await trained(heads=2, steps=6, slots=2)
-        swarm.rules = replace(swarm.rules, model="other")
-        swarm.trainer("t1", steps=6)
-        refused = swarm.tasks["t1"]
-        with pytest.raises(OtherModel, match=f"here: {swarm.rules.digest}, there: {swarm.heads[0].model}"):
-            await refused
-        assert not swarm.trainers["t1"].trainer.done
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_trainer_of_another_model_is_refused():
+    swarm = await trained(heads=2, steps=6, slots=2)
+    swarm.rules = replace(swarm.rules, model="other")
+    swarm.trainer("t1", steps=6)
+    refused = swarm.tasks["t1"]
+    with pytest.raises(OtherModel, match=f"here: {swarm.rules.digest}, there: {swarm.heads[0].model}"):
+        await refused
+    assert not swarm.trainers["t1"].trainer.done
+    await swarm.close()
 
 
-def test_a_trainer_that_stops_for_good_while_it_waits_for_work_holds_nobody_up():
-    async def train():
-        swarm = await trained(heads=2, steps=6, slots=1)
-        swarm.trainer("t1", steps=6, slots=8)
-        await swarm.until(lambda: len(swarm.heads) == 4)
-        swarm.network.freeze("t1")
-        await swarm.until(lambda: swarm.heads[-1].step == 6, within=20)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_trainer_that_stops_for_good_while_it_waits_for_work_holds_nobody_up():
+    swarm = await trained(heads=2, steps=6, slots=1)
+    swarm.trainer("t1", steps=6, slots=8)
+    await swarm.until(lambda: len(swarm.heads) == 4)
+    swarm.network.freeze("t1")
+    await swarm.until(lambda: swarm.heads[-1].step == 6, within=20)
+    await swarm.close()

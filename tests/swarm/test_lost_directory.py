@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from apps._swarm_look import look
-from pipelined.clock import run_virtual
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 HOUR_S = 3600.0
 
@@ -20,84 +23,70 @@ def passes(swarm):
     return sum(sum(each.peer.holding.passes.done.values()) for each in swarm.peers.values())
 
 
-def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=40)
-        for at in range(4):
-            swarm.peer(f"p{at}")
-        swarm.trainer("t0", steps=3)
-        await swarm.until(lambda: len(swarm.heads) == 2)
-        before = passes(swarm)
-        swarm.kill("directory")
-        await asyncio.sleep(3.0)
-        assert passes(swarm) == before + 40 * 3, "the step under way was not computed to its end"
-        assert {each.peer.holding.step for each in swarm.peers.values()} == {1}, (
-            "a step was taken without the directory"
-        )
-        assert all([(await status(swarm, name))["cut_off"] for name in ("p0", "p3", "t0")])
-        swarm.start_directory()
-        await swarm.finish(within=20)
-        assert [head.step for head in swarm.heads] == [0, 1, 2, 3]
-        assert len(swarm.summed[swarm.heads[2].round][0]) == 2, "who was counted before did not take part"
-        assert not any([(await status(swarm, f"p{at}"))["cut_off"] for at in range(4)])
-        await swarm.close()
-
-    run_virtual(train())
+async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
+    swarm = VirtualSwarm(stages=2, batch=40)
+    for at in range(4):
+        swarm.peer(f"p{at}")
+    swarm.trainer("t0", steps=3)
+    await swarm.until(lambda: len(swarm.heads) == 2)
+    before = passes(swarm)
+    swarm.kill("directory")
+    await asyncio.sleep(3.0)
+    assert passes(swarm) == before + 40 * 3, "the step under way was not computed to its end"
+    assert {each.peer.holding.step for each in swarm.peers.values()} == {1}, "a step was taken without the directory"
+    assert all([(await status(swarm, name))["cut_off"] for name in ("p0", "p3", "t0")])
+    swarm.start_directory()
+    await swarm.finish(within=20)
+    assert [head.step for head in swarm.heads] == [0, 1, 2, 3]
+    assert len(swarm.summed[swarm.heads[2].round][0]) == 2, "who was counted before did not take part"
+    assert not any([(await status(swarm, f"p{at}"))["cut_off"] for at in range(4)])
+    await swarm.close()
 
 
-def test_a_peer_cut_off_from_the_directory_says_so_and_takes_no_step_while_the_others_go_on():
-    async def train():
-        swarm = VirtualSwarm(stages=1, batch=20)
-        for name in ("p0", "p1"):
-            swarm.peer(name)
-        swarm.trainer("t0", steps=12)
-        await swarm.until(lambda: len(swarm.heads) == 3)
-        swarm.network.cut("p0", "directory")
-        await swarm.until(lambda: swarm.heads[-1].step >= 8)
-        alone = swarm.peers["p0"].peer.holding.step
-        assert (await status(swarm, "p0"))["cut_off"] and not (await status(swarm, "p1"))["cut_off"]
-        assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [members_of(["p1"])]
-        swarm.network.heal("p0", "directory")
-        await swarm.finish(within=20)
-        assert swarm.heads[-1].members == [members_of(["p0", "p1"])], "it did not come back"
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_peer_cut_off_from_the_directory_says_so_and_takes_no_step_while_the_others_go_on():
+    swarm = VirtualSwarm(stages=1, batch=20)
+    for name in ("p0", "p1"):
+        swarm.peer(name)
+    swarm.trainer("t0", steps=12)
+    await swarm.until(lambda: len(swarm.heads) == 3)
+    swarm.network.cut("p0", "directory")
+    await swarm.until(lambda: swarm.heads[-1].step >= 8)
+    alone = swarm.peers["p0"].peer.holding.step
+    assert (await status(swarm, "p0"))["cut_off"] and not (await status(swarm, "p1"))["cut_off"]
+    assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [members_of(["p1"])]
+    swarm.network.heal("p0", "directory")
+    await swarm.finish(within=20)
+    assert swarm.heads[-1].members == [members_of(["p0", "p1"])], "it did not come back"
+    await swarm.close()
 
 
-def test_eight_peers_with_clocks_an_hour_apart_are_one_membership_three_seconds_after_the_last():
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=16, lease_s=3.0)
-        swarm.trainer("t0", steps=4, offset=-HOUR_S)
-        for at in range(8):
-            swarm.peer(f"p{at}", offset=(at - 4) * HOUR_S / 7)
-        await asyncio.sleep(3.0)
-        known = lambda roster: sorted((peer.name, peer.stage, str(peer.phase)) for peer in roster.peers.values())  # noqa: E731
-        every = known(swarm.trainers["t0"].roster)
-        assert len(every) == 8 and {phase for *_, phase in every} == {"serving"}
-        assert sorted(stage for _, stage, _ in every) == [0] * 4 + [1] * 4
-        for peer in swarm.peers.values():  # each follows its own stage
-            mine = [each for each in every if each[1] in peer.roster.stages]
-            assert len(mine) == 4 and known(peer.roster) == mine, "not one membership"
-        await swarm.finish(within=20)
-        assert sorted(len(names) for names in swarm.heads[-1].members) == [4, 4]
-        await swarm.close()
-
-    run_virtual(train())
+async def test_eight_peers_with_clocks_an_hour_apart_are_one_membership_three_seconds_after_the_last():
+    swarm = VirtualSwarm(stages=2, batch=16, lease_s=3.0)
+    swarm.trainer("t0", steps=4, offset=-HOUR_S)
+    for at in range(8):
+        swarm.peer(f"p{at}", offset=(at - 4) * HOUR_S / 7)
+    await asyncio.sleep(3.0)
+    known = lambda roster: sorted((peer.name, peer.stage, str(peer.phase)) for peer in roster.peers.values())  # noqa: E731
+    every = known(swarm.trainers["t0"].roster)
+    assert len(every) == 8 and {phase for *_, phase in every} == {"serving"}
+    assert sorted(stage for _, stage, _ in every) == [0] * 4 + [1] * 4
+    for peer in swarm.peers.values():  # each follows its own stage
+        mine = [each for each in every if each[1] in peer.roster.stages]
+        assert len(mine) == 4 and known(peer.roster) == mine, "not one membership"
+    await swarm.finish(within=20)
+    assert sorted(len(names) for names in swarm.heads[-1].members) == [4, 4]
+    await swarm.close()
 
 
-def test_a_stage_without_a_peer_is_waited_for():
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=4)
-        swarm.peer("p0", stage=0)
-        swarm.trainer("t0", steps=2)
-        await asyncio.sleep(10.0)
-        assert [head.step for head in swarm.heads] == [0]
-        assert (await look(swarm.watcher, swarm.directory))["waits_for"] == "a peer of stage 1"
-        swarm.peer("p1", stage=1)
-        await swarm.until(lambda: swarm.heads[-1].step == 1)
-        assert not (await look(swarm.watcher, swarm.directory))["waits_for"]
-        await swarm.finish(within=10)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_stage_without_a_peer_is_waited_for():
+    swarm = VirtualSwarm(stages=2, batch=4)
+    swarm.peer("p0", stage=0)
+    swarm.trainer("t0", steps=2)
+    await asyncio.sleep(10.0)
+    assert [head.step for head in swarm.heads] == [0]
+    assert (await look(swarm.watcher, swarm.directory))["waits_for"] == "a peer of stage 1"
+    swarm.peer("p1", stage=1)
+    await swarm.until(lambda: swarm.heads[-1].step == 1)
+    assert not (await look(swarm.watcher, swarm.directory))["waits_for"]
+    await swarm.finish(within=10)
+    await swarm.close()

@@ -2,10 +2,11 @@
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.leaving import GRACE_S
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 STEPS, WITHIN_S = 4, 30.0
 
@@ -37,109 +38,85 @@ async def trained(topic, act, peers=(0, 0, 1), trainers=1):
 
 @pytest.mark.parametrize("topic", ["reduce", "piece"])
 @pytest.mark.parametrize("peers", [(0, 0), (0, 0, 0)])
-def test_members_that_cannot_reach_one_another_hold_no_sum_up(topic, peers):
+async def test_members_that_cannot_reach_one_another_hold_no_sum_up(topic, peers):
     """One of the two goes, and where there is a third, who comes again is given the state by it."""
 
-    async def train():
-        swarm = await trained(topic, lambda swarm, _: swarm.network.cut("p0", "p1"), peers)
-        (second,) = [head for head in swarm.heads if head.step == 2]
-        assert len(members_of(["p0", "p1"]) & second.members[0]) == 1 and len(second.members[0]) == len(peers) - 1
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = await trained(topic, lambda swarm, _: swarm.network.cut("p0", "p1"), peers)
+    (second,) = [head for head in swarm.heads if head.step == 2]
+    assert len(members_of(["p0", "p1"]) & second.members[0]) == 1 and len(second.members[0]) == len(peers) - 1
+    await swarm.close()
 
 
 @pytest.mark.parametrize("topic", ["prepare", "reduce", "resume"])
-def test_a_peer_that_the_leader_cannot_reach_is_left_out(topic):
+async def test_a_peer_that_the_leader_cannot_reach_is_left_out(topic):
     def act(swarm, passing):
         swarm.network.cut("t0", "p1")
 
-    async def train():
-        swarm = await trained("prepare" if topic == "resume" else topic, act)
-        assert swarm.heads[-1].step == STEPS
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = await trained("prepare" if topic == "resume" else topic, act)
+    assert swarm.heads[-1].step == STEPS
+    await swarm.close()
 
 
-def test_who_reaches_nobody_of_a_stage_lets_another_lead():
-    async def train():
-        swarm = await trained("prepare", lambda swarm, _: swarm.network.cut("t0", "p1"), peers=(0, 1), trainers=2)
-        assert swarm.heads[-1].step == STEPS
-        await swarm.close()
-
-    run_virtual(train())
+async def test_who_reaches_nobody_of_a_stage_lets_another_lead():
+    swarm = await trained("prepare", lambda swarm, _: swarm.network.cut("t0", "p1"), peers=(0, 1), trainers=2)
+    assert swarm.heads[-1].step == STEPS
+    await swarm.close()
 
 
-def test_who_is_cut_from_all_its_mates_is_the_one_that_goes():
+async def test_who_is_cut_from_all_its_mates_is_the_one_that_goes():
     def act(swarm, passing):
         for other in ("p1", "p2", "p3"):
             swarm.network.cut("p0", other)
 
-    async def train():
-        swarm = await trained("reduce", act, peers=(0, 0, 0, 0))
-        assert all(members_of(["p1", "p2", "p3"]) <= head.members[0] for head in swarm.heads if head.step > 1)
-        assert swarm.heads[-1].members[0] == members_of(["p1", "p2", "p3"])
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = await trained("reduce", act, peers=(0, 0, 0, 0))
+    assert all(members_of(["p1", "p2", "p3"]) <= head.members[0] for head in swarm.heads if head.step > 1)
+    assert swarm.heads[-1].members[0] == members_of(["p1", "p2", "p3"])
+    await swarm.close()
 
 
 @pytest.mark.parametrize("op", ["forward", "backward", "step", "prepare", "square"])
 @pytest.mark.parametrize("delayed", [False, True])
-def test_a_device_that_hangs_holds_nobody_up(op, delayed):
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=6, delayed=delayed)
-        for at, stage in enumerate((0, 0, 1)):
-            swarm.peer(f"p{at}", stage)
-        swarm.trainer("t0", STEPS, slots=2)
-        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 1)
-        swarm.hang("p1", op)
-        await swarm.finish(WITHIN_S)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_device_that_hangs_holds_nobody_up(op, delayed):
+    swarm = VirtualSwarm(stages=2, batch=6, delayed=delayed)
+    for at, stage in enumerate((0, 0, 1)):
+        swarm.peer(f"p{at}", stage)
+    swarm.trainer("t0", STEPS, slots=2)
+    await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 1)
+    swarm.hang("p1", op)
+    await swarm.finish(WITHIN_S)
+    await swarm.close()
 
 
 @pytest.mark.parametrize("op", ["forward", "backward"])
-def test_a_device_that_never_did_a_thing_holds_no_lone_slot_up(op):
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=6)
-        for at, stage in enumerate((0, 0, 1)):
-            swarm.peer(f"p{at}", stage)
-        swarm.hang("p1", op)
-        swarm.trainer("t0", STEPS, slots=1)
-        await swarm.finish(2 * WITHIN_S)
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_device_that_never_did_a_thing_holds_no_lone_slot_up(op):
+    swarm = VirtualSwarm(stages=2, batch=6)
+    for at, stage in enumerate((0, 0, 1)):
+        swarm.peer(f"p{at}", stage)
+    swarm.hang("p1", op)
+    swarm.trainer("t0", STEPS, slots=1)
+    await swarm.finish(2 * WITHIN_S)
+    await swarm.close()
 
 
-def test_who_leads_and_reaches_nobody_lets_another_lead_though_nothing_is_summed_yet():
+async def test_who_leads_and_reaches_nobody_lets_another_lead_though_nothing_is_summed_yet():
     """The other trainer cannot ask it for work either."""
 
     def act(swarm, passing):
         for other in ("p0", "p1", "t1"):
             swarm.network.cut("t0", other)
 
-    async def train():
-        swarm = await trained("work", act, peers=(0, 0), trainers=2)
-        assert swarm.heads[-1].step == STEPS
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = await trained("work", act, peers=(0, 0), trainers=2)
+    assert swarm.heads[-1].step == STEPS
+    await swarm.close()
 
 
-def test_whose_device_hangs_leaves_in_its_time():
-    async def leave():
-        swarm = VirtualSwarm(stages=2, batch=6)
-        for at, stage in enumerate((0, 0, 1)):
-            swarm.peer(f"p{at}", stage)
-        swarm.trainer("t0", 1000, slots=2)
-        await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
-        swarm.hang("p1", "counted")
-        swarm.peers["p1"].peer.leave()
-        await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
-        await swarm.close()
-
-    run_virtual(leave())
+async def test_whose_device_hangs_leaves_in_its_time():
+    swarm = VirtualSwarm(stages=2, batch=6)
+    for at, stage in enumerate((0, 0, 1)):
+        swarm.peer(f"p{at}", stage)
+    swarm.trainer("t0", 1000, slots=2)
+    await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+    swarm.hang("p1", "counted")
+    swarm.peers["p1"].peer.leave()
+    await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)
+    await swarm.close()

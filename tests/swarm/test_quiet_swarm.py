@@ -2,22 +2,19 @@
 
 import pytest
 
-from pipelined.clock import run_virtual
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("stages, replicas, trainers", [(1, 1, 1), (2, 2, 1), (3, 3, 2)])
-def test_a_swarm_equals_one_process(stages, replicas, trainers):
-    async def train():
-        swarm = VirtualSwarm(stages)
-        for at in range(stages * replicas):
-            swarm.peer(f"p{at}")
-        for at in range(trainers):
-            swarm.trainer(f"t{at}", steps=3)
-        await swarm.finish(within=20)
-        heads = [trainer.roster.head for trainer in swarm.trainers.values()]
-        assert all(head.step == 3 and head.loss == swarm.reference.losses[2] for head in heads)
-        assert sorted(map(len, heads[0].members)) == [replicas] * stages
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_swarm_equals_one_process(stages, replicas, trainers):
+    swarm = VirtualSwarm(stages)
+    for at in range(stages * replicas):
+        swarm.peer(f"p{at}")
+    for at in range(trainers):
+        swarm.trainer(f"t{at}", steps=3)
+    await swarm.finish(within=20)
+    heads = [trainer.roster.head for trainer in swarm.trainers.values()]
+    assert all(head.step == 3 and head.loss == swarm.reference.losses[2] for head in heads)
+    assert sorted(map(len, heads[0].members)) == [replicas] * stages
+    await swarm.close()

@@ -5,9 +5,10 @@ import asyncio
 import msgpack
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.swarm.records import CONDUCTOR, EVALUATED, HEAD, PEERS, SAVED, TRAINERS
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 STRANGE = [
     b"",
@@ -20,59 +21,50 @@ STRANGE = [
 ]
 
 
-def test_records_that_nobody_can_read_stop_nobody():
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=4, eval_batch=1, eval_every=1)
-        for name in ("p0", "p1"):
-            swarm.peer(name)
-        swarm.trainer("t0", steps=6)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
-        puts = {f"{kind}{at}": data for kind in (PEERS, TRAINERS, SAVED) for at, data in enumerate(STRANGE)}
-        await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], CONDUCTOR: STRANGE[3]})
-        swarm.peer("late")  # who comes reads all of it at once
-        await swarm.until(lambda: "late" in swarm.trainers["t0"].roster.peers)
-        assert puts.keys() <= swarm.trainers["t0"].roster.strange.keys()
-        await swarm.finish(within=20)
-        assert [head.step for head in swarm.heads] == list(range(7))
-        await swarm.close()
-
-    run_virtual(train())
+async def test_records_that_nobody_can_read_stop_nobody():
+    swarm = VirtualSwarm(stages=2, batch=4, eval_batch=1, eval_every=1)
+    for name in ("p0", "p1"):
+        swarm.peer(name)
+    swarm.trainer("t0", steps=6)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
+    puts = {f"{kind}{at}": data for kind in (PEERS, TRAINERS, SAVED) for at, data in enumerate(STRANGE)}
+    await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], CONDUCTOR: STRANGE[3]})
+    swarm.peer("late")  # who comes reads all of it at once
+    await swarm.until(lambda: "late" in swarm.trainers["t0"].roster.peers)
+    assert puts.keys() <= swarm.trainers["t0"].roster.strange.keys()
+    await swarm.finish(within=20)
+    assert [head.step for head in swarm.heads] == list(range(7))
+    await swarm.close()
 
 
 @pytest.mark.parametrize("data", [STRANGE[1], STRANGE[3], None], ids=["noise", "another map", "gone"])
-def test_a_head_that_cannot_be_read_or_is_gone_is_written_over_by_the_leader_that_remembers_the_step(data):
-    async def train():
-        swarm = VirtualSwarm(stages=2, batch=4)
-        for name in ("p0", "p1"):
-            swarm.peer(name)
-        swarm.trainer("t0", steps=6)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
-        await swarm.directory.transact({}, {} if data is None else {HEAD: data}, [HEAD] if data is None else [])
-        await swarm.finish(within=20)
-        assert [head.step for head in swarm.heads] == list(range(7))
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_head_that_cannot_be_read_or_is_gone_is_written_over_by_the_leader_that_remembers_the_step(data):
+    swarm = VirtualSwarm(stages=2, batch=4)
+    for name in ("p0", "p1"):
+        swarm.peer(name)
+    swarm.trainer("t0", steps=6)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
+    await swarm.directory.transact({}, {} if data is None else {HEAD: data}, [HEAD] if data is None else [])
+    await swarm.finish(within=20)
+    assert [head.step for head in swarm.heads] == list(range(7))
+    await swarm.close()
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go_back_to_what_was_saved(resume):
-    async def train():
-        swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
-        swarm.peer("p0", 0, shelf=shelf)
-        swarm.trainer("t0", steps=100)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 5)
-        swarm.kill("t0")
-        await swarm.directory.transact({}, {HEAD: b"\xc1"})
-        last = len(swarm.heads)
-        swarm.trainer("t1", steps=8, resume=resume)
-        if resume:
-            await swarm.finish(within=20)
-            assert [head.step for head in swarm.heads[last:]] == [4, 5, 6, 7, 8]
-        else:
-            await asyncio.sleep(10.0)
-            assert len(swarm.heads) == last and swarm.trainers["t1"].roster.conductor is None
-        swarm.check()
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go_back_to_what_was_saved(resume):
+    swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
+    swarm.peer("p0", 0, shelf=shelf)
+    swarm.trainer("t0", steps=100)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 5)
+    swarm.kill("t0")
+    await swarm.directory.transact({}, {HEAD: b"\xc1"})
+    last = len(swarm.heads)
+    swarm.trainer("t1", steps=8, resume=resume)
+    if resume:
+        await swarm.finish(within=20)
+        assert [head.step for head in swarm.heads[last:]] == [4, 5, 6, 7, 8]
+    else:
+        await asyncio.sleep(10.0)
+        assert len(swarm.heads) == last and swarm.trainers["t1"].roster.conductor is None
+    swarm.check()
+    await swarm.close()

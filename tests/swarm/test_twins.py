@@ -6,13 +6,14 @@ import subprocess
 
 import pytest
 
-from pipelined.clock import run_virtual
 from pipelined.device import TimedDevice
 from pipelined.errors import UsageError
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm
+
+pytestmark = pytest.mark.virtual
 
 
 def twin(swarm, kind, host, name):
@@ -29,59 +30,50 @@ def twin(swarm, kind, host, name):
 
 
 @pytest.mark.parametrize("kind, name", [("peer", "p0"), ("trainer", "t0")])
-def test_a_newcomer_with_the_name_of_a_live_process_ends_and_training_goes_on(kind, name):
-    async def train():
-        swarm = VirtualSwarm(stages=1)
-        swarm.peer("p0", 0)
-        swarm.trainer("t0", steps=4000)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
-        lives = swarm.trainers["t0"].roster.peers["p0"], swarm.trainers["t0"].roster.trainers["t0"]
-        _, task = twin(swarm, kind, "elsewhere", name)
-        del swarm.tasks["elsewhere"]  # it may fail
-        await swarm.until(task.done, within=5.0)
-        with pytest.raises(UsageError, match=f"the name {name} .at virtual://{name}.*--name"):
-            await task
-        roster = swarm.trainers["t0"].roster
-        assert (roster.peers["p0"], roster.trainers["t0"]) == lives, "the older process was disturbed"
-        assert swarm.heads[-1].step > 13
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_newcomer_with_the_name_of_a_live_process_ends_and_training_goes_on(kind, name):
+    swarm = VirtualSwarm(stages=1)
+    swarm.peer("p0", 0)
+    swarm.trainer("t0", steps=4000)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
+    lives = swarm.trainers["t0"].roster.peers["p0"], swarm.trainers["t0"].roster.trainers["t0"]
+    _, task = twin(swarm, kind, "elsewhere", name)
+    del swarm.tasks["elsewhere"]  # it may fail
+    await swarm.until(task.done, within=5.0)
+    with pytest.raises(UsageError, match=f"the name {name} .at virtual://{name}.*--name"):
+        await task
+    roster = swarm.trainers["t0"].roster
+    assert (roster.peers["p0"], roster.trainers["t0"]) == lives, "the older process was disturbed"
+    assert swarm.heads[-1].step > 13
+    await swarm.close()
 
 
-def test_a_process_that_is_started_elsewhere_under_the_name_of_a_dead_one_waits_for_its_lease():
-    async def train():
-        swarm = VirtualSwarm(stages=1)
-        swarm.peer("p0", 0)
-        swarm.peer("p1", 0)
-        swarm.trainer("t0", steps=4000)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
-        swarm.kill("p0")
-        _, task = twin(swarm, "peer", "elsewhere", "p0")
-        taken_part = lambda: swarm.trainers["t0"].roster.peers.get("p0")  # noqa: E731
-        await swarm.until(lambda: taken_part() and taken_part().address == "virtual://elsewhere", within=2.5)
-        assert not task.done()
-        await swarm.close()
-
-    run_virtual(train())
+async def test_a_process_that_is_started_elsewhere_under_the_name_of_a_dead_one_waits_for_its_lease():
+    swarm = VirtualSwarm(stages=1)
+    swarm.peer("p0", 0)
+    swarm.peer("p1", 0)
+    swarm.trainer("t0", steps=4000)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
+    swarm.kill("p0")
+    _, task = twin(swarm, "peer", "elsewhere", "p0")
+    taken_part = lambda: swarm.trainers["t0"].roster.peers.get("p0")  # noqa: E731
+    await swarm.until(lambda: taken_part() and taken_part().address == "virtual://elsewhere", within=2.5)
+    assert not task.done()
+    await swarm.close()
 
 
-def test_a_peer_that_is_asked_to_leave_while_it_waits_for_its_name_ends_at_once():
+async def test_a_peer_that_is_asked_to_leave_while_it_waits_for_its_name_ends_at_once():
     """It went on waiting for the lease of the former process, or ended with the error that the name is taken."""
 
-    async def train():
-        swarm = VirtualSwarm(stages=1)
-        swarm.peer("p0", 0)
-        swarm.trainer("t0", steps=4000)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
-        process, task = twin(swarm, "peer", "elsewhere", "p0")
-        await swarm.until(lambda: swarm.heads[-1].step == 6)
-        process.peer.leave()
-        await swarm.until(task.done, within=0.1)
-        assert task.exception() is None
-        await swarm.close()
-
-    run_virtual(train())
+    swarm = VirtualSwarm(stages=1)
+    swarm.peer("p0", 0)
+    swarm.trainer("t0", steps=4000)
+    await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
+    process, task = twin(swarm, "peer", "elsewhere", "p0")
+    await swarm.until(lambda: swarm.heads[-1].step == 6)
+    process.peer.leave()
+    await swarm.until(task.done, within=0.1)
+    assert task.exception() is None
+    await swarm.close()
 
 
 def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_it_is_asked_to_end_before():

@@ -11,6 +11,8 @@ from pipelined.swarm.visit import Visitor
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
+pytestmark = pytest.mark.virtual
+
 STEPS = 6
 
 
@@ -65,28 +67,22 @@ async def trained(last, **rules):
     return swarm
 
 
-def test_an_observer_does_not_make_the_swarm_go_back_while_a_stage_is_unreachable():
-    async def train():
-        swarm = await trained(last=7)  # step 6 was saved
-        swarm.network.cut_off("b")
-        observer = observing(swarm)
-        await asyncio.sleep(5.0)  # a rollback would come after two leases of 1 s
-        swarm.network.heal("b")
-        await observer
-        assert [head.step for head in swarm.heads] == list(range(len(swarm.heads)))
-        await swarm.close()
-
-    run_virtual(train())
+async def test_an_observer_does_not_make_the_swarm_go_back_while_a_stage_is_unreachable():
+    swarm = await trained(last=7)  # step 6 was saved
+    swarm.network.cut_off("b")
+    observer = observing(swarm)
+    await asyncio.sleep(5.0)  # a rollback would come after two leases of 1 s
+    swarm.network.heal("b")
+    await observer
+    assert [head.step for head in swarm.heads] == list(range(len(swarm.heads)))
+    await swarm.close()
 
 
-def test_an_observer_does_not_keep_a_spare_peer_from_a_stage_that_lost_all_peers():
-    async def train():
-        swarm = await trained(last=7, rebalance_s=1e6)
-        swarm.kill("b")
-        observer = observing(swarm)
-        await swarm.until(lambda: swarm.heads[-1].step > 7)
-        assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
-        await observer
-        await swarm.close()
-
-    run_virtual(train())
+async def test_an_observer_does_not_keep_a_spare_peer_from_a_stage_that_lost_all_peers():
+    swarm = await trained(last=7, rebalance_s=1e6)
+    swarm.kill("b")
+    observer = observing(swarm)
+    await swarm.until(lambda: swarm.heads[-1].step > 7)
+    assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
+    await observer
+    await swarm.close()

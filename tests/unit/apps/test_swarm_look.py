@@ -211,13 +211,11 @@ def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
     assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"
 
 
-def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
-    async def ages():
-        keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
-        found = looks(Members(), keys, 1.0)
-        return [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]]
-
-    assert run_virtual(ages()) == [
+@pytest.mark.virtual
+async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
+    keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
+    found = looks(Members(), keys, 1.0)
+    assert [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]] == [
         (3, 0.0),
         (4, 0.0),
         (4, 1.0 + MOMENT_S),

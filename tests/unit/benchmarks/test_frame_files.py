@@ -36,18 +36,15 @@ def test_files_of_the_packages_are_noted_with_what_ran(tmp_path):
     assert watch.plain() == {"pipelined/a.py": ["called"]}
 
 
-def test_a_coroutine_that_goes_on_is_noted(tmp_path):
+async def test_a_coroutine_that_goes_on_is_noted(tmp_path):
     watch, ours = Watch(tmp_path), module(tmp_path, "transports/a.py")
 
-    async def play():
-        gate = asyncio.Event()
-        waiting = asyncio.create_task(ours["waits"](gate))
-        await asyncio.sleep(0)
-        with watch.on():
-            gate.set()
-            await waiting
-
-    asyncio.run(play())
+    gate = asyncio.Event()
+    waiting = asyncio.create_task(ours["waits"](gate))
+    await asyncio.sleep(0)
+    with watch.on():
+        gate.set()
+        await waiting
     assert watch.plain() == {"transports/a.py": ["called", "waits"]}
 
 
@@ -57,24 +54,18 @@ def test_both_ends_are_put_together():
     assert told(together(ends), "a frame", Options()).splitlines()[0] == "a frame: 2 files"
 
 
-def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):
+async def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):
     monkeypatch.setattr(frame_files, "WATCHED", 1)
 
-    async def play():
-        ends = await asyncio.gather(*(files_of_frames(rank, (8, 1 << 16)) for rank in world(2)))
-        return together(ends[0])
-
-    found = asyncio.run(play())
+    ends = await asyncio.gather(*(files_of_frames(rank, (8, 1 << 16)) for rank in world(2)))
+    found = together(ends[0])
     assert found and all((ROOT / path).is_file() for path in found)
     assert not [path for path in found if not path.startswith("transports/")]
 
 
-def test_a_third_rank_takes_no_part():
+async def test_a_third_rank_takes_no_part():
     """Only the sender's rank and the receiver's take part; a third sends and notes nothing."""
 
-    async def play():
-        watch, ranks = Watch(), world(3)
-        await frame(ranks[2], watch, ("x",), np.zeros(1, np.uint8))
-        return watch.plain()
-
-    assert asyncio.run(play()) == {}
+    watch, ranks = Watch(), world(3)
+    await frame(ranks[2], watch, ("x",), np.zeros(1, np.uint8))
+    assert watch.plain() == {}

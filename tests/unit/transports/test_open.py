@@ -42,25 +42,19 @@ def test_the_shape_of_links_is_taken_out_of_what_the_transport_is_told():
     assert read_url("tcp://host:29500?wait=60")[1] is None
 
 
-def test_a_local_world_may_be_slowed():
-    async def main():
-        ends = open_local("local://?delay=1us", 3)
-        assert [(end.rank, type(end).__name__) for end in ends] == [(0, "Shaped"), (1, "Shaped"), (2, "Shaped")]
-        with pytest.raises(ValueError, match="no options but delay"):
-            open_local("local://?size=3", 3)
-
-    asyncio.run(main())
+async def test_a_local_world_may_be_slowed():
+    ends = open_local("local://?delay=1us", 3)
+    assert [(end.rank, type(end).__name__) for end in ends] == [(0, "Shaped"), (1, "Shaped"), (2, "Shaped")]
+    with pytest.raises(ValueError, match="no options but delay"):
+        open_local("local://?size=3", 3)
 
 
-def test_local_is_a_world_of_one():
-    async def main():
-        async with await open_transport("local://") as end:
-            assert (end.rank, end.world_size) == (0, 1)
-            send = asyncio.ensure_future(end.send(0, ("k",), b"self"))
-            assert bytes((await end.receive(None, ("k",))).blocks[0].data) == b"self"
-            await send
-
-    asyncio.run(main())
+async def test_local_is_a_world_of_one():
+    async with await open_transport("local://") as end:
+        assert (end.rank, end.world_size) == (0, 1)
+        send = asyncio.ensure_future(end.send(0, ("k",), b"self"))
+        assert bytes((await end.receive(None, ("k",))).blocks[0].data) == b"self"
+        await send
 
 
 def test_nothing_heavy_is_imported():

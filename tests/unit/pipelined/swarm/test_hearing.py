@@ -70,15 +70,13 @@ def test_who_was_stopped_itself_listens_on():
     assert heard and moment == pytest.approx(10.0, abs=SILENCE_S / SLICES)
 
 
-def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because_it_lasts():
-    async def lasts():
-        two = Two()
-        assert await two.hearing.while_heard(two.other, asyncio.sleep(100, "done")) == "done"
-        two.network.cut("one", "other")
-        with pytest.raises(Ended):
-            await two.hearing.while_heard(two.other, asyncio.sleep(100))
-        assert two.clock.now() < 100 + 3 * SILENCE_S
-        two.network.kill("one")
-        two.network.kill("other")
-
-    run_virtual(lasts())
+@pytest.mark.virtual
+async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because_it_lasts():
+    two = Two()
+    assert await two.hearing.while_heard(two.other, asyncio.sleep(100, "done")) == "done"
+    two.network.cut("one", "other")
+    with pytest.raises(Ended):
+        await two.hearing.while_heard(two.other, asyncio.sleep(100))
+    assert two.clock.now() < 100 + 3 * SILENCE_S
+    two.network.kill("one")
+    two.network.kill("other")

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.clock import VirtualClock
 from pipelined.device import TimedDevice
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.delayed import late
@@ -16,6 +16,8 @@ from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.endpoints import Answer, Party, Question, Refusal
 from transports.endpoints.virtual import VirtualNetwork
+
+pytestmark = pytest.mark.virtual
 
 ME = ["p0", "virtual://p0", 1]
 HEIR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
@@ -57,33 +59,27 @@ class Heir:
         return Answer()
 
 
-def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
+async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
     """The heir's device was busy, and then took the step."""
 
-    async def live():
-        holding = held()
-        await holding.passes.backward(microbatch(0, 0))
-        await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-        await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
-        following = await soon(holding.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
-        legacy = X, np.array([5]), np.array([1.0])
-        inheriting = await soon(holding.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
-        assert await following and holding.step == 1
-        with pytest.raises(Refusal, match="stale"):
-            await inheriting
-        assert not holding.counted and not holding.stage.sums.any()
-
-    run_virtual(live())
+    holding = held()
+    await holding.passes.backward(microbatch(0, 0))
+    await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
+    following = await soon(holding.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
+    legacy = X, np.array([5]), np.array([1.0])
+    inheriting = await soon(holding.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
+    assert await following and holding.step == 1
+    with pytest.raises(Refusal, match="stale"):
+        await inheriting
+    assert not holding.counted and not holding.stage.sums.any()
 
 
-def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_computed_meanwhile():
-    async def live():
-        holding, heir = held(delayed=True), Heir(seconds=5.0)
-        await holding.passes.backward(microbatch(0, 0))
-        counted = holding.stage.sums.copy()
-        handing = await soon(holding.succession.hand_over(HEIR, heir, 60.0))
-        await holding.passes.backward(microbatch(1, 3))
-        await handing
-        assert counted.any() and np.array_equal(heir.sums, counted)
-
-    run_virtual(live())
+async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_computed_meanwhile():
+    holding, heir = held(delayed=True), Heir(seconds=5.0)
+    await holding.passes.backward(microbatch(0, 0))
+    counted = holding.stage.sums.copy()
+    handing = await soon(holding.succession.hand_over(HEIR, heir, 60.0))
+    await holding.passes.backward(microbatch(1, 3))
+    await handing
+    assert counted.any() and np.array_equal(heir.sums, counted)

@@ -65,28 +65,24 @@ def test_who_was_stopped_itself_calls_nothing_late_for_that():
     assert ended == pytest.approx(100.0 + UNKNOWN_LEASES * LEASE_S, abs=3 * LOOK_S)
 
 
-def test_as_long_as_one_thing_after_another_ends_nothing_is_late():
-    async def work():
-        clock = VirtualNetwork().clock("p0")
-        device = Watched(TimedDevice({"op": 0.9}, clock), LEASE_S)
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(device.watch())
-            line = [device.unless_late(device.run("op", lambda: None)) for _ in range(50)]
-            await asyncio.gather(*line)
-            watching.cancel()
-        return clock.now()
-
-    assert run_virtual(work()) == pytest.approx(45.0)
+@pytest.mark.virtual
+async def test_as_long_as_one_thing_after_another_ends_nothing_is_late():
+    clock = VirtualNetwork().clock("p0")
+    device = Watched(TimedDevice({"op": 0.9}, clock), LEASE_S)
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(device.watch())
+        line = [device.unless_late(device.run("op", lambda: None)) for _ in range(50)]
+        await asyncio.gather(*line)
+        watching.cancel()
+    assert clock.now() == pytest.approx(45.0)
 
 
-def test_what_is_waited_for_ends_as_it_ends():
-    async def ends():
-        device = Watched(TimedDevice({}, VirtualNetwork().clock("p0")), LEASE_S)
-        with pytest.raises(TimeoutError):
-            await device.unless_late(fails())
-        assert await device.unless_late(asyncio.sleep(0, "told")) == "told"
-
+@pytest.mark.virtual
+async def test_what_is_waited_for_ends_as_it_ends():
     async def fails():
         raise TimeoutError
 
-    run_virtual(ends())
+    device = Watched(TimedDevice({}, VirtualNetwork().clock("p0")), LEASE_S)
+    with pytest.raises(TimeoutError):
+        await device.unless_late(fails())
+    assert await device.unless_late(asyncio.sleep(0, "told")) == "told"
