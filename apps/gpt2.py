@@ -21,7 +21,7 @@ from apps._resumed import agree_on_flags, parse_resumed
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
 from pipelined import __version__
-from pipelined.ending import end_process, hush, tell
+from pipelined.ending import INTERRUPTED, end_process, hush, tell
 from pipelined.errors import UsageError
 from pipelined.events import log_to_stderr
 from pipelined.launch import AGENT, ALONE, Launch, detect
@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _show(job, launch)
     except UsageError as error:
         return refuse(error, launch)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         hush()
         return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelined.schedules._bounded import bounded
+from pipelined.schedules._bounded import announced, bounded
 from pipelined.schedules._contract import Layout, ScheduleError, Shape, Worker
 
 
@@ -46,7 +46,7 @@ class OwnSchedule:
 
 
 def load(name: str, others: Sequence[str]) -> OwnSchedule:
-    """Import a schedule.
+    """Import a schedule; an import that takes long is told on stderr, with the line it is at.
 
     Args:
         name: the path of a .py file, or the name of a module on the path.
@@ -55,7 +55,8 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
     remedy = f"mend that, or name one of the known: {', '.join(others)}"
-    module = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
+    with announced(f"importing the schedule {name!r}"):
+        module = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
     missing = [part for part in ("layout", "schedule") if not callable(getattr(module, part, None))]
     if missing:
         need = "layout(shape) and async schedule(worker)"

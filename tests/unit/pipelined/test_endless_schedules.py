@@ -1,10 +1,13 @@
 """A schedule of the user's own with an endless loop is refused with its numbers and place: nothing hangs."""
 
 import sys
+import threading
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 
+from apps.gpt2 import main as gpt2
 from pipelined.__main__ import main
 from pipelined.recorder import record
 from pipelined.schedules import ScheduleError, Shape, find
@@ -31,6 +34,36 @@ def test_the_command_ends_with_code_2_and_says_how_much_ran_and_where(tmp_path, 
     said = capsys.readouterr().err
     assert "does not stop (bytecodes run: 1" in said and f"of {path}); end the loop there" in said
     assert "Traceback" not in said and sys.gettrace() is None
+
+
+def test_an_import_that_takes_long_is_told_once_with_its_line(tmp_path, monkeypatch):
+    """The file's loop ends when it reads that on stderr."""
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import sys\nwhile 'still' not in sys.stderr.getvalue(): pass\nfrom pipelined.schedules.gpipe import *"
+    )
+    monkeypatch.setattr("pipelined.schedules._bounded.SLOW_S", 0.01)
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    find(str(path))
+    (said,) = sys.stderr.getvalue().splitlines()
+    assert said.startswith(f"still importing the schedule {str(path)!r} (for: 0.01 s, at line 2 of {path}); ")
+    assert "Ctrl-C" in said
+
+
+def test_an_import_that_is_soon_over_is_not_told_of(tmp_path, capsys):
+    path = tmp_path / "quick.py"
+    path.write_text("from pipelined.schedules.gpipe import *")
+    before = threading.active_count()
+    find(str(path))
+    assert threading.active_count() <= before and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", [lambda path: main(["schedule", path]), lambda path: gpt2(["--schedule", path])])
+def test_an_interrupt_ends_an_endless_import_with_code_130(tmp_path, capsys, program):
+    path = tmp_path / "endless.py"
+    path.write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nwhile True: pass")
+    assert program(str(path)) == 130
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_loop_that_is_endless_only_where_messages_come_late_is_refused():
