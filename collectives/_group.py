@@ -110,8 +110,8 @@ class Group:
         if call is None or not call.greets(peer):
             await self.transport.send_buffer(peer, self.channel, view)
         elif view.nbytes <= PACKED_BYTES:
-            await self.transport.send_buffer(peer, self.channel, memoryview(b"".join((call.greeting, view))))
-            self.transport.traffic.discount_sent(peer, GREETING_BYTES)
+            packed = memoryview(b"".join((call.greeting, view)))
+            await self.transport.send_buffer(peer, self.channel, packed, header=GREETING_BYTES)
         else:
             await self._greet(peer, call.greeting)
             await self.transport.send_buffer(peer, self.channel, view)
@@ -129,7 +129,6 @@ class Group:
         elif view.nbytes <= PACKED_BYTES:
             packed = memoryview(bytearray(GREETING_BYTES + view.nbytes))
             await self._receive_first(peer, call, packed)
-            self.transport.traffic.discount_received(GREETING_BYTES)
             call.compare(peer, packed)
             view[:] = packed[GREETING_BYTES:]
         else:
@@ -150,19 +149,17 @@ class Group:
             distance *= 2
 
     async def _greet(self, peer: int, greeting: bytes) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(greeting))
-        self.transport.traffic.discount_sent(peer, GREETING_BYTES, 1)
+        await self.transport.send_buffer(peer, self.channel, memoryview(greeting), header=GREETING_BYTES)
 
     async def _heed(self, peer: int, call: Call) -> None:
         greeting = memoryview(bytearray(GREETING_BYTES))
         await self._receive_first(peer, call, greeting)
-        self.transport.traffic.discount_received(GREETING_BYTES, 1)
         call.compare(peer, greeting)
 
     async def _receive_first(self, peer: int, call: Call, view: memoryview) -> None:
         """Receive the first bytes of a peer in a call. Of another size than expected, they still tell its terms."""
         try:
-            await self.transport.receive_buffer(peer, self.channel, view)
+            await self.transport.receive_buffer(peer, self.channel, view, header=GREETING_BYTES)
         except SizeMismatch as misfit:
             if len(misfit.beginning) >= GREETING_BYTES:
                 call.compare(peer, misfit.beginning)

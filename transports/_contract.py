@@ -34,7 +34,10 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Payload bytes and messages moved so far by this rank; headers are not counted."""
+    """Payload bytes and messages moved so far by this rank; headers are not counted.
+
+    Of a buffer the caller says how many of its bytes are a header; one that is a header alone is no message.
+    """
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -42,29 +45,20 @@ class Traffic:
     messages_received: int = 0
     bytes_to: dict[int, int] = field(default_factory=dict)
 
-    def count_sent(self, peer: int, nbytes: int) -> None:
+    def count_sent(self, peer: int, nbytes: int, header: int = 0) -> None:
         """One more message or buffer went to this peer."""
+        if header and header == nbytes:
+            return
         self.messages_sent += 1
-        self.bytes_sent += nbytes
-        self.bytes_to[peer] = self.bytes_to.get(peer, 0) + nbytes
+        self.bytes_sent += nbytes - header
+        self.bytes_to[peer] = self.bytes_to.get(peer, 0) + nbytes - header
 
-    def count_received(self, nbytes: int) -> None:
+    def count_received(self, nbytes: int, header: int = 0) -> None:
         """One more message or buffer came."""
+        if header and header == nbytes:
+            return
         self.messages_received += 1
-        self.bytes_received += nbytes
-
-    def discount_sent(self, peer: int, nbytes: int, messages: int = 0) -> None:
-        """So many bytes, and messages, of what was counted as sent to this peer were a header after all."""
-        self.messages_sent -= messages
-        self.bytes_sent -= nbytes
-        self.bytes_to[peer] -= nbytes
-        if not self.bytes_to[peer]:
-            del self.bytes_to[peer]
-
-    def discount_received(self, nbytes: int, messages: int = 0) -> None:
-        """So many bytes, and messages, of what was counted as received were a header after all."""
-        self.messages_received -= messages
-        self.bytes_received -= nbytes
+        self.bytes_received += nbytes - header
 
 
 class Native(Protocol):
@@ -172,17 +166,21 @@ class Transport(ABC):
         """Whether a message with this key has come from this peer (None: from anyone), for `receive` to take it."""
 
     @abstractmethod
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
+        Args:
+            header: bytes of the buffer that `traffic` does not count, such as a collective's greeting.
         Raises:
             WireError: the buffer has gaps, or holds what is no plain number. Else as `send`.
         """
 
     @abstractmethod
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         """Fill `buffer` with the next bare bytes from this peer on this channel; the sizes must be equal.
 
+        Args:
+            header: bytes of the buffer that `traffic` does not count.
         Raises:
             SizeMismatch: the sizes differ; do not use the channel any more. WireError: as `send_buffer`. Else as
             `receive`.

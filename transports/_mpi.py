@@ -166,17 +166,17 @@ class MpiTransport(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._mailbox.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._buffers.send(peer, channel, data)
-        self.traffic.count_sent(peer, data.nbytes)
+        self.traffic.count_sent(peer, data.nbytes, header)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check(peer, channel)
         data = flat_bytes(buffer)
         await self._buffers.receive(peer, channel, data)
-        self.traffic.count_received(data.nbytes)
+        self.traffic.count_received(data.nbytes, header)
 
     def computing(self, busy: bool) -> None:
         self._poller.computing(busy)

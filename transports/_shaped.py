@@ -71,19 +71,19 @@ class Shaped(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._inner.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry)
+        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check(peer, channel)
         await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
-        self.traffic.count_received(flat_bytes(buffer).nbytes)
+        self.traffic.count_received(flat_bytes(buffer).nbytes, header)
 
     def computing(self, busy: bool) -> None:
         self._inner.computing(busy)
@@ -103,12 +103,14 @@ class Shaped(Transport):
         await self._inner.close()
         await self._ended()
 
-    async def _sent(self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any) -> None:
+    async def _sent(
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any, header: int = 0
+    ) -> None:
         if peer == self.rank:
             await self._heeding(carry(blocks))
         else:
             await self._courier(peer).post(now, blocks, head_bytes, carry)
-        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
 
     async def _heeding(self, work: Awaitable[T]) -> T:
         """Await the inner transport, and hear from its errors what became of it or a peer."""

@@ -102,14 +102,14 @@ class Local(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check_sendable(peer, channel)
         block = Block.bare(buffer)
         held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
-        await self._handed_over(held)
+        await self._handed_over(held, header)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check(peer, channel)
         block = Block.bare(buffer)
         held = (await self._buffers.take(peer, (channel,))).item
@@ -118,7 +118,7 @@ class Local(Transport):
             held.release()
             raise SizeMismatch(peer, channel, block.nbytes, held.nbytes, beginning)
         held.land((block,))
-        self.traffic.count_received(held.nbytes)
+        self.traffic.count_received(held.nbytes, header)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -137,7 +137,7 @@ class Local(Transport):
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    async def _handed_over(self, held: _Held) -> None:
+    async def _handed_over(self, held: _Held, header: int = 0) -> None:
         self._outgoing.add(held)
         try:
             await held.taken
@@ -147,7 +147,7 @@ class Local(Transport):
             raise
         finally:
             self._outgoing.discard(held)
-        self.traffic.count_sent(held.peer, held.nbytes)
+        self.traffic.count_sent(held.peer, held.nbytes, header)
 
     def _others(self) -> list["Local"]:
         return [other for other in self._ranks if other is not self]

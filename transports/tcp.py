@@ -126,16 +126,16 @@ class Tcp(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
             self._buffers.lane(peer, channel).whole(view)
         else:
             await self._peers[peer].send_buffer(channel, view)
-        self.traffic.count_sent(peer, view.nbytes)
+        self.traffic.count_sent(peer, view.nbytes, header)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._standing.check(peer, channel)
         view = flat_bytes(buffer)
         lane = self._buffers.lane(peer, channel)
@@ -145,7 +145,7 @@ class Tcp(Transport):
             await lane.receive(view, self._standing.lost.get(peer))
         except Unfit as error:
             raise await self._misfit(peer, channel, view.nbytes, error.came) from None
-        self.traffic.count_received(view.nbytes)
+        self.traffic.count_received(view.nbytes, header)
 
     async def _misfit(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
         """The error for a buffer of another size. A short one, if it is still there, tells its beginning."""
