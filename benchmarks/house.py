@@ -43,8 +43,8 @@ def type_errors(root: Path) -> Count:
     """
     if importlib.util.find_spec("mypy") is None:
         raise UsageError("mypy is not installed; install it, or leave out --types")
-    found = [error for packages in MYPY_RUNS for error in _mypy(root, packages)]
-    return Count("type errors", len(found), 0, found)
+    found = list(dict.fromkeys(error for packages in MYPY_RUNS for error in _mypy(root, packages)))
+    return Count("type errors", len(found), 0, found)  # the second run finds what it imports of the first again
 
 
 def _mypy(root: Path, packages: tuple[str, ...]) -> list[str]:

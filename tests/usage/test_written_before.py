@@ -1,6 +1,6 @@
 """What earlier versions wrote is read: a checkpoint, a trace, a plan, the stages that a swarm saved, and its journal.
 
-The files in `data/` were written at commit e9b9d24, in a directory with `text.txt`, and are never written again:
+The files in `data/` were written at commit cbd7fea, in a directory with `text.txt`, and are never written again:
 
     FLAGS="--layers 2 --d-model 8 --heads 2 --seq 8 --batch 4 --warmup 2 --data text.txt"
     python -m apps.gpt2 $FLAGS --schedule chimera --depth 2 --microbatches 2 --steps 2 \\

@@ -153,3 +153,10 @@ def test_the_table_names_places_only_beyond_the_goal():
     assert house.table(found, with_places=False).splitlines()[1].split() == ["circles", "1", "0", "over"]
     assert [line.strip() for line in house.table(found, with_places=True).splitlines()][2] == "a <-> b"
     assert "apps (7)" not in house.table(found, with_places=True)
+
+
+def test_a_type_error_that_two_runs_find_is_counted_once(monkeypatch, tmp_path):
+    found = {("transports", "collectives"): ["a", "b"], ("pipelined", "apps"): ["b", "c"]}
+    monkeypatch.setattr(house, "_mypy", lambda root, packages: found[packages])
+    count = house.type_errors(tmp_path)
+    assert (count.number, count.goal, count.places) == (3, 0, ["a", "b", "c"])
