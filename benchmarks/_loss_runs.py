@@ -19,6 +19,8 @@ COMMON = {
     f"--data text.txt --sample 0 --rebalance 0 --metrics {METRICS}",
 }
 """By program, the flags that stand before each command's own."""
+BARE = f"--sample 0 --metrics {METRICS}"
+"""The same of a run of the program's own model and text."""
 FILES = {
     "text.txt": "".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)),
     "own.csv": "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n",
@@ -28,10 +30,15 @@ FILES = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its name and its commands, in order."""
+    """One run: its name and its commands, in order.
+
+    Args:
+        bare: whether it trains the program's own model and text instead of the small ones here.
+    """
 
     name: str
     commands: tuple[str, ...]
+    bare: bool = False
 
     def words(self) -> list[list[str]]:
         """The words of each command, ready to start.
@@ -39,14 +46,14 @@ class Run:
         Raises:
             FileNotFoundError: this environment lacks a launcher.
         """
-        return [_words(command) for command in self.commands]
+        return [_words(command, self.bare) for command in self.commands]
 
 
-def _words(command: str) -> list[str]:
+def _words(command: str, bare: bool) -> list[str]:
     words = shlex.split(command)
     program = words.index("-m") + 1
     at = program + (2 if words[program] == "apps.swarm" else 1)  # behind the subcommand
-    words[at:at] = shlex.split(COMMON.get(words[program], ""))
+    words[at:at] = shlex.split(BARE if bare else COMMON.get(words[program], ""))
     return [_found(word) if word in ("python", "mpirun", "torchrun") else word for word in words]
 
 
@@ -116,6 +123,17 @@ RUNS: Sequence[Run] = (
             "python -m apps.gpt2 --plan plan.json",
         ),
     ),
+    _alone(
+        "dropout, multi_ring",
+        "--schedule one_f_one_b --depth 2 --width 2 --microbatches 2 --dropout 0.2 --recompute --all-reduce multi_ring",
+    ),
+    _ranks("mpirun, shared", 4, "--schedule chimera --depth 2 --width 2 --microbatches 2 --all-reduce shared"),
+    _alone(
+        "2BW, then chimera",
+        "--schedule pipedream_2bw --depth 2 --microbatches 2 --clip 0 --steps 2 --checkpoint saved",
+        "python -m apps.gpt2 --schedule chimera --depth 2 --clip 0 --checkpoint saved --resume auto",
+    ),
+    Run("README", ("mpirun -n 4 python -m apps.gpt2 --schedule chimera --depth 4 --steps 10",), bare=True),
     _ranks("swarm of ranks", 2, "--schedule swarm --stages 2 --width 1"),
     Run("swarm", ("python -m apps.swarm local --peers 3 --stages 3 --slots 1",)),
 )

@@ -92,6 +92,8 @@ def test_the_commands_share_flags_which_stand_before_their_own(monkeypatch):
     assert words[0][:3] == [sys.executable, "-m", "apps.gpt2"] and words[0][-2:] == ["--depth", "2"]
     assert METRICS in words[0] and words[1][3] == "local" and words[1][-2:] == ["--peers", "3"]
     assert set(FILES) == {"text.txt", "own.csv"}
+    (bare,) = Run("x", ("python -m apps.gpt2 --steps 1",), bare=True).words()
+    assert "--layers" not in bare and METRICS in bare and bare[-2:] == ["--steps", "1"]
 
 
 @pytest.mark.parametrize("wrong", [{}, {"check": True, "save": True}, {"check": True, "only": ("nothing",)}])
