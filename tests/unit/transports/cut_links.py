@@ -43,8 +43,9 @@ class Limits:
     most: float = 4 * SENDING_S
 
 
-SHORT = Limits(Keepalive(1, 1, 1), connect=1.0, sending=1.5, mended=0.4, stopped=4.0, most=10.0)
-"""A stopped process' kernel leaves probes within half a second of another unanswered; `sending` must be longer."""
+SHORT = Limits(Keepalive(1, 1, 1), connect=1.0, sending=2.5, mended=0.1, stopped=5.0, most=12.0)
+"""A stopped process' kernel leaves probes within half a second of another unanswered; `sending` must be longer.
+A kernel sends again 0.2, 0.6 and 1.4 s after a cut, and then at 3 s: a link that is mended before 1.4 s holds."""
 
 
 class Namespace:

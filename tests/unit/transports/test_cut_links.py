@@ -52,7 +52,7 @@ EARLY_S = 1.5
 
 
 def test_a_cut_link_is_noticed_in_time_and_a_mended_one_or_a_stopped_process_is_not_lost():
-    check(outcomes(), idle=2.0, connecting=1.0, sending=1.5, late=4.0)
+    check(outcomes(), idle=2.0, connecting=1.0, sending=2.5, late=4.0)
 
 
 @pytest.mark.full
