@@ -13,6 +13,7 @@ from tests.launching import ROOT, launched, mpirun, started
 STEPS = 40
 SIZES = "--layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --microbatch 2 --dropout 0.1 --dtype float64"
 RUN = ["-m", "apps.gpt2", "--steps", STEPS, *SIZES.split(), "--sample", 0, "--data", ROOT / "LICENSE"]
+STRUCK = [sys.executable, "-m", "tests.chaos.struck_gpt2"]
 ALONE = [sys.executable, *RUN, "--depth", 2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2]
 
@@ -42,6 +43,13 @@ def end_after(command, word, number, *flags, env=None):
     return process.returncode, "".join(said)
 
 
+def struck(number, where, call, *flags):
+    """Run alone until the call of a function at which it sends itself a signal; its exit code and what it said."""
+    with started([*STRUCK, number, where, call, *ALONE[3:], *flags]) as process:
+        said = process.communicate(timeout=100)[0]
+    return process.returncode, said
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     return train(ALONE, tmp_path_factory.mktemp("uninterrupted") / "metrics")
@@ -49,15 +57,15 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """The folder of a run that was asked to stop after its first step: what it saved, and its metrics."""
+    """The folder of a run that was asked to stop in its third step: what it saved, and its metrics."""
     folder = tmp_path_factory.mktemp("stopped")
     flags = ["--checkpoint", folder / "saved", "--metrics", folder / "metrics"]
-    code, said = end_after(ALONE, "step     1/", signal.SIGUSR1, *flags)
+    code, said = struck("SIGUSR1", "forward", 2 * 2 * 4 + 1, *flags)  # 2 stages of 4 microbatches a step
     assert code == 0, said
     saved = checkpoint.open(folder / "saved")
     assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
     assert f"data: {ROOT / 'LICENSE'}, digest " in said and "; device: cpu" in said
-    assert 0 < saved.meta.step < STEPS, "it stopped in time to be tested"
+    assert saved.meta.step == 3
     return folder
 
 
@@ -92,9 +100,10 @@ def test_a_stopped_run_goes_on_at_another_shape(shape, uninterrupted, saved):
 
 def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted, tmp_path):
     flags = ["--checkpoint", tmp_path / "saved", "--save-every", 1]
-    code, said = end_after(ALONE, "step    10/", signal.SIGKILL, *flags)
+    code, said = struck("SIGKILL", "commit", 10, *flags)
     assert code == -signal.SIGKILL, said
-    assert checkpoint.open(tmp_path / "saved").meta.step in (9, 10, 11)
+    assert checkpoint.open(tmp_path / "saved").meta.step == 9
+    assert list((tmp_path / "saved").glob("*.part")), "the tenth was being saved"
     assert train(ALONE, tmp_path / "rest", *flags[:2], "--resume", "auto").items() <= uninterrupted.items()
 
 
