@@ -125,18 +125,19 @@ def test_a_lost_stage_is_named_again_where_another_write_followed_the_first_at_o
         swarm.peer("b", 1)
         swarm.trainer("t0", steps=100)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
-        leader, written = swarm.trainers["t0"].roster.directory, []
-        plain = leader.transact
+        roster, written = swarm.trainers["t0"].roster, []
+        plain = roster.directory.transact
 
         async def transact(expect, put, *rest, **named):
             revision = await plain(expect, put, *rest, **named)
             if LOST in put:
                 written.append(Lost.unpack(put[LOST]).stages)
                 if len(written) == 1:
-                    await swarm.directory.transact({}, {LOST: Lost([]).pack()})
+                    later = await swarm.directory.transact({}, {LOST: Lost([]).pack()})
+                    await roster.wait_for(lambda: roster.lost_revision == later)
             return revision
 
-        leader.transact = transact
+        roster.directory.transact = transact
         swarm.kill("b")
         await swarm.until(lambda: len(written) == 2)
         assert written == [[1], [1]]
