@@ -20,7 +20,7 @@ from pipelined.swarm.cover import Cover, cover
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Members, Peer, members_of
-from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
+from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, PARTIES, parties_of
 from transports.endpoints import Answer, Refusal
 
 MOST_TOLD = 3
@@ -35,11 +35,15 @@ class Failure(NamedTuple):
     Args:
         members: the two between which the sum failed; or one, which failed by itself.
         why: as a member or the leader saw it.
+        by: the member that said so.
+        through: the one of the two that told it, where `by` is neither.
     """
 
     stage: int
     members: frozenset[str]
     why: str
+    by: str = ""
+    through: str = ""
 
 
 class Failed(Exception):
@@ -69,7 +73,6 @@ class Attempt:
         asked: by stage, who has its state.
         told: by stage and name, what peers said when asked.
         digests: by stage, of the totals.
-        failures: what members refused, or found wrong with one another.
         beyond_codec: why sums could not go coded, by stage; no member is at fault.
     """
 
@@ -78,9 +81,19 @@ class Attempt:
         self.asked, self._asking = members, asking
         self.told: list[dict[str, Told]] = []
         self.digests: list[Any] = []
-        self.failures: list[Failure] = []
+        self._said: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
         self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, Ended | Refusal]()
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What members refused, or found wrong with one another.
+
+        A member may pass on that two others failed. If neither of the two says so itself, its word counts against it
+        as much as against the one it had it from: so no member can have two others evicted by what it says.
+        """
+        own = {(each.stage, each.members) for each in self._said if each.by in each.members}
+        return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._said]
 
     async def prepare(self) -> list[Cover]:
         """Let everyone count no more and say what is counted; by stage, what that makes up."""
@@ -140,7 +153,7 @@ class Attempt:
             named = dict(zip(self.told[stage], each, strict=True))
             pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
             why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
-            self.failures += [Failure(stage, frozenset(pair), why) for pair in pairs]
+            self._said += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
             whys += [why] if pairs else []
         if whys:
             raise Failed("; ".join(whys[:MOST_TOLD]))
@@ -205,9 +218,11 @@ class Attempt:
 
     def _note(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
         """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
-        named = parties_of(error).values()
-        members = frozenset(named if self.told[stage].keys() >= set(named) else ()) or frozenset([peer.name])
-        self.failures.append(Failure(stage, members, f"{peer.name}: {error}"))
+        named, why = parties_of(error), f"{peer.name}: {error}"
+        if not named or not self.told[stage].keys() >= set(named.values()):
+            self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
+        else:
+            self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
         with suppress(Refusal):  # it has heard of another round
@@ -215,6 +230,11 @@ class Attempt:
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
         return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+
+
+def _unconfirmed(failure: Failure) -> Failure:
+    """Between the member that said it and the one it had it from."""
+    return failure._replace(members=frozenset([failure.by, failure.through]))
 
 
 def _reason(error: Ended | Refusal | None) -> str:

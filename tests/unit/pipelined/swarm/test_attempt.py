@@ -50,11 +50,20 @@ def lost(by, member):
     "refusals, blamed",
     [
         ({"a": (0.0, lost("a", "b")), "b": (9.0, Refusal("late")), "c": (0.05, lost("c", "b"))}, ["ab", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (0.05, lost("b", "c")), "c": (9.0, Refusal("late"))}, ["bc", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["ab"]),
         ({"a": (0.0, Refusal("no memory")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
         ({"a": (0.0, lost("x", "y")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
         ({"a": (0.0, lost(7, None)), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
     ],
-    ids=["two pairs", "one by itself", "it names strangers", "it names no members"],
+    ids=[
+        "two pairs",
+        "passed on and confirmed",
+        "passed on by one alone",
+        "one by itself",
+        "it names strangers",
+        "it names no members",
+    ],
 )
 def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed):
     """The first refusal may come from a member that is at no fault: the others have a moment to name theirs."""
