@@ -72,7 +72,7 @@ class DirectDirectory(Directory):
             else:
                 await self._changed.wait()
 
-    async def grant(self, seconds: float) -> Lease:
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         now = self._clock.now()
         number = self.machine.grant(self._request(), seconds, now)
         self.look_at(now + seconds)

@@ -20,6 +20,7 @@ from pipelined.swarm.records import (
     CAME,
     CONDUCTOR,
     EVALUATED,
+    EVICTED,
     HEAD,
     LOST,
     OBSERVERS,
@@ -30,6 +31,7 @@ from pipelined.swarm.records import (
     TRAINERS,
     Conductor,
     Evaluated,
+    Evicted,
     Head,
     Lost,
     Observer,
@@ -56,7 +58,9 @@ class Came(NamedTuple):
     revision: int
 
 
-Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took)
+Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took, int)
+MOST_NAMES = 4096
+"""Evicted names that are remembered."""
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
 """How long a process cut off from the directory waits before it asks again."""
@@ -84,6 +88,8 @@ class Roster:
         stages: those whose peers this process follows; None: all of them, and everything else in the directory.
         announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
         cut_off: the directory does not answer.
+        evictions: by name, how often in a row a leader evicted a peer, as the last record of it said; where everything
+            is followed.
         strange: records that could not be read, by key: whoever wrote them is not what we are.
     """
 
@@ -103,7 +109,7 @@ class Roster:
         self.observers = dict[str, Observer]()
         self.cut_off, self.strange = False, dict[str, str]()
         self.announced = Counter[str]()
-        self.saved = dict[str, Saved]()
+        self.saved, self.evictions = dict[str, Saved](), dict[str, int]()
         self._keys = set[str]()
         self.census = Census()
         self._changed = Bell()
@@ -243,6 +249,8 @@ class Roster:
             stage, _, name = key.removeprefix(STAGES).partition("/")
             if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # else it has moved
                 self._note_peer(name, entry, stage)
+        elif key.startswith(EVICTED):
+            self._note_evicted(key.removeprefix(EVICTED), _read(Evicted, entry))
         elif key.startswith(TRAINERS):
             self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
         elif key.startswith(OBSERVERS):
@@ -271,6 +279,13 @@ class Roster:
         came = self.came.get(name)
         if came is None or self.announced[name] >= came.revision:
             self.census.arrived(name)
+
+    def _note_evicted(self, name: str, evicted: Evicted | None) -> None:
+        """What the last record said stays known when the pause is over, for the last `MOST_NAMES` names."""
+        if evicted is not None:
+            self._place(self.evictions, name, evicted.times)
+        if len(self.evictions) > MOST_NAMES:
+            del self.evictions[next(iter(self.evictions))]
 
     def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
         known.pop(name, None)

@@ -108,6 +108,7 @@ class StagePeer:
             watching = self._tasks.create_task(self._device.watch())
             while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
                 try:
+                    await self._returning.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
                         if (place := await self._come(stack)) is not None:
                             await self._live_as_member(place)
@@ -116,7 +117,7 @@ class StagePeer:
                     await self._clock.sleep(RETRY_S)
                 except Struck:
                     warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
-                    await self._returning.stay_away(place, self._is_needed)
+                    await self._returning.wait_for_step(self._is_needed)
             watching.cancel()
 
     def leave(self) -> None:
@@ -154,8 +155,11 @@ class StagePeer:
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _is_needed(self) -> bool:
-        """Who was struck out is to come again at once, or to leave."""
-        return self._leaving.asked or not self.holding or not self._roster.serving(self.holding.index)
+        """Whether a peer that was struck out is to come again at once, or to leave. A process that holds nothing yet is
+        needed where any stage is lost.
+        """
+        lost = not self._roster.serving(self.holding.index) if self.holding else bool(self._roster.lost)
+        return self._leaving.asked or lost
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""

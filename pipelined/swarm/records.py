@@ -11,6 +11,7 @@
     trainers/NAME     Trainer          a trainer; dies with its lease
     observers/NAME    Observer         a process that reads states; dies with its lease
     saved/NAME        Saved            what a peer has on disk; dies with its lease
+    evicted/NAME      Evicted          a peer that the leader evicted and that is to stay away; dies with the pause
     evaluated         Evaluated        the last loss on validation data, and where it was measured
 
 The one rule: a record read is checked field by field, for anybody with the key may have written it. An incarnation is
@@ -28,6 +29,7 @@ import msgpack
 
 HEAD, CONDUCTOR, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
 EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", "took/", "lost"
+EVICTED = "evicted/"
 
 TOOK_KEYS = 64
 """At most so many keys say which peers took a step: they and the head are put in one transaction."""
@@ -399,6 +401,21 @@ class Head(Record):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MOST_STAGES or self.step < 0:
             raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted(Record):
+    """A peer that the leader evicted. The key is bound to a lease that is never renewed: its end ends the pause.
+
+    Args:
+        times: evictions in a row, this one counted.
+    """
+
+    times: int
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"Evicted.times is no count of evictions (got: {self.times})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,23 @@
-"""Being struck from the directory by who leads, and coming again.
+"""Being struck from the directory by the leader, and coming again.
 
-The one rule: who is struck out is no member, and keeps what it has. It comes again when the step is taken that it held
-up, so that no step is held up by anybody twice; and after a while, that is longer each time that follows soon. Where
-nobody else serves its stage it comes at once.
+A peer that was struck out is no member, and keeps what it has. The leader writes in the directory that its name is to
+stay away (`evicted/NAME`); that key ends by itself, each time after a longer pause. The peer comes again when it has
+ended, and when the step is taken that it held up, so that no step is held up by one peer twice. Where no other peer
+serves its stage it comes at once. A process that is started again under the name waits as well.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 
 from pipelined.clock import Clock
-from pipelined.swarm.bans import MOST_S, Bans
+from pipelined.events import warn
+from pipelined.swarm.directory import Conflict
 from pipelined.swarm.membership import Ended, Roster
+from pipelined.swarm.records import EVICTED
 from pipelined.swarm.standing import Standing
-from transports.endpoints import Party
+
+LOOKS = 4
+"""Looks at whether the pause is over, in the time of a lease."""
 
 
 class Struck(Exception):
@@ -24,12 +29,11 @@ class Returning:
 
     Args:
         name: of the peer.
-        lease_s: seconds of a lease: how long it first stays away.
+        lease_s: seconds of a lease.
     """
 
     def __init__(self, name: str, roster: Roster, clock: Clock, lease_s: float):
-        self._name, self._roster, self._clock = name, roster, clock
-        self._bans = Bans(lease_s, max(MOST_S, lease_s))
+        self._name, self._roster, self._clock, self._lease_s = name, roster, clock, lease_s
 
     def is_member(self, place: Standing) -> bool:
         """Whether the directory has the peer, if it was told of it."""
@@ -45,11 +49,31 @@ class Returning:
         await place.lease.renew()
         raise Struck
 
-    async def stay_away(self, place: Standing, needed: Callable[[], bool]) -> None:
-        """Let others go on without it, unless it is needed."""
-        roster, now, seen = self._roster, self._clock.now(), self._roster.head_revision
-        left = self._bans.ban(Party(self._name, place.incarnation), now) - now
+    async def wait_for_step(self, needed: Callable[[], bool]) -> None:
+        """Let the others take the step that was held up, unless this peer is needed."""
+        seen = self._roster.head_revision
         with suppress(Ended):
-            async with roster.as_long_as(lambda: not needed()):
-                await self._clock.sleep(left)
-                await roster.wait_for(lambda: roster.head_revision != seen)
+            async with self._roster.as_long_as(lambda: not needed()):
+                await self._roster.wait_for(lambda: self._roster.head_revision != seen)
+
+    async def stay_away(self, needed: Callable[[], bool]) -> None:
+        """Wait for as long as the directory says that this name is evicted, unless this peer is needed.
+
+        Raises: CutOff.
+        Cost: one small question, and while the name is evicted `LOOKS` in the time of a lease.
+        """
+        with suppress(Ended):
+            async with self._roster.as_long_as(lambda: not needed()):
+                told = False
+                while await self._is_evicted():
+                    if not told:
+                        warn("kept away", peer=self._name, why="the leader evicted it; it comes again after a pause")
+                    told = True
+                    await self._clock.sleep(self._lease_s / LOOKS)
+
+    async def _is_evicted(self) -> bool:
+        try:
+            await self._roster.directory.transact({EVICTED + self._name: 0}, {})
+        except Conflict:
+            return True
+        return False

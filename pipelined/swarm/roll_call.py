@@ -3,7 +3,7 @@
 That a round lasts is no reason. It goes on for as long as all members reach the leader and one another. A member that
 does not, or with which `MOST_FAILED` attempts of one step failed, is struck from the directory, in a transaction that
 holds only while this leader leads and another peer serves the stage. A peer that is struck out finds that in the
-directory, keeps its state, and joins again.
+directory, keeps its state, and joins again after a pause that the directory keeps (`evicted/NAME`), each time longer.
 """
 
 from collections.abc import Coroutine, Sequence, Set
@@ -18,9 +18,10 @@ from pipelined.swarm.attempt import Failure
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.hearing import Hearing
+from pipelined.swarm.history import History
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.notes import RoundName, field, told
-from pipelined.swarm.records import CONDUCTOR, PEERS, Peer
+from pipelined.swarm.records import CONDUCTOR, EVICTED, PEERS, Evicted, Peer
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.striking import who_goes
 from transports.endpoints import Refusal
@@ -38,6 +39,7 @@ class RollCall:
     def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock):
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
         self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
+        self._history = History()
 
     async def during(
         self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]] | None = None
@@ -69,8 +71,17 @@ class RollCall:
                 continue
             why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: attempts go on
-                await self._strike(term, stage, who_goes(peers, said), said.keys(), why)
+                self._history.failed(each.members for each in failures)
+                await self._strike(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
         return True
+
+    def summed(self, members: Sequence[Sequence[str]]) -> None:
+        """A step was taken by these, by stage: failures that lie far enough back are forgotten."""
+        self._history.summed(members)
+        evictions = self._roster.evictions
+        for name in [name for names in members for name in names if name in evictions]:
+            if not self._history.remembers(name):
+                del evictions[name]
 
     async def stand_back(self) -> None:
         """Who gave up leading lets others lead, if they would."""
@@ -100,7 +111,10 @@ class RollCall:
             said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
             for stage, peers in enumerate(here):
                 why = "the leader or another member of its stage cannot reach it"
-                await self._strike(name[0], stage, who_goes(peers, said), said.keys(), why)
+                names = {peer.name for peer in peers}
+                self._history.failed({each, other} for each in names for other in said.get(each, ()) if other in names)
+                goes = who_goes(peers, said, self._history.partners)
+                await self._strike(name[0], stage, goes, said.keys(), why)
 
     async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, frozenset[str]]:
         """By name, whom each cannot reach; who is missing could not be reached."""
@@ -134,15 +148,22 @@ class RollCall:
         """Strike these out of the directory, while another of the stage, who could be asked, stays."""
         stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in peers]
         for peer in peers if stays else ():
-            await self._strike_out(term, peer, stays[0])
-            warn("peer evicted", peer=peer.name, stage=stage, why=why)
+            seconds = await self._strike_out(term, peer, stays[0])
+            warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
-    async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> None:
-        """Raises: Conflict: one of the two has said something else meanwhile. CutOff."""
+    async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> float:
+        """Take a peer out of the directory. Returns the seconds that it is to stay away.
+
+        Raises: Conflict: one of the two has said something else meanwhile. CutOff.
+        """
         roster = self._roster
         expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
-        await roster.directory.transact({CONDUCTOR: term, **expect}, {}, [PEERS + peer.name, peer.index])
+        times, seconds = self._history.evict(peer.name, roster.evictions.get(peer.name, 0), self._rules.lease_s)
+        put = {EVICTED + peer.name: Evicted(times).pack()}
+        lease = await roster.directory.grant(seconds, lasting=True)
+        await roster.directory.transact({CONDUCTOR: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
         await roster.wait_for(lambda: not roster.is_here(peer))
+        return seconds
 
 
 def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:

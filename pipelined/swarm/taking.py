@@ -94,6 +94,7 @@ class Taking:
                 await self._resumed(attempt, covers, board, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
+            self._roll_call.summed([list(each) for each in attempt.told])
             return self._head_after(head, attempt, covers, squares)
 
     def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:

@@ -142,8 +142,12 @@ class Directory(ABC):
         """
 
     @abstractmethod
-    async def grant(self, seconds: float) -> Lease:
-        """A new lease, to live so long after each renewal, or longer where the directory counts in whole seconds."""
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
+        """A new lease, to live so long after each renewal, or longer where the directory counts in whole seconds.
+
+        Args:
+            lasting: it lives as long as that even if this process dies meanwhile.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -73,12 +73,12 @@ class EmbeddedDirectory(Directory):
                 yield changes
             after = told["through"]
 
-    async def grant(self, seconds: float) -> Lease:
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
         observed, breaks = self._round_trip.seen, self.breaks
-        told = await self._ask_once(letters.GRANT, seconds=seconds, grace=self.grace)
+        told = await self._ask_once(letters.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
         lease = EmbeddedLease(self, told["lease"], seconds, breaks)
-        if not observed:
+        if not observed and not lasting:
             await lease.renew()  # says what grace it needs
         return lease
 

@@ -118,7 +118,7 @@ class EtcdDirectory(Directory):
                 raise FellBehind(f"changes are kept from revision {kept} on (after: {after}); read again")
             await self._clock.sleep(FIRST_PAUSE_S)
 
-    async def grant(self, seconds: float) -> Lease:
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
         number, _ = await self._marks.transact(
             [], [], []

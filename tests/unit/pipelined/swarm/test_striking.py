@@ -14,8 +14,8 @@ def peer(name, incarnation=None, phase=Phase.SERVING):
     return Peer(name, f"virtual://{name}", ord(name) if incarnation is None else incarnation, 0, phase, "")
 
 
-def goes(said, peers=None):
-    return "".join(each.name for each in who_goes(peers or [peer(name) for name in sorted(said)], said))
+def goes(said, peers=None, **before):
+    return "".join(each.name for each in who_goes(peers or [peer(name) for name in sorted(said)], said, before))
 
 
 def told(*names, **cuts):
@@ -49,6 +49,15 @@ def test_known_answers(said, gone):
     assert goes(said) == gone
 
 
+@pytest.mark.parametrize("before, gone", [({}, "b"), ({"a": 1, "b": 1}, "b"), ({"a": 2, "b": 1}, "a"), ({"a": 1}, "a")])
+def test_of_a_pair_the_one_goes_that_failed_with_more_others_before(before, gone):
+    assert goes(told("ab", a="b"), **before) == gone
+
+
+def test_what_was_before_counts_less_than_what_is_cut_now():
+    assert goes(told("abc", a="b", c="b"), a=7, c=7) == "b"
+
+
 def test_who_could_not_be_asked_goes_first():
     peers = [peer(name) for name in "abc"]
     assert goes(told("bc", b="c"), peers) == "ac"
@@ -71,7 +80,7 @@ def test_those_that_are_left_reach_one_another_and_one_serves(count, data):
     peers = [peer(name, phase=phase) for name, phase in zip(names, phases, strict=True)]
     heard = data.draw(st.sets(st.sampled_from(names)))
     said = {name: data.draw(st.sets(st.sampled_from(names))) for name in sorted(heard)}
-    gone = who_goes(peers, said)
+    gone = who_goes(peers, said, {})
     left = [each for each in peers if each not in gone]
     if any(each.phase == Phase.SERVING and each.name in said for each in peers):
         assert any(each.phase == Phase.SERVING for each in left) and len(set(gone)) == len(gone)
