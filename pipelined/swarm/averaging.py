@@ -9,6 +9,7 @@ Cost: each member sends and receives 2(M-1)/M of the sums' bytes (less with a co
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,9 @@ class Round:
         self._pieces: dict[int, _Piece] = {}
         self._aborted: Refusal | None = None
         self._scope: asyncio.Timeout | None = None
+        self._owing = Counter[int]()
+        self._came = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
+        self._answered = dict(self._came)
 
     async def run(self, spread: Spread) -> np.ndarray:
         """Take part, and return the total.
@@ -125,6 +129,29 @@ class Round:
             raise
         blocks, codec_note = await asyncio.shield(piece.total)
         return Answer(blocks, {"codec": codec_note})
+
+    @property
+    def awaited(self) -> dict[str, dict[str, float]]:
+        """For which members this one waits, by name: seconds since they last did what is waited for.
+
+        Returns: under `parts` members that have not brought the first of my pieces that is not whole; under `totals`
+            owners that owe me the total of a piece that I brought. Neither holds this member.
+        """
+        now, lacking = asyncio.get_running_loop().time(), self._lacking()
+        names = [member.name for member in self._members]
+        return {
+            "parts": {names[at]: now - self._came[at] for at in lacking},
+            "totals": {names[at]: now - self._answered[at] for at in self._owing},
+        }
+
+    def _lacking(self) -> list[int]:
+        """Members behind the first incomplete piece: those that wait for its total may not have brought later ones."""
+        for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
+            piece = self._pieces.get(start)
+            bringers = piece.bringers if piece else set[int]()
+            if piece is None or not piece.whole.done():
+                return [at for at in range(len(self._members)) if at != self._me and at not in bringers]
+        return []
 
     def abort(self, why: str, **parties: str) -> None:
         """Give the round up: each member that waits here is refused.
@@ -178,12 +205,16 @@ class Round:
         member = self._members[owner]
         blocks, note = await self._encoded(self._sums[span], PART_NOT_FINITE)
         told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
+        self._owing[owner] += 1
         try:
             answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
+            self._answered[owner] = asyncio.get_running_loop().time()
             return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
         except (Unreachable, Refusal) as error:
             _check_finite(self._sums[span])
             raise self._lost(member, error) from error
+        finally:
+            self._owing -= Counter([owner])
 
     def _lost(self, owner: Peer, error: Unreachable | Refusal) -> Refusal:
         """What to say of an owner that gave no total: where the round failed between two others, these two."""
@@ -192,6 +223,7 @@ class Round:
 
     def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
         piece.brought[position] = part
+        self._came[position] = asyncio.get_running_loop().time()
         if len(piece.brought) == len(self._members):
             piece.whole.set_result(None)
 

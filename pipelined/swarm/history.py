@@ -66,6 +66,10 @@ class History:
         pause = lease_s * 2 ** min(record.evictions - 1, MOST_DOUBLINGS)
         return record.evictions, min(pause, max(MOST_S, lease_s))
 
+    def evictions(self, name: str) -> int:
+        """How often in a row a member was evicted."""
+        return self._records[name].evictions if name in self._records else 0
+
     def remembers(self, name: str) -> bool:
         """Whether anything of a name has not been forgotten."""
         return name in self._records

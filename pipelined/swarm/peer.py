@@ -26,7 +26,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.leaving import GRACE_S, Leaving
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
-from pipelined.swarm.notes import field
+from pipelined.swarm.notes import field, read_round
 from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.returning import Returning, Struck
 from pipelined.swarm.rules import Rules
@@ -289,9 +289,11 @@ class StagePeer:
         self._topics.holding = None
 
     async def _hears(self, question: Question) -> Answer:
-        """Whom of its stage this peer cannot reach."""
+        """Which members of its stage this peer cannot reach, and for which the sum waits here."""
+        name = read_round(question.note.get("round"))
         mates = [peer for peer in self._roster.holding(self.holding.index) if peer.name != self.name]
-        return Answer(note={"silent": await self._hearing.silent(mates)})
+        silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
+        return Answer(note={"silent": silent, **(self.holding.rounds.awaited(name) if self.holding else {})})
 
     def _told(self) -> Mapping[str, Any]:
         donor = self._joining.donor if self._joining else ""

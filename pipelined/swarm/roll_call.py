@@ -18,9 +18,11 @@ from pipelined.swarm.attempt import Failure
 from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.hearing import Hearing
-from pipelined.swarm.history import History
+from pipelined.swarm.history import MOST_DOUBLINGS, History
 from pipelined.swarm.membership import Ended, Roster
-from pipelined.swarm.notes import RoundName, field, told
+from pipelined.swarm.notes import RoundName, told
+from pipelined.swarm.overdue import Said, overdue, read_said
+from pipelined.swarm.patience import UNKNOWN, Patience
 from pipelined.swarm.records import CONDUCTOR, EVICTED, PEERS, Evicted, Peer
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.striking import who_goes
@@ -29,6 +31,8 @@ from transports.endpoints import Refusal
 T = TypeVar("T")
 MOST_FAILED = 3
 """Attempts of one step that may fail because of members that are still here, before members are evicted."""
+UNREACHED = "the leader or another member of its stage cannot reach it"
+WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
 MOST_LEASES = 16
 """Leases from one call to the next, at most, however long a round lasts."""
 
@@ -39,18 +43,23 @@ class RollCall:
     def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock):
         self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
         self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
-        self._history = History()
+        self._history, self._sums = History(), Patience(rules.lease_s)
 
     async def during(
-        self, work: Coroutine[Any, Any, T], name: RoundName, members: Sequence[Sequence[Peer]] | None = None
+        self,
+        work: Coroutine[Any, Any, T],
+        name: RoundName,
+        members: Sequence[Sequence[Peer]] | None = None,
+        spread: float = 0.0,
     ) -> T:
         """What some part of a round comes to; while it lasts those who take part are called, more and more seldom.
 
         Args:
             members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
                 is to reach every stage.
+            spread: seconds over which members spread their parts of a sum.
         """
-        return await beside(self._call(name, members), work)
+        return await beside(self._call(name, members, spread), work)
 
     async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
         """Strike out the fewest members that cover what failed, once it has failed often enough; whether it had.
@@ -75,8 +84,9 @@ class RollCall:
                 await self._strike(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
         return True
 
-    def summed(self, members: Sequence[Sequence[str]]) -> None:
-        """A step was taken by these, by stage: failures that lie far enough back are forgotten."""
+    def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
+        """A step was taken by these, by stage, in so many seconds of summing: old failures are forgotten."""
+        self._sums.observe(seconds)
         self._history.summed(members)
         evictions = self._roster.evictions
         for name in [name for names in members for name in names if name in evictions]:
@@ -89,7 +99,7 @@ class RollCall:
             self._resigned = False
             await self._clock.sleep(self._rules.lease_s)
 
-    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None) -> None:
+    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
         pause, passed = self._rules.lease_s, 0.0
         while True:
             await self._hearing.clock.sleep(pause)
@@ -98,9 +108,9 @@ class RollCall:
                 emit("round lasts", round=told(name), seconds=passed, peers=sum(map(len, members)))
             pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
-                await self._look_at(name, members)
+                await self._look_at(name, members, spread)
 
-    async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None) -> None:
+    async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
         roster = self._roster
         stages = members or [roster.holding(stage) for stage in range(self._rules.stages)]
         silent = set(await self._hearing.silent(peer for peers in stages for peer in peers))
@@ -109,29 +119,38 @@ class RollCall:
             await self._resign(name[0])
         elif members is not None:
             said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
+            limit = lambda name: self._limit(name, spread)  # noqa: E731
+            waits = overdue(said, limit)
+            cuts = {each: said[each].silent | waits[each] for each in said}
             for stage, peers in enumerate(here):
-                why = "the leader or another member of its stage cannot reach it"
                 names = {peer.name for peer in peers}
-                self._history.failed({each, other} for each in names for other in said.get(each, ()) if other in names)
-                goes = who_goes(peers, said, self._history.partners)
+                held = {other for each in names & said.keys() for other in waits[each] - said[each].silent}
+                why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
+                self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
+                goes = who_goes(peers, cuts, self._history.partners)
                 await self._strike(name[0], stage, goes, said.keys(), why)
 
-    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, frozenset[str]]:
-        """By name, whom each cannot reach; who is missing could not be reached."""
+    def _limit(self, name: str, spread: float) -> float:
+        """Seconds for which a member may bring nothing to a sum: twice as long each time that it was evicted before."""
+        least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
+        return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
+
+    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Said]:
+        """By name, what each says; members that are missing could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
         return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
 
-    async def _ask(self, name: RoundName, peer: Peer) -> frozenset[str] | None:
-        """Whom it cannot reach; None: it cannot be reached. Who is gone, or is asked what it does not know, is fine."""
+    async def _ask(self, name: RoundName, peer: Peer) -> Said | None:
+        """What it says; None: it cannot be reached. A member that is gone, or refuses to say, is held up by none."""
         try:
             patience = 2 * self._hearing.patience_s
             asking = self._asking.ask(peer, "hears", round=list(name))
-            return _read_names((await within(self._hearing.clock, patience, asking)).note)
+            return read_said((await within(self._hearing.clock, patience, asking)).note)
         except TimeoutError:
             return None
         except (Ended, Refusal):
-            return frozenset()
+            return Said(frozenset(), {}, {})
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:
         """Whether it reaches nobody of a stage, or less than half of all, where another trainer could lead."""
@@ -169,11 +188,3 @@ class RollCall:
 def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
     """With which other members this one failed to sum."""
     return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
-
-
-def _read_names(note: Any) -> frozenset[str]:
-    """Names of peers. Raises Refusal: they are none."""
-    names = field(note, "silent")
-    if type(names) is not list or any(type(name) is not str for name in names):
-        raise Refusal("malformed", why=f"not names of peers (got: {names!r:.80})")
-    return frozenset(names)

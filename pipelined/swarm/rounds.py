@@ -99,6 +99,10 @@ class Rounds:
             raise Refusal("stale", round=str(name))
         return await self._round.take(question)
 
+    def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
+        """For which members the sum of this name waits here; empty where it is not under way. See `Round.awaited`."""
+        return self._round.awaited if self._round is not None and self._round.name == name else {}
+
     def total(self, round_name: str) -> np.ndarray | None:
         """What the round of this name, as records have it, came to; None where this peer does not hold it."""
         return self._summed[1] if self._summed is not None and told(self._summed[0]) == round_name else None

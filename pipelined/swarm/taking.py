@@ -81,9 +81,10 @@ class Taking:
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
-                self.phase = "summing"
-                summing = attempt.reduce(covers, within if complete() else 0.0, plain)
-                squares = await self._roll_call.during(summing, attempt.name, members)
+                self.phase, began = "summing", self._clock.now()
+                spread = within if complete() else 0.0
+                summing = attempt.reduce(covers, spread, plain)
+                squares = await self._roll_call.during(summing, attempt.name, members, spread)
             except Failed as error:
                 self.phase = "counting"
                 failed.append(self._said(head, attempt, error))
@@ -94,7 +95,7 @@ class Taking:
                 await self._resumed(attempt, covers, board, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
-            self._roll_call.summed([list(each) for each in attempt.told])
+            self._roll_call.summed([list(each) for each in attempt.told], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)
 
     def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:

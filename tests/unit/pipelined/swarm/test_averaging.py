@@ -313,3 +313,39 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
     assert wait > 4 * others * PIECE_S and took < 1.5 * 2 * others * pieces * PIECE_S
     wait, took = run_virtual(longest_wait(6.0))
     assert wait < 2 * count * PIECE_S and 5.0 < took < 6.5
+
+
+def test_a_member_says_for_which_others_it_waits_and_since_when():
+    async def add():
+        stage = Members(3, 3)
+        assert stage.rounds[0].awaited == {"parts": {"p1": 0.0, "p2": 0.0}, "totals": {}}
+        two = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds[:2]]
+        await asyncio.sleep(5.0)
+        awaited = stage.rounds[0].awaited
+        assert awaited == {"parts": {"p2": 5.0}, "totals": {"p1": 5.0, "p2": 5.0}}
+        assert stage.rounds[2].awaited["parts"] == {}, "it lacks its own part alone"
+        await stage.rounds[2].run(at_once())
+        await asyncio.gather(*two)
+        assert stage.rounds[0].awaited == {"parts": {}, "totals": {}}
+
+    run_virtual(add())
+
+
+def test_an_owner_that_answered_some_pieces_is_awaited_since_the_last():
+    async def add():
+        stage, asked = Members(2, 8 * PIECE), []
+
+        async def take(question):
+            asked.append(question)
+            await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
+            return await stage.rounds[1].take(question)
+
+        stage.ends[1].answer(TOPIC, take, PIECE)
+        running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
+        await asyncio.sleep(10.0)
+        assert stage.rounds[0].awaited["totals"] == {"p1": pytest.approx(6.0, abs=0.1)}
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    run_virtual(add())
