@@ -171,7 +171,8 @@ class Watchdog:
                 self._keep(self._transport.rank, self._note(call))
                 self._found = self._unequal(call) or self._apart(call)
                 if self._found is not None:
-                    return call.task.cancel()
+                    call.task.cancel()
+                    return
                 await self._read()
 
     async def _read(self) -> None:

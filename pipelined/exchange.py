@@ -68,7 +68,7 @@ async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, An
     if parent is not None:
         await transport.send(parent, ("share", what), msgpack.packb(found))
     first = _found(await share(transport, what, found), what, 0)
-    return first and (first[0], first[1])
+    return None if first is None else (first[0], first[1])
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
