@@ -21,7 +21,7 @@ from pipelined.preemption import StopRequest
 from pipelined.swarm.directory import Directory
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import TrainerProcess
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 HALT, HALTED, OVER = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """From rank 0: train no more. To it: this rank does not. From it: all is brought home."""

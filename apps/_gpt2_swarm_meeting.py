@@ -16,7 +16,7 @@ from pipelined.nursery import Nursery
 from pipelined.runtime import together
 from pipelined.swarm.directory import serve_directory
 from transports import Transport
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 LOOPBACK = "tcp://127.0.0.1:0"
 ANY_PORT = 9

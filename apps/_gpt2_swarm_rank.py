@@ -23,7 +23,7 @@ from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
 from pipelined.swarm.visit import Visitor
 from transports import Transport
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 
 @dataclass(frozen=True)

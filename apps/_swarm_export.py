@@ -31,7 +31,7 @@ from pipelined.swarm.saved import load_whole
 from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
 from pipelined.swarm.visit import Visitor
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 Say = Callable[[str], None]
 

@@ -38,7 +38,7 @@ from pipelined.swarm.records import (
     saved_steps,
 )
 from pipelined.swarm.saving import saver
-from transports.endpoints import Endpoint, Refusal, Unreachable
+from transports.rpc import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0
 """How long a process is given to say what it does."""

@@ -36,7 +36,7 @@ from pipelined.swarm.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.shelf import DiskShelf
 from transports import TransportError
-from transports.endpoints import Endpoint, open_endpoint
+from transports.rpc import Endpoint, open_endpoint
 
 
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from benchmarks._ranks import Task, run
 from benchmarks._tcp_pair import WARM_UP, check, fill, there_and_back
 from benchmarks._tcp_roads import Bare
 from transports import open_transport
-from transports.endpoints import Answer, Endpoint, Question, open_endpoint
+from transports.rpc import Answer, Endpoint, Question, open_endpoint
 
 MOST_BYTES = 1 << 30
 SHORT = 1 << 10

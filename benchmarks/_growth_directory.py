@@ -15,7 +15,7 @@ from pipelined.clock import Clock, VirtualClock
 from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.directory.disks import NoDisk
 from transports import Block
-from transports.endpoints import Answer, Endpoint, Handler, Party, Question, Unreachable
+from transports.rpc import Answer, Endpoint, Handler, Party, Question, Unreachable
 
 T = TypeVar("T")
 DELAY_S, WRITE_S = 1e-3, 2e-3

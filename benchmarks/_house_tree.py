@@ -15,7 +15,7 @@ PACKAGES = ("transports", "collectives", "pipelined", "apps")
 PLUG_IN_FOLDERS = (
     "transports",
     "transports.codecs",
-    "transports._codecs",
+    "transports.codecs",
     "collectives.all_reduce",
     "pipelined.schedules",
     "pipelined.commands",

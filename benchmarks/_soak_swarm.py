@@ -23,7 +23,7 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from transports import new_event_loop
-from transports.endpoints import Endpoint, open_endpoint
+from transports.rpc import Endpoint, open_endpoint
 
 STAGES, PEERS_A_STAGE, BATCH, ELEMENTS = 2, 2, 2, 64
 RULES = Rules("soak", STAGES, BATCH, float(BATCH), lease_s=30.0, rebalance_s=0.0)

@@ -17,7 +17,7 @@ from collectives import Group, all_reduce, allocate
 from collectives._pieces import pieces as cut
 from collectives._vector import Vector
 from transports import Transport
-from transports._loop import step_aside
+from transports.event_loop import step_aside
 
 TICK_S = 1e-3
 PIECE_BYTES = 256 << 10

@@ -13,7 +13,7 @@ from pipelined.clock import Clock
 from pipelined.device import TimedDevice
 from pipelined.swarm.stage import Microbatch, Passed
 from transports import Block
-from transports.endpoints import Answer, Endpoint, Handler, Question
+from transports.rpc import Answer, Endpoint, Handler, Question
 
 PASSES = ("forward", "backward")
 

@@ -12,8 +12,8 @@ from pipelined.clock import VirtualClock, run_virtual
 from pipelined.program import Token
 from pipelined.schedules import Shape, find
 from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
-from transports._shape import Shape as LinkShape
-from transports._slow_link import SlowLink
+from transports.emulation.link import SlowLink
+from transports.emulation.options import Shape as LinkShape
 
 
 class SlowLinks(Bench):

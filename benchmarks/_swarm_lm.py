@@ -26,7 +26,7 @@ from pipelined.swarm.torch_stage import TorchStage
 from pipelined.swarm.training import Training
 from pipelined.swarm.virtual_parties import VirtualParties
 from transports import Block
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 SECONDS = {"forward": 0.01, "backward": 0.03, "step": 0.005}
 """Of the devices, virtual; a step of a whole swarm takes about a third of a second."""

@@ -21,7 +21,7 @@ from pipelined.swarm.membership import Roster
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.virtual_parties import VirtualParties
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 LEAST_PIECE = 8
 """Bytes of a piece of a sum that is played as small as can be."""

@@ -20,7 +20,7 @@ from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from transports import new_event_loop
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 LEASE_S = 10.0
 """Long: nobody fails here, and 2 cores have many processes to run."""

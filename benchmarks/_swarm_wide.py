@@ -23,7 +23,7 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch, Passed
 from transports import Block, new_event_loop
-from transports.endpoints import Question, open_endpoint
+from transports.rpc import Question, open_endpoint
 
 Task = dict[str, Any]
 

@@ -17,8 +17,8 @@ from benchmarks._ranks import check, launch, program
 from benchmarks._results import Reported, tell
 from benchmarks._shaped_pair import WARM_UP
 from pipelined.errors import UsageError
-from transports._shape import EXAMPLE, OPTIONS, Shape, split_shape
-from transports._slow_link import SlowLink, timeout
+from transports.emulation.link import SlowLink, timeout
+from transports.emulation.options import EXAMPLE, OPTIONS, Shape, split_shape
 
 PROMISE = 0.05
 """How far from what was asked a latency or a rate may be."""

@@ -17,7 +17,7 @@ from benchmarks._swarm_actors import first, flow
 from benchmarks._swarm_devices import Work
 from benchmarks._swarm_gpipe import flush_seconds
 from benchmarks._swarm_setting import Actors, Step
-from transports._shape import Shape
+from transports.emulation.options import Shape
 
 LINE = 500e6 / 8
 """Bytes a second each way (section 4.1)."""

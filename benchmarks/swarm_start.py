@@ -22,7 +22,7 @@ from pipelined.swarm.membership import Roster
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 DELAY_S, JITTER_S, WRITE_S = 1e-3, 5e-4, 2e-3
 PASS_S = 3600.0

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from collectives._terms import GREETING_BYTES, Mismatch, greeting, told
-from transports._contract import Key, Transport
-from transports._errors import TransportError
+from transports.base import Key, Transport
+from transports.errors import TransportError
 
 if TYPE_CHECKING:
     from collectives._group import Group

@@ -20,8 +20,8 @@ from collectives._terms import GREETING_BYTES
 from collectives._together import together
 from collectives._turn import Turn
 from collectives._vector import Vector
-from transports._contract import Key, Native, Shared, Transport
-from transports._errors import SizeMismatch
+from transports.base import Key, Native, Shared, Transport
+from transports.errors import SizeMismatch
 
 if TYPE_CHECKING:
     from collectives._prices import Prices

@@ -5,7 +5,7 @@ from typing import Any
 
 from collectives._group import Group
 from collectives._vector import Vector
-from transports._blocks import Block
+from transports.wire.arrays import Block
 
 
 async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[Any]) -> None:

@@ -21,7 +21,7 @@ from collectives._pieces import Range
 from collectives._vector import Vector
 from collectives.all_reduce import all_reduce
 from transports import Nursery
-from transports._contract import Transport
+from transports.base import Transport
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
 """
 
-from transports._blocks import Block, wire_name
-from transports._codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
-from transports._contract import Frame, Key, Traffic, Transport
-from transports._errors import (
+from transports.base import Frame, Key, Traffic, Transport
+from transports.codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
+from transports.errors import (
     AuthenticationError,
     Closed,
     PeerAborted,
@@ -16,10 +15,11 @@ from transports._errors import (
     TransportError,
     WireError,
 )
-from transports._loop import new_event_loop
-from transports._nursery import Nursery
-from transports._open import open_local, open_transport, read_url, schemes
-from transports._wire import Layout, parse_layout
+from transports.event_loop import new_event_loop
+from transports.nursery import Nursery
+from transports.registry import open_local, open_transport, read_url, schemes
+from transports.wire.arrays import Block, wire_name
+from transports.wire.frames import Layout, parse_layout
 
 __all__ = [
     "MOST_BYTES",

@@ -10,15 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports._blocks import Block
-from transports._contract import Frame, Key, Traffic, Transport
-from transports._errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports._freed import settle
-from transports._landing import copied, destinations, fill, landing
-from transports._matching import Mailbox
-from transports._shape import check_nothing_else
-from transports._standing import Standing
-from transports._wire import PREAMBLE_BYTES, Header, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+from transports.base import Frame, Key, Traffic, Transport
+from transports.emulation.options import check_nothing_else
+from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
+from transports.freed import settle
+from transports.liveness import Standing
+from transports.mailbox import Mailbox
+from transports.wire.arrays import Block
+from transports.wire.frames import (
+    PREAMBLE_BYTES,
+    Header,
+    Kind,
+    encode_buffer,
+    encode_head,
+    parse_header,
+    parse_preamble,
+)
+from transports.wire.landing import copied, destinations, fill, landing
 
 
 def world(world_size: int) -> list["Local"]:

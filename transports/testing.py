@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import singledispatch
 
-from transports._contract import Transport
-from transports._credit import credit_limit
-from transports._errors import Closed, PeerLost, TransportError
-from transports._loop import step_aside
-from transports._meeting_point import LOOPBACK, InProcess
-from transports._nursery import Nursery
-from transports._place import Place, this_machine
-from transports._shaped import Shaped
+from transports.base import Transport
+from transports.emulation.transport import Shaped
+from transports.errors import Closed, PeerLost, TransportError
+from transports.event_loop import step_aside
 from transports.local import Local, world
-from transports.tcp import Tcp, meet
+from transports.nursery import Nursery
+from transports.tcp.config import Place, this_machine
+from transports.tcp.flow_control import credit_limit
+from transports.tcp.join.meeting_points import LOOPBACK, InProcess
+from transports.tcp.transport import Tcp, meet
 
 
 def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> list[Local]:
@@ -135,7 +135,7 @@ class Table:
 
 
 class LocalShared:
-    """As `transports._contract.Shared` promises it: no rank passes a meeting before all have come.
+    """As `transports.base.Shared` promises it: no rank passes a meeting before all have come.
 
     Args:
         ranks: the group's.

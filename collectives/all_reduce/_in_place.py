@@ -15,7 +15,7 @@ from collectives._pieces import Range, pieces, segment
 from collectives._reduction import Reduction
 from collectives._vector import Vector
 from collectives.all_reduce._places import Places
-from transports._contract import Shared
+from transports.base import Shared
 
 AT_ONCE = 512 << 10
 """Bytes of all arrays together that are reduced at a time: they fit a core's cache."""

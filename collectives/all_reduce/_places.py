@@ -9,7 +9,7 @@ from collectives._calling import Call
 from collectives._group import Group
 from collectives._terms import GREETING_BYTES
 from collectives._vector import Vector
-from transports._contract import Shared
+from transports.base import Shared
 
 ALIGNED = 64
 """Bytes that divide a slot's length, so that places begin at the same byte for every dtype. Otherwise a call could

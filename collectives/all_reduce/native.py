@@ -5,7 +5,7 @@ import math
 from collectives._group import Group
 from collectives._reduction import Reduction
 from collectives._vector import Vector
-from transports._blocks import Block
+from transports.wire.arrays import Block
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

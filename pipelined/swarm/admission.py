@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.notes import field, read_round
 from pipelined.swarm.records import Observer, Peer, Trainer
-from transports.endpoints import Question, Refusal
+from transports.rpc import Question, Refusal
 
 
 class Admission:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelined.swarm.membership import RETRY_S, Ended, Roster
 from pipelined.swarm.records import Peer
-from transports.endpoints import Answer, Endpoint, Unreachable
+from transports.rpc import Answer, Endpoint, Unreachable
 
 
 class Asking:

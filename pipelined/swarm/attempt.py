@@ -21,7 +21,7 @@ from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Members, Peer, members_of
 from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, PARTIES, parties_of
-from transports.endpoints import Answer, Refusal
+from transports.rpc import Answer, Refusal
 
 MOST_TOLD = 3
 """Members whose refusals a failed attempt tells; it counts the others."""

@@ -24,7 +24,7 @@ from pipelined.swarm.records import Peer
 from pipelined.swarm.spread import Spread
 from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports import Block, WireError
-from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
+from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
 
 UNDER_WAY = 4  # pieces asked for at once from one owner
 GATHERED = 256 << 20

@@ -7,7 +7,7 @@ ban soon after the last doubles that time. Moments are arguments. Knows parties;
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from transports.endpoints import Party
+from transports.rpc import Party
 
 FIRST_S, MOST_S = 1.0, 300.0
 """How long the first ban of a peer lasts, and the longest."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transports import Block
-from transports.endpoints import Question, Refusal
+from transports.rpc import Question, Refusal
 
 
 def grouped(question: Question, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:

@@ -11,7 +11,7 @@ from pipelined.swarm.missed import missed
 from pipelined.swarm.records import Head
 from pipelined.swarm.rendezvous import by_preference
 from pipelined.swarm.transfer import TransferError
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 
 async def catch_up(holding: Holding, head: Head, roster: Roster, asking: Asking, limit: float) -> bool:

@@ -15,7 +15,7 @@ from pipelined.swarm.notes import field, whole
 from pipelined.swarm.rebalance import fewest
 from pipelined.swarm.records import CAME
 from pipelined.swarm.standing import Standing
-from transports.endpoints import Answer, Endpoint, Question, Refusal, Unreachable
+from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
 
 PLACE = "place"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from transports import Block, WireError, pack, unpack
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 T = TypeVar("T")
 Coded = tuple[tuple[Any, ...], Any]

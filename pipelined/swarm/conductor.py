@@ -35,7 +35,7 @@ from pipelined.swarm.roll_call import RollCall
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import Standing
 from pipelined.swarm.taking import Taking
-from transports.endpoints import Answer, Question, Refusal
+from transports.rpc import Answer, Question, Refusal
 
 
 class Deposed(Exception):

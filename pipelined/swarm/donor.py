@@ -20,7 +20,7 @@ from pipelined.swarm.records import Point
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Manifest, TransferError, cut, describe
 from transports import Block
-from transports.endpoints import Answer, Question, Refusal
+from transports.rpc import Answer, Question, Refusal
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pipelined.swarm.notes import field, whole
 from pipelined.swarm.stage import Microbatch
-from transports.endpoints import Answer, Refusal
+from transports.rpc import Answer, Refusal
 
 
 class Given(NamedTuple):

@@ -15,7 +15,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.directory.within import within
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.records import Peer
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 T = TypeVar("T")
 SILENCE_LEASES = 1.5

@@ -15,7 +15,7 @@ from pipelined.swarm.notes import RoundName, whole
 from pipelined.swarm.records import Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import SwarmStage
-from transports.endpoints import Question, Refusal
+from transports.rpc import Question, Refusal
 
 
 @dataclass

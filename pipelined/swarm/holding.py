@@ -19,7 +19,7 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.succession import Succession
 from transports import Block
-from transports.endpoints import Answer, Endpoint, Question
+from transports.rpc import Answer, Endpoint, Question
 
 
 class Holding:

@@ -22,7 +22,7 @@ from pipelined.swarm.rendezvous import by_preference
 from pipelined.swarm.stage import SwarmStage
 from pipelined.swarm.transfer import Download, Layout, TransferError, expect, layout_of
 from transports import Block
-from transports.endpoints import Answer, Refusal
+from transports.rpc import Answer, Refusal
 
 Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
 """The tensors of a layout as they were at a point, if they were saved where this peer can find them."""

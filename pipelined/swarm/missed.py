@@ -13,7 +13,7 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.notes import field, number
 from pipelined.swarm.records import Peer, Point
 from pipelined.swarm.transfer import TransferError
-from transports.endpoints import Answer
+from transports.rpc import Answer
 
 
 class Missed(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 RoundName = tuple[int, int]
 MOST = 1 << 62

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.swarm.notes import field
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 MOST_AWAITED = 4096
 """Members that one member may say it waits for."""

@@ -16,8 +16,8 @@ from pipelined.swarm.load import Load
 from pipelined.swarm.notes import check_layouts, whole
 from pipelined.swarm.stage import Microbatch, NotFinite
 from transports import Block, WireError
-from transports._blocks import SIZES
-from transports.endpoints import Answer, Question, Refusal
+from transports.rpc import Answer, Question, Refusal
+from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
 LEAST_BYTES = 1 << 14

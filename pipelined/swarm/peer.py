@@ -38,7 +38,7 @@ from pipelined.swarm.topics import Topics
 from pipelined.swarm.transfer import Layout
 from pipelined.swarm.watched import Watched
 from transports import Block
-from transports.endpoints import Answer, Endpoint, Question, Refusal
+from transports.rpc import Answer, Endpoint, Question, Refusal
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""

@@ -26,7 +26,7 @@ from pipelined.swarm.standing import standing
 from pipelined.swarm.topics import events_asked_for
 from pipelined.swarm.trainer import Data, Trainer
 from pipelined.swarm.wiring import Wiring
-from transports.endpoints import Answer, Endpoint, Question
+from transports.rpc import Answer, Endpoint, Question
 
 
 class PeerProcess:

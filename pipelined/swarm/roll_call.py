@@ -26,7 +26,7 @@ from pipelined.swarm.patience import UNKNOWN, Patience
 from pipelined.swarm.records import CONDUCTOR, EVICTED, PEERS, Evicted, Peer
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.striking import who_goes
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 T = TypeVar("T")
 MOST_FAILED = 3

@@ -17,7 +17,7 @@ from pipelined.swarm.load import Load
 from pipelined.swarm.notes import RoundName, digest_of, number, read_members, read_round, told, whole
 from pipelined.swarm.spread import Spread
 from pipelined.swarm.sum_refusals import NOT_FINITE
-from transports.endpoints import Answer, Endpoint, Question, Refusal
+from transports.rpc import Answer, Endpoint, Question, Refusal
 
 
 class Rounds:

@@ -14,7 +14,7 @@ from pipelined.swarm.held import Held
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.notes import MOST
 from pipelined.swarm.records import Peer
-from transports.endpoints import Answer, Question, Refusal
+from transports.rpc import Answer, Question, Refusal
 
 
 class Succession:

@@ -1,6 +1,6 @@
 """Why members of a sum refuse: the reasons by which a leader decides, and the members that a refusal names."""
 
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 NOT_FINITE = "not finite"
 """A part that came, or the total, is not finite."""

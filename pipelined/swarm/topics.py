@@ -14,7 +14,7 @@ from pipelined.swarm.holding import Holding
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.notes import field
 from pipelined.swarm.watched import Watched
-from transports.endpoints import Answer, Endpoint, Handler, Question, Refusal
+from transports.rpc import Answer, Endpoint, Handler, Question, Refusal
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""

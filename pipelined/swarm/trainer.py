@@ -28,7 +28,7 @@ from pipelined.swarm.patience import Patience
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stage import Microbatch
 from pipelined.swarm.wiring import Wiring
-from transports.endpoints import Answer, Endpoint, Party, Refusal, Unreachable
+from transports.rpc import Answer, Endpoint, Party, Refusal, Unreachable
 
 MOST_SPOILT = 16
 """Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""

@@ -23,7 +23,7 @@ from math import prod
 from typing import Any
 
 from transports import Block
-from transports._blocks import SIZES
+from transports.wire.arrays import SIZES
 
 CHUNK = 4 << 20
 """Bytes of every chunk but the last."""

@@ -17,8 +17,8 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.shelf import Shelf
 from pipelined.swarm.trainer import Data
-from transports.endpoints import Endpoint
-from transports.endpoints.virtual import VirtualNetwork, address_of
+from transports.rpc import Endpoint
+from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 DIRECTORY = "directory"
 

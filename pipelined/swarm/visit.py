@@ -21,7 +21,7 @@ from pipelined.swarm.records import OBSERVERS, Mark, Observer, Point
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
 from pipelined.swarm.transfer import Layout
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 Visited = list[tuple[Mark, Mapping[str, Any]]]
 """Of each stage where it stood, and its state, with every gradient applied that was summed."""

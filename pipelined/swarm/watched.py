@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pipelined.clock import Clock
 from pipelined.device import Device
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 T = TypeVar("T")
 KEPT = 64

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pipelined.swarm.answer_times import AnswerTimes, Pass
 from pipelined.swarm.bans import Bans
-from transports.endpoints import Party
+from transports.rpc import Party
 
 LEAST_HEAP = 16
 """Entries that a heap may have beside twice those that count."""

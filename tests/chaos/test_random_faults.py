@@ -8,8 +8,8 @@ from itertools import permutations
 import pytest
 
 from pipelined.clock import run_virtual
-from transports.endpoints import Answer, Refusal, Unreachable
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Answer, Refusal, Unreachable
+from transports.rpc.virtual.network import VirtualNetwork
 
 NAMES = "abcd"
 STEPS = 60

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.neighbours import LARGE, SMALL, filled, left_of, meet, right_of, same, sending
 from transports import Block, WireError
-from transports._blocks import SIZES
+from transports.wire.arrays import SIZES
 
 
 async def messages_with_one_key_come_in_the_order_sent(end):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from transports import Block, TransportError, WireError
-from transports._blocks import SIZES
-from transports.endpoints import Answer, Refusal, Unreachable
+from transports.rpc import Answer, Refusal, Unreachable
+from transports.wire.arrays import SIZES
 
 SMALL, LARGE = 1 << 10, 5 << 20
 ROOM = 1 << 30

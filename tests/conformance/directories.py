@@ -10,7 +10,7 @@ from pipelined.clock import Clock
 from pipelined.nursery import Nursery
 from pipelined.swarm.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
 from transports import TransportError
-from transports.endpoints import Endpoint
+from transports.rpc import Endpoint
 
 EVERYWHERE = {}
 WHERE_CONNECTIONS_TELL = {}

@@ -15,8 +15,8 @@ from pipelined.recorder import record
 from pipelined.schedules import find
 from pipelined.walk import COSTS
 from tests.launching import ROOT
-from transports._blocks import Block
-from transports._wire import Kind, encode_head
+from transports.wire.arrays import Block
+from transports.wire.frames import Kind, encode_head
 
 TEXT = (ROOT / "docs" / "journey.md").read_text()
 JOB = resolve(Config(), 4)

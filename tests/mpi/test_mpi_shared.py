@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import transports._mpi_shared
+import transports.mpi.shared
 from collectives import Group, Mismatch, all_reduce, allocate
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
-from transports._shared_windows import KEEPS_ORDER
+from transports.shm.barrier import KEEPS_ORDER
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
@@ -100,7 +100,7 @@ def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):
         raise OSError("none left")
 
     if WORLD.rank == WORLD.size - 1:
-        monkeypatch.setattr(transports._mpi_shared, "Lent", refuses)
+        monkeypatch.setattr(transports.mpi.shared, "Lent", refuses)
 
     async def work(transport):
         group, array = Group(transport, EVERY_RANK, 1), np.full(5000, WORLD.rank + 1.0)

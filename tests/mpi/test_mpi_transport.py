@@ -12,9 +12,9 @@ from tests.conformance import addressed, cancelling
 from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
 from tests.conformance.neighbours import LARGE, filled, same, sending
 from transports import Block, SizeMismatch, TransportError, WireError, new_event_loop, open_transport
-from transports._mpi import MpiTransport
-from transports._mpi_neighbours import cores_of
-from transports._mpi_requests import TAGS, Tags
+from transports.mpi.node import cores_of
+from transports.mpi.requests import TAGS, Tags
+from transports.mpi.transport import MpiTransport
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)

@@ -9,7 +9,8 @@ import torch
 from pipelined.schedules import Shape, find, known
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
-from transports import local, new_event_loop, tcp
+from transports import local, new_event_loop
+from transports.tcp import transport as tcp
 
 
 def together(case, world=local.world):

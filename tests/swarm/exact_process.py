@@ -25,7 +25,7 @@ from pipelined.swarm.rules import Rules
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
 from transports import new_event_loop
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 STAGES, BATCH, STEPS = 3, 12, 24
 LEASE_S = 1.0

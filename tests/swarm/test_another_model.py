@@ -17,7 +17,7 @@ from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.records import HEAD, Head
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 THEIRS = "0123456789abcdef"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 
 def refuse(endpoint, times):

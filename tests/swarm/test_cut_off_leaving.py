@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.swarm.leaving import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 pytestmark = pytest.mark.virtual
 

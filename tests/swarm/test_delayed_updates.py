@@ -17,7 +17,7 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.virtual_parties import VirtualParties
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 BATCH, PEERS, STEPS = 8, 2, 8
 SUM_BYTES = 400_000

@@ -25,8 +25,8 @@ from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports import TransportError, pack
-from transports.endpoints import Refusal
-from transports.endpoints.tcp import open_at
+from transports.rpc import Refusal
+from transports.rpc.tcp import open_at
 
 STEPS = 14
 MOST_BYTES = 64 << 20

@@ -23,10 +23,10 @@ from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.endpoints.hostile import KEY, forged, intruder, question, resident, until_lost
 from transports import pack
-from transports._wire import Kind
-from transports.endpoints import Refusal, Unreachable
-from transports.endpoints._greeting import call, identity
-from transports.endpoints.tcp import open_at
+from transports.rpc import Refusal, Unreachable
+from transports.rpc.identity import call, identity
+from transports.rpc.tcp import open_at
+from transports.wire.frames import Kind
 
 STEPS, BATCH = 30, 6
 MOST_BYTES = 64 << 20

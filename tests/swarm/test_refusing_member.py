@@ -12,7 +12,7 @@ from pipelined.swarm.records import members_of
 from pipelined.swarm.roll_call import MOST_FAILED
 from pipelined.swarm.rounds import Rounds
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 STEPS = 4
 

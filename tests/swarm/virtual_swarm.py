@@ -19,7 +19,7 @@ from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
 from pipelined.swarm.watched import Stuck
 from tests.swarm.exact import ExactStage, Reference, data
 from transports import Block
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as drawn
 
 from transports import Block, WireError, codec_names, find_codec, pack, unpack
-from transports._blocks import SIZES
 from transports.local import world
+from transports.wire.arrays import SIZES
 
 every_codec = pytest.mark.parametrize("codec", codec_names())
 NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}

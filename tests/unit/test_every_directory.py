@@ -7,8 +7,8 @@ import pytest
 from pipelined.clock import RealClock, VirtualClock, run_virtual
 from pipelined.swarm.directory import open_directory, serve_directory
 from tests.conformance.directories import EVERYWHERE, WHERE_CONNECTIONS_TELL, Party
-from transports.endpoints import open_endpoint
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import open_endpoint
+from transports.rpc.virtual.network import VirtualNetwork
 
 EMBEDDED = EVERYWHERE | WHERE_CONNECTIONS_TELL
 

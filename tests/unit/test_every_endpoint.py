@@ -7,11 +7,11 @@ import pytest
 
 from pipelined.clock import run_virtual
 from tests.conformance.asking import CLAUSES
-from transports._shape import Shape
-from transports.endpoints import endpoint_schemes
-from transports.endpoints._greeting import read
-from transports.endpoints.tcp import open_at
-from transports.endpoints.virtual import VirtualNetwork
+from transports.emulation.options import Shape
+from transports.rpc import endpoint_schemes
+from transports.rpc.identity import read
+from transports.rpc.tcp import open_at
+from transports.rpc.virtual.network import VirtualNetwork
 
 ROOM = 1 << 30
 

@@ -8,8 +8,8 @@ import pytest
 from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
 from tests.conformance.neighbours import public
 from transports import Transport
-from transports._shape import split_shape
-from transports._shaped import Shaped
+from transports.emulation.options import split_shape
+from transports.emulation.transport import Shaped
 from transports.local import world
 
 CLAUSES = {**EVERYWHERE, **WHERE_RANKS_DIE}

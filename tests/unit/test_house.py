@@ -11,9 +11,9 @@ from collectives.all_reduce._known import ALGORITHMS
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules._discovery import SCHEDULES
 from tests.launching import ROOT, launched
-from transports._codecs._find import CODECS
-from transports._open import TRANSPORTS
-from transports.endpoints._open import ENDPOINTS
+from transports.codecs.registry import CODECS
+from transports.registry import TRANSPORTS
+from transports.rpc.registry import ENDPOINTS
 
 FLOORS = ("transports", "collectives", "pipelined", "apps")
 CHECKS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]

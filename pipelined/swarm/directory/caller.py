@@ -10,7 +10,7 @@ from pipelined.clock import Clock
 from pipelined.swarm.directory import letters
 from pipelined.swarm.directory.contract import CutOff, WrongKey
 from pipelined.swarm.directory.insisting import Insistence, NoAnswer
-from transports.endpoints import Endpoint, Refusal, Unreachable
+from transports.rpc import Endpoint, Refusal, Unreachable
 
 AGAIN = ("unknown topic", "busy", "failed", letters.STOPPING)
 """Refusals of a directory that is not yet, no longer, or just now not able to answer."""

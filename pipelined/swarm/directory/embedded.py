@@ -15,7 +15,7 @@ from pipelined.swarm.directory.contract import Change, Conflict, CutOff, Directo
 from pipelined.swarm.directory.insisting import PATIENCE_S
 from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.directory.round_trip import RoundTrip
-from transports.endpoints import Answer, Endpoint, Party, Question
+from transports.rpc import Answer, Endpoint, Party, Question
 
 
 class EmbeddedDirectory(Directory):

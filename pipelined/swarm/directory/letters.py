@@ -12,7 +12,7 @@ import msgpack
 from pipelined.swarm.directory.asked import Request, StaleRequest
 from pipelined.swarm.directory.contract import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
 from pipelined.swarm.directory.limits import Limits, check_length_of_time, check_whole
-from transports.endpoints import Answer, Question, Refusal
+from transports.rpc import Answer, Question, Refusal
 
 TOPIC = "directory."
 ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (

@@ -8,7 +8,7 @@ from pipelined.errors import UsageError
 from pipelined.swarm.directory.contract import Directory
 from pipelined.swarm.directory.embedded import EmbeddedDirectory
 from pipelined.swarm.directory.insisting import PATIENCE_S
-from transports.endpoints import Endpoint, endpoint_schemes
+from transports.rpc import Endpoint, endpoint_schemes
 
 ETCD = "etcd"
 

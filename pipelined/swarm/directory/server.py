@@ -23,7 +23,7 @@ from pipelined.swarm.directory.machine import Machine
 from pipelined.swarm.directory.watchers import Watchers
 from pipelined.swarm.directory.within import within
 from transports import TransportError
-from transports.endpoints import Answer, Endpoint, Handler, Party, Question, Refusal
+from transports.rpc import Answer, Endpoint, Handler, Party, Question, Refusal
 
 LATE_S = 0.1
 """A timer that is later than this says that the process did not run meanwhile."""

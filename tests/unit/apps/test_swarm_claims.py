@@ -15,7 +15,7 @@ from pipelined.clock import RealClock
 from pipelined.nursery import Nursery
 from pipelined.swarm.directory import open_directory, serve_directory
 from transports import new_event_loop
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 SUBJECT = Subject(preset="gpt2-tiny", layers=1, d_model=8, heads=1, positions=8, seq=8, stages=1, tied=True)
 TOLD = Told(SUBJECT, 256, "text")

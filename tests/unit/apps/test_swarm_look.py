@@ -31,7 +31,7 @@ from pipelined.swarm.records import (
     Saved,
     Trainer,
 )
-from transports.endpoints import Answer, Unreachable
+from transports.rpc import Answer, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks._levels import Levels, least, look
 from tests.launching import ROOT
-from transports._matching import Mailbox
+from transports.mailbox import Mailbox
 
 AT_FIRST = Levels(100 << 20, 4096, 10, 2, 5, 0, 30_000)
 

@@ -7,7 +7,7 @@ from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_gpipe import flush_seconds
 from benchmarks._swarm_setting import Actors
 from benchmarks.swarm_latency import RTTS_MS, TABLE_1, TABLE_2, Cost, Latency, cost, latency, table_1_costs
-from transports._shape import Shape
+from transports.emulation.options import Shape
 
 
 def test_one_microbatch_takes_its_work_its_messages_and_its_round_trips_one_after_another():

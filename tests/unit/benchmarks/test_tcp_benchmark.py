@@ -9,7 +9,7 @@ from benchmarks._ranks import launch, spread
 from pipelined.clock import run_virtual
 from pipelined.errors import UsageError
 from transports import open_local
-from transports._shape import Shape
+from transports.emulation.options import Shape
 
 TIMES = {
     "bare": [1.0, 2.0, 4.0],

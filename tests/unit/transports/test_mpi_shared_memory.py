@@ -6,8 +6,8 @@ import os
 import pytest
 
 from transports import PeerLost
-from transports._mpi_shared import MpiShared
 from transports.local import world
+from transports.mpi.shared import MpiShared
 from transports.testing import kill
 
 FILES = "/proc/self/fd"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from transports import Block, Closed, PeerLost, TransportError
-from transports._credit import Credit, overhead
-from transports._held import Held, Shelf
-from transports._wire import Kind, encode_bare, encode_head
+from transports.tcp.flow_control import Credit, overhead
+from transports.tcp.held import Held, Shelf
 from transports.testing import kill, tcp_world
+from transports.wire.frames import Kind, encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
@@ -127,7 +127,7 @@ async def test_close_delivers_what_was_held():
 
 
 async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
-    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+    monkeypatch.setattr("transports.tcp.peer.CLOSING_BYTES", 2 * LIMIT)
 
     here, there = await tcp_world(2, limit=LIMIT)
     sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
@@ -144,7 +144,7 @@ async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(m
 
 
 async def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost(monkeypatch):
-    monkeypatch.setattr("transports._tcp_peer.CLOSING_BYTES", 2 * LIMIT)
+    monkeypatch.setattr("transports.tcp.peer.CLOSING_BYTES", 2 * LIMIT)
 
     async with world() as (here, there):
         link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
@@ -181,7 +181,7 @@ def headers(end):
 @pytest.fixture
 def few_offers(monkeypatch):
     """Offers may take no more than messages do."""
-    monkeypatch.setattr("transports._tcp_peer.OFFERS_BYTES", LIMIT)
+    monkeypatch.setattr("transports.tcp.peer.OFFERS_BYTES", LIMIT)
 
 
 async def test_a_sender_may_be_thousands_of_messages_ahead_in_a_large_world():
@@ -209,7 +209,7 @@ async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(f
 
 
 async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
-    monkeypatch.setattr("transports._held.NUMBERS", 1)
+    monkeypatch.setattr("transports.tcp.held.NUMBERS", 1)
 
     shelf = Shelf(Credit(20))
     number = shelf.put(Held((), 10))

@@ -10,19 +10,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
-from transports._coordinator import Coordinator
-from transports._credit import credit_limit
-from transports._door import SILENCE_S, knock
-from transports._handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
-from transports._incoming import Incoming
-from transports._inflow import DIRECT_BYTES, STAGING_BYTES, Inflow
-from transports._meeting_point import LOOPBACK, InProcess
-from transports._place import Place
-from transports._rendezvous import gather
-from transports._sockets import accept, dial, listen, read_exactly
-from transports._wire import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
-from transports.tcp import Tcp
+from transports.tcp.config import Place
+from transports.tcp.flow_control import credit_limit
+from transports.tcp.incoming import Incoming
+from transports.tcp.join.acceptor import SILENCE_S, knock
+from transports.tcp.join.coordinator import Coordinator
+from transports.tcp.join.handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
+from transports.tcp.join.meeting_points import LOOPBACK, InProcess
+from transports.tcp.join.rendezvous import gather
+from transports.tcp.reader import DIRECT_BYTES, STAGING_BYTES, Inflow
+from transports.tcp.sockets import accept, dial, listen, read_exactly
+from transports.tcp.transport import Tcp
 from transports.testing import kill
+from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
 
 
 class Reader:
@@ -236,7 +236,7 @@ async def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkey
 
     async with live() as (here, mad, sane):
         with monkeypatch.context() as patch:
-            patch.setattr("transports._incoming.landing", no_memory)
+            patch.setattr("transports.tcp.incoming.landing", no_memory)
             mad.send(laid_out([(("huge",), [100], None)]))
             with pytest.raises(PeerLost, match="no memory"):
                 await here.receive(1, ("huge",))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launching import launched
 from tests.unit.transports.wire_streams import frames, read, spoilt
-from transports._wire import Kind
+from transports.wire.frames import Kind
 
 CI_BYTES, FULL_BYTES = 1_000_000, 10_000_000
 

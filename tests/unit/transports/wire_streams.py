@@ -5,10 +5,10 @@ import random
 import numpy as np
 
 from transports import Block, WireError
-from transports._credit import Credit, credit_limit
-from transports._incoming import Incoming
-from transports._inflow import STAGING_BYTES, Inflow
-from transports._wire import WITHOUT_HEADER, Header, Kind, encode, encode_bare
+from transports.tcp.flow_control import Credit, credit_limit
+from transports.tcp.incoming import Incoming
+from transports.tcp.reader import STAGING_BYTES, Inflow
+from transports.wire.frames import WITHOUT_HEADER, Header, Kind, encode, encode_bare
 
 NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)
 

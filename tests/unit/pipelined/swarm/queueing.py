@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from itertools import count
 
 from pipelined.swarm.wiring import Wiring
-from transports.endpoints import Party
+from transports.rpc import Party
 
 
 class Fleet:

@@ -10,7 +10,7 @@ from pipelined.clock import run_virtual
 from pipelined.swarm.attempt import Attempt, Failed
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.endpoints import Answer, Refusal
+from transports.rpc import Answer, Refusal
 
 PEER = Peer("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
 

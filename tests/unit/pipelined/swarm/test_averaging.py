@@ -11,8 +11,8 @@ from pipelined.swarm.averaging import TOPIC, Round
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.spread import Spread
-from transports.endpoints import Answer, Refusal
-from transports.endpoints.virtual import VirtualNetwork, address_of
+from transports.rpc import Answer, Refusal
+from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.swarm.bans import Bans
-from transports.endpoints import Party
+from transports.rpc import Party
 
 
 def test_what_keeps_nobody_away_and_makes_no_next_ban_longer_is_forgotten():

@@ -21,8 +21,8 @@ from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing
-from transports.endpoints import Answer, Refusal
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Answer, Refusal
+from transports.rpc.virtual.network import VirtualNetwork
 
 SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
 

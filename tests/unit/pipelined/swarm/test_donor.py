@@ -10,7 +10,7 @@ from pipelined.device import TimedDevice
 from pipelined.swarm.donor import AT_ONCE, MOST_TOTALS, Donor
 from pipelined.swarm.records import Point
 from tests.swarm.exact import ExactStage
-from transports.endpoints import Party, Question, Refusal
+from transports.rpc import Party, Question, Refusal
 
 pytestmark = pytest.mark.virtual
 

@@ -9,8 +9,8 @@ from pipelined.swarm.asking import Asking
 from pipelined.swarm.hearing import SILENCE_LEASES, SLICES, Hearing
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.records import Peer, Phase
-from transports.endpoints import Answer
-from transports.endpoints.virtual import VirtualNetwork, address_of
+from transports.rpc import Answer
+from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 LEASE_S = 1.0
 SILENCE_S = SILENCE_LEASES * LEASE_S

@@ -15,8 +15,8 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.endpoints import Party, Question, Refusal
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Party, Question, Refusal
+from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 

@@ -10,7 +10,7 @@ from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
 from pipelined.swarm.standing import Standing
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc.virtual.network import VirtualNetwork
 
 
 async def followed(story, stages=None):

@@ -17,7 +17,7 @@ from pipelined.swarm.notes import (
 )
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 STRANGE = [None, True, -1, 1.0, "1", [1], {"a": 1}, 1 << 62]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.swarm.overdue import Said, overdue, read_said
-from transports.endpoints import Refusal
+from transports.rpc import Refusal
 
 
 def said(parts=(), totals=()):

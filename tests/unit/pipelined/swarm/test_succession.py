@@ -14,8 +14,8 @@ from pipelined.swarm.records import Head, Peer, Phase, Point
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.endpoints import Answer, Party, Question, Refusal
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Answer, Party, Question, Refusal
+from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 

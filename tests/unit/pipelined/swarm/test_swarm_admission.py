@@ -7,7 +7,7 @@ import pytest
 from pipelined.swarm.admission import Admission
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
-from transports.endpoints import Party, Question, Refusal
+from transports.rpc import Party, Question, Refusal
 
 pytestmark = pytest.mark.virtual
 

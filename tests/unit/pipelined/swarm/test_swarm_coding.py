@@ -13,8 +13,8 @@ from pipelined.swarm.records import Point
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
-from transports.endpoints import Party, Question
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Party, Question
+from transports.rpc.virtual.network import VirtualNetwork
 
 CODEC, COMPUTE_S = "blockwise8", 1.0
 

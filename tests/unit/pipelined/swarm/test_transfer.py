@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipelined.swarm.transfer import CHUNK, DIGEST, Download, TransferError, cut, describe, expect, layout_of
 from transports import Block
-from transports._wire import DEFAULT_LIMITS
+from transports.wire.frames import DEFAULT_LIMITS
 
 DTYPES = ["float32", "float64", "int64", "uint8", "bool"]
 

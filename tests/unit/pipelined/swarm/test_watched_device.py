@@ -7,8 +7,8 @@ import pytest
 from pipelined.clock import run_virtual
 from pipelined.device import TimedDevice
 from pipelined.swarm.watched import LATE, LOOKS, STUCK, UNKNOWN_LEASES, Stuck, Watched
-from transports.endpoints import Refusal
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Refusal
+from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
 LOOK_S = LEASE_S / LOOKS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelined.swarm.wiring import LEAST_HEAP, Wiring
 from tests.unit.pipelined.swarm.queueing import Fleet, shares
-from transports.endpoints import Party
+from transports.rpc import Party
 
 SPEEDS = [[1, 2], [1, 1, 1, 4], [1, 2, 4, 8]]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transports import Block, WireError, find_codec
-from transports._codecs import _floats
+from transports.codecs import floats as _floats
 
 
 @pytest.fixture(params=["with torch", "without torch"])

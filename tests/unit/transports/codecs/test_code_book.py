@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch  # noqa: F401 (it is looked for among what is loaded)
 
-from transports._codecs._code_book import ZERO, PairLookUp, cell_table, code_book, pair_table
-from transports._codecs.blockwise8 import quantise
+from transports.codecs.blockwise8 import quantise
+from transports.codecs.code_book import ZERO, PairLookUp, cell_table, code_book, pair_table
 
 
 def nearest(values):

@@ -5,7 +5,7 @@ import pytest
 import zstandard
 
 from transports import Block, WireError, find_codec, pack, unpack
-from transports._wire import Layout
+from transports.wire.frames import Layout
 
 ZEROS = bytes(1 << 20)
 

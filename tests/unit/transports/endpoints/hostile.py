@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 
 import msgpack
 
-from transports._blocks import Block
-from transports._wire import MAGIC, VERSION, Kind, encode
-from transports.endpoints import Answer
-from transports.endpoints._greeting import call, identity
-from transports.endpoints.tcp import open_at
+from transports.rpc import Answer
+from transports.rpc.identity import call, identity
+from transports.rpc.tcp import open_at
+from transports.wire.arrays import Block
+from transports.wire.frames import MAGIC, VERSION, Kind, encode
 
 KEY = b"one key for all"
 LOOPBACK = ("127.0.0.1", 0)

@@ -18,10 +18,10 @@ from tests.unit.transports.endpoints.hostile import (
     resident,
     until_lost,
 )
-from transports._blocks import Block
-from transports._sockets import dial, read_exactly
-from transports._wire import MAGIC, VERSION, Kind, encode, encode_bare
-from transports.endpoints._greeting import read
+from transports.rpc.identity import read
+from transports.tcp.sockets import dial, read_exactly
+from transports.wire.arrays import Block
+from transports.wire.frames import MAGIC, VERSION, Kind, encode, encode_bare
 
 
 def asked(layouts):

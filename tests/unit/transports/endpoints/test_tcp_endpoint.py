@@ -22,14 +22,14 @@ from tests.unit.transports.endpoints.hostile import (
 )
 from tests.unit.transports.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
-from transports._door import converse
-from transports._handshake import Identity, connecting, digest
-from transports._sockets import KEEPALIVE, dial
-from transports._wire import Kind, encode_bare
-from transports.endpoints import Answer, Unreachable, open_endpoint
-from transports.endpoints._connection import Connection
-from transports.endpoints._greeting import read
-from transports.endpoints.tcp import open_at
+from transports.rpc import Answer, Unreachable, open_endpoint
+from transports.rpc.identity import read
+from transports.rpc.tcp import open_at
+from transports.rpc.tcp_connection import Connection
+from transports.tcp.join.acceptor import converse
+from transports.tcp.join.handshake import Identity, connecting, digest
+from transports.tcp.sockets import KEEPALIVE, dial
+from transports.wire.frames import Kind, encode_bare
 
 
 @pytest.mark.parametrize("key", [b"", b"another key"])
@@ -97,7 +97,7 @@ def is_full(listener):
 
 async def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_limit(monkeypatch):
     """A listener with a full queue drops calls in silence, as a machine without power does."""
-    monkeypatch.setattr("transports._sockets.CONNECT_S", 0.1)
+    monkeypatch.setattr("transports.tcp.sockets.CONNECT_S", 0.1)
 
     with socket.socket() as full, socket.socket() as caller:
         full.bind(("127.0.0.1", 0))
@@ -320,7 +320,7 @@ import asyncio
 import signal
 import socket
 import sys
-from transports.endpoints import Answer, open_endpoint
+from transports.rpc import Answer, open_endpoint
 
 async def main():
     async with await open_endpoint("tcp://127.0.0.1:0") as end:

@@ -9,7 +9,7 @@ import sys
 from pipelined.clock import RealClock
 from pipelined.swarm.directory import LeaseLost, open_directory, serve_directory
 from tests.conformance.directories import kept
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 
 async def serve(url, journal):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pipelined.clock import RealClock
 from pipelined.swarm.directory import open_directory
 from tests.launching import started
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 
 def process(*role):

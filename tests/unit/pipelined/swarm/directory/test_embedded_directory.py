@@ -24,8 +24,8 @@ from pipelined.swarm.directory import (
 )
 from pipelined.swarm.directory.within import within
 from tests.conformance.directories import kept
-from transports.endpoints import Refusal
-from transports.endpoints.virtual import VirtualNetwork
+from transports.rpc import Refusal
+from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 

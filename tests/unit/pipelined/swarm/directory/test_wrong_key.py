@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.clock import RealClock
 from pipelined.swarm.directory import WrongKey, open_directory, serve_directory
-from transports.endpoints import open_endpoint
+from transports.rpc import open_endpoint
 
 
 async def asked_with_another_key(monkeypatch):

@@ -1,0 +1,80 @@
+"""The courier on a clock of the test's own: what is late again and again is begun earlier, by so much and no more."""
+
+import asyncio
+
+import pytest
+
+from transports.emulation.courier import LATEST_S, Courier
+from transports.emulation.link import SlowLink
+from transports.emulation.options import Shape
+
+DELAY = 5e-3
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """Time stands still until a timer is due, which rings late by so much, or until somebody spends it."""
+
+    def __init__(self, late):
+        super().__init__()
+        self.now, self._late = 100.0, late
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, callback, *args, context=None):
+        def ring():
+            self.now = max(self.now, when + self._late)
+            callback(*args)
+
+        return self.call_soon(ring, context=context)
+
+
+def arrivals(messages, late=0.0, carry=None):
+    """How much later than its delay each of so many messages, one after another, was handed over."""
+    found = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        async def hand_over(blocks):
+            await (carry(loop) if carry else asyncio.sleep(0))
+            found.append(loop.time() - sent - DELAY)
+
+        courier = Courier(SlowLink(Shape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
+        for _ in range(messages):
+            sent = loop.time()
+            await courier.post(sent, [], 0, hand_over)
+            await courier.landed()
+            await courier.ended()
+
+    with asyncio.Runner(loop_factory=lambda: Clock(late)) as runner:
+        runner.run(main())
+    return found
+
+
+async def spending(seconds, loop):
+    loop.now += seconds
+
+
+@pytest.mark.parametrize("late", [0.0, 50e-6, 400e-6])
+def test_timers_that_ring_late_are_set_earlier(late):
+    first, *_, last = arrivals(40, late)
+    assert (first, last) == pytest.approx((late, 0.0), abs=2e-6)
+
+
+@pytest.mark.parametrize("cost", [100e-6, 400e-6])
+def test_a_send_that_does_not_wait_is_begun_earlier_by_what_it_takes_here_and_the_receiver_there(cost):
+    first, *_, last = arrivals(40, carry=lambda loop: spending(cost, loop))
+    assert (first, last) == pytest.approx((cost, -cost), abs=2e-6)
+
+
+def test_a_receiver_that_is_slow_to_ask_teaches_nothing():
+    async def waiting(loop):
+        await asyncio.sleep(0)
+        await spending(400e-6, loop)
+
+    assert arrivals(40, carry=waiting) == pytest.approx([400e-6] * 40, abs=2e-6)
+
+
+def test_no_message_is_begun_much_earlier_than_due():
+    assert arrivals(40, carry=lambda loop: spending(0.1, loop))[-1] == pytest.approx(0.1 - LATEST_S, abs=2e-6)

@@ -1,0 +1,100 @@
+"""Moments on a slow link, against what can be written down by hand."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transports.emulation.link import Passage, SlowLink, timeout
+from transports.emulation.options import Shape
+
+
+def link(**shape):
+    return SlowLink(Shape(**shape), (0, 1))
+
+
+def test_a_message_leaves_after_its_bytes_and_arrives_a_delay_later():
+    assert link(delay=2.0, rate=10.0).passage(5.0, 30) == Passage(left=8.0, arrives=10.0)
+
+
+def test_messages_leave_one_after_another_and_their_delays_overlap():
+    slow = link(delay=2.0, rate=10.0)
+    assert [slow.passage(0.0, 10) for _ in range(3)] == [Passage(1.0, 3.0), Passage(2.0, 4.0), Passage(3.0, 5.0)]
+    assert slow.passage(100.0, 10) == Passage(101.0, 103.0)
+
+
+def test_without_a_rate_size_does_not_matter():
+    assert link(delay=2.0).passage(5.0, 1 << 40) == Passage(5.0, 7.0)
+
+
+def test_jitter_is_spread_evenly_around_the_delay():
+    slow = link(delay=1.0, jitter=0.5)
+    delays = [slow.passage(10.0 * n, 0).arrives - 10.0 * n for n in range(4000)]
+    assert min(delays) >= 0.5 and max(delays) <= 1.5
+    assert statistics.mean(delays) == pytest.approx(1.0, abs=0.02)
+    assert statistics.pstdev(delays) == pytest.approx(0.5 / 3**0.5, rel=0.05)
+
+
+def test_each_loss_costs_a_time_out_and_the_next_one_twice_that():
+    slow = link(delay=0.1, loss=0.3)
+    delays = [round(slow.passage(1e5 * n, 0).arrives - 1e5 * n - 0.1, 6) for n in range(4000)]
+    seen = {delay: delays.count(delay) / 4000 for delay in delays}
+    assert timeout(Shape(delay=0.1, loss=0.3)) == pytest.approx(0.4)
+    for losses, waited in enumerate((0.0, 0.4, 1.2, 2.8)):
+        assert seen[waited] == pytest.approx(0.7 * 0.3**losses, rel=0.25)
+
+
+class Drawn:
+    """A random source that says what it is told."""
+
+    def __init__(self, fractions, spread):
+        self._fractions, self._spread = iter(fractions), spread
+
+    def random(self):
+        return next(self._fractions)
+
+    def uniform(self, low, high):
+        return (low + high) / 2 + self._spread * (high - low) / 2
+
+
+@pytest.mark.parametrize("losses", range(6))
+@pytest.mark.parametrize("spread", [-1.0, 0.0, 0.25, 1.0])
+def test_each_draw_costs_exactly_what_the_law_says(losses, spread, monkeypatch):
+    """With k losses of chance p^k (1 - p), and spreads that are even, the means are exactly those of the law."""
+    shape = Shape(delay=0.25, jitter=0.125, loss=0.5)
+    drawn = Drawn([0.4999] * losses + [0.5], spread)
+    monkeypatch.setattr("transports.emulation.link.random.Random", lambda seed: drawn)
+    passage = SlowLink(shape, (0, 1)).passage(8.0, 0)
+    assert passage.arrives - passage.left == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(shape)
+
+
+def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
+    assert timeout(Shape(delay=0.05)) == pytest.approx(0.3)
+    assert timeout(Shape(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=30),
+    st.floats(0, 3),
+    st.floats(0, 0.9),
+    st.integers(0, 9),
+)
+def test_order_is_kept_and_nothing_comes_before_it_has_left(sends, delay, loss, seed):
+    slow, now, before = link(delay=delay, jitter=delay, rate=500.0, loss=loss, seed=seed), 0.0, Passage(0.0, 0.0)
+    for pause, nbytes in sends:
+        now += pause
+        passage = slow.passage(now, nbytes)
+        assert passage.left >= max(now, before.left) + nbytes / 500.0 * (1 - 1e-9)
+        assert passage.arrives >= max(passage.left, before.arrives)
+        before = passage
+
+
+def test_the_seed_and_the_ends_decide_what_is_lost():
+    def story(seed, ends):
+        slow = SlowLink(Shape(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
+        return [slow.passage(0.0, 1) for _ in range(20)]
+
+    assert story(1, (0, 1)) == story(1, (0, 1))
+    assert story(1, (0, 1)) != story(2, (0, 1))
+    assert story(1, (0, 1)) != story(1, (1, 0))

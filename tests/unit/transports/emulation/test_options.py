@@ -1,0 +1,63 @@
+"""What a URL says of slow links: numbers with units, and every wrong value answered with what is allowed."""
+
+import math
+
+import pytest
+
+from transports.emulation.options import split_shape
+
+
+def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
+    shape, others = split_shape("wait=60&delay=50ms&jitter=2.5ms&rate=500mbit&loss=0.01&seed=7")
+    assert (shape.delay, shape.jitter) == pytest.approx((0.05, 0.0025))
+    assert (shape.rate, shape.loss, shape.seed) == (62.5e6, 0.01, 7)
+    assert others == [("wait", "60")]
+
+
+def test_where_nothing_is_said_of_links_there_is_no_shape():
+    assert split_shape("wait=60") == (None, [("wait", "60")])
+    assert split_shape("") == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "value"),
+    [
+        ("delay=100us", "delay", 1e-4),
+        ("delay=.5s", "delay", 0.5),
+        ("delay=0ms", "delay", 0.0),
+        ("rate=1gbit", "rate", 1.25e8),
+        ("rate=8kbit", "rate", 1000.0),
+        ("delay=1ms", "rate", math.inf),
+        ("loss=1e-3", "loss", 0.001),
+        ("loss=2.5e-2", "loss", 0.025),
+    ],
+)
+def test_units(query, field, value):
+    assert getattr(split_shape(query)[0], field) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("query", "allowed"),
+    [
+        ("delay=50", r"a number and one of the units us, ms, s \(got: '50'\)"),
+        ("delay=-5ms", r"units us, ms, s \(got: '-5ms'\)"),
+        ("delay=5parsecs", "units us, ms, s"),
+        ("delay=", r"\(got: ''\)"),
+        ("delay=nanms", "units us, ms, s"),
+        ("jitter=1e3s", "units us, ms, s"),
+        ("rate=500", "units kbit, mbit, gbit"),
+        ("rate=0mbit", "more than 0"),
+        ("loss=1", "a fraction from 0 up to, but not, 1"),
+        ("loss=1%25", "a fraction"),
+        ("loss=1e0", "a fraction"),
+        ("loss=-1e-3", "a fraction"),
+        ("loss=nan", "a fraction"),
+        ("delay=1ms&delay=2ms", r"\?delay= is said 2 times in one URL \(values: 1ms, 2ms\); say it once"),
+        ("wait=1&delay=1ms&wait=1", r"\?wait= is said 2 times"),
+        ("seed=-1", "a whole number from 0 up"),
+        ("delay=1ms&jitter=2ms", r"jitter: 0.002 s, delay: 0.001 s"),
+    ],
+)
+def test_a_value_that_cannot_be_is_answered_with_what_is_allowed(query, allowed):
+    with pytest.raises(ValueError, match=allowed):
+        split_shape(query)

@@ -1,0 +1,359 @@
+"""The poller: keen when that helps, gentle when that matters, and nobody waits on it for ever."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from transports.mpi.backoff import Patience
+from transports.mpi.progress import Doze, Poller
+
+
+class Library:
+    """Requests that are done when told so, and a count of how often anybody asked."""
+
+    def __init__(self):
+        self.outcomes, self.asked = {}, 0
+
+    def test(self, requests):
+        self.asked += 1
+        return [(n, self.outcomes.pop(request)) for n, request in enumerate(requests) if request in self.outcomes]
+
+
+@asynccontextmanager
+async def polling(patience=Patience(), doze=lambda dozing: None):  # noqa: B008 (frozen)
+    """A running poller, and its library."""
+    library = Library()
+    poller = Poller(library.test, patience, doze)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(poller.run())
+        yield poller, library
+        poller.stop()
+
+
+def test_naps_grow_with_the_quiet_up_to_the_longest():
+    patience = Patience(keen=1e-3, shortest=1e-4, longest=1e-3, computing=2e-3, share=1 / 8)
+    naps = [patience.nap(quiet, computing=False) for quiet in (0, 0.9e-3, 1e-3, 4e-3, 1.0)]
+    assert naps == [0, 0, pytest.approx(1.25e-4), pytest.approx(5e-4), 1e-3]
+
+
+def test_a_computing_rank_never_polls_keenly():
+    patience = Patience(keen=1e-3, computing=2e-3, longest=1e-3)
+    assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
+
+
+def test_who_is_woken_by_others_sleeps_once_it_has_been_quiet_for_a_while():
+    patience = Patience(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
+    assert [patience.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
+    assert patience.nap(6e-3, computing=True, asleep=True) == 1.0
+
+
+async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
+    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (poller, _):
+        news, heard = [], asyncio.Event()
+
+        def listen():
+            if news:
+                heard.set()
+            return bool(news) and bool(news.pop())
+
+        poller.listen(listen)
+        poller.is_woken(True)
+        await poller.turn()
+        news.append("here")
+        poller.wake()
+        await heard.wait()
+
+
+async def test_nobody_sleeps_while_something_is_under_way():
+    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (poller, library):
+        poller.is_woken(True)
+        waiting = poller.wait("slow")
+        await poller.turn()
+        await poller.turn()  # which would never come if the poller slept
+        library.outcomes["slow"] = "done"
+        assert await waiting == "done"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "keen", "longest"),
+    [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 0.5e-3), (64, 2, False, 4e-3)],
+)
+def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
+    patience = Patience.on_node(ranks, cores)
+    assert (patience.nap(0, computing=False) == 0) is keen
+    assert patience.nap(100, computing=False) == longest
+
+
+def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
+    patience = Patience.on_node(8, 2)
+    assert patience.nap(0.4e-3, computing=False, urgent=True) == 0
+    assert patience.nap(0.4e-3, computing=False) > 0
+    assert patience.nap(0.4e-3, computing=True, urgent=True) > 0
+    assert patience.nap(0.6e-3, computing=False, urgent=True) > 0
+
+
+async def test_urgency_ends_with_the_wait():
+    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000)) as (poller, library):
+        urgent = [poller.wait(name, urgent=True) for name in "ab"]
+        urgent[0].cancel()
+        await poller.turn()
+        asked = library.asked
+        await poller.turn()
+        assert library.asked > asked
+        library.outcomes.update(a=1, b=2)
+        await urgent[1]
+        await asyncio.sleep(0)
+        asked = library.asked
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert library.asked <= asked + 1
+
+
+def test_no_nap_exceeds_twenty_milliseconds():
+    assert Patience.on_node(1000, 1).nap(100, computing=False) == 20e-3
+
+
+async def test_each_request_gets_its_own_outcome():
+    async with polling() as (poller, library):
+        futures = {name: poller.wait(name) for name in "abc"}
+        library.outcomes.update(b=2, a=1)
+        assert (await futures["b"], await futures["a"]) == (2, 1)
+        assert poller.requests == ["c"]
+        library.outcomes["c"] = ValueError("three")
+        with pytest.raises(ValueError, match="three"):
+            await futures["c"]
+
+
+async def test_several_requests_are_done_when_all_are():
+    async with polling() as (poller, library):
+        together = poller.wait("a", "b", "c")
+        library.outcomes.update(a=1, c=3)
+        await poller.turn()
+        assert not together.done()
+        library.outcomes["b"] = 2
+        assert await together == 2
+        failing = poller.wait("d", "e")
+        library.outcomes["d"] = ValueError("broken")
+        await poller.turn()
+        assert not failing.done()
+        library.outcomes["e"] = 5
+        with pytest.raises(ValueError, match="broken"):
+            await failing
+        assert await poller.wait() is None
+
+
+async def test_a_cancelled_future_leaves_its_request_watched():
+    async with polling() as (poller, library):
+        done = []
+        poller.wait("a", done=done.append).cancel()
+        await poller.turn()
+        assert poller.requests == ["a"]
+        library.outcomes["a"] = 1
+        while poller.requests:
+            await poller.turn()
+        assert done == [1]
+
+
+async def test_what_is_done_may_watch_more():
+    async with polling() as (poller, library):
+        heard = asyncio.get_running_loop().create_future()
+        poller.watch("a", lambda outcome: poller.watch("b", heard.set_result))
+        library.outcomes.update(a=1, b=2)
+        assert await heard == 2
+
+
+async def test_a_new_request_ends_a_nap():
+    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (poller, library):
+        await poller.turn()
+        await asyncio.sleep(0)
+        library.outcomes["a"] = 1
+        assert await poller.wait("a") == 1
+
+
+async def test_a_change_of_load_ends_a_nap():
+    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000)) as (poller, library):
+        await poller.turn()
+        await asyncio.sleep(0)
+        asked = library.asked
+        poller.watch("a", lambda outcome: None)
+        await poller.turn()
+        poller.computing(True)
+        await poller.turn()
+        assert library.asked >= asked + 2
+
+
+async def test_after_a_failure_nothing_waits():
+    async with polling() as (poller, _):
+        before = poller.wait("a")
+        turn = poller.turn()
+        assert poller.fail(ValueError("broken")) == ["a"]
+        poller.fail(ValueError("later"))
+        await turn
+        for future in (before, poller.wait("b")):
+            with pytest.raises(ValueError, match="broken"):
+                await future
+        await poller.turn()
+        assert str(poller.failure) == "broken"
+
+
+async def test_waking_while_polling_does_not_multiply_the_polls():
+    """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
+
+    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (poller, library):
+        loop, timers = asyncio.get_running_loop(), []
+        call_later = loop.call_later
+        loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
+        for number in range(5):
+            library.outcomes[number] = number
+            await poller.wait(number, done=lambda outcome: poller.wake())
+            poller.wake()
+            await poller.turn()
+        assert sum(not timer.cancelled() for timer in timers) <= 1
+
+
+async def test_one_who_must_wait_may_poll_a_little_first():
+    async with polling(Patience(linger=20)) as (poller, library):
+        library.outcomes["a"] = 1
+        future = poller.wait("a")
+        assert poller.linger(lambda: future.done() and future.result()) == 1
+
+
+@pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
+async def test_nobody_lingers_where_others_need_the_time(why):
+    async with polling(Patience.on_node(4 if why == "crowded" else 1, 2)) as (poller, library):
+        poller.computing(why == "computing")
+        for request in range(100 if why == "busy" else 1):
+            poller.watch(request, lambda outcome: None)
+        asked = library.asked
+        assert poller.linger(lambda: "here") == "here" and not poller.linger(lambda: None)
+        assert library.asked == asked
+
+
+async def test_lingering_ends():
+    async with polling() as (poller, _):
+        assert poller.linger(lambda: None) is None
+
+
+async def test_who_hovers_looks_by_itself_and_lets_the_loop_run_until_the_request_is_done():
+    async with polling() as (poller, _):
+        outcomes = {}
+        asyncio.get_running_loop().call_soon(outcomes.update, {"a": "seen"})
+        assert await poller.hover("a", lambda: outcomes.get("a"), 1000) == "seen" and not poller.requests
+
+
+@pytest.mark.parametrize(
+    ("seconds", "computing", "looks"), [(1000, False, True), (1000, True, False), (0.0, False, False)]
+)
+async def test_who_hovers_looks_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
+    looked = []
+    poller = Poller(Library().test, Patience())  # it does not run, so only who hovers looks
+    poller.computing(computing)
+    hovering = asyncio.create_task(poller.hover("a", lambda: looked.append("a"), seconds))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bool(looked) == looks
+    hovering.cancel()
+    await asyncio.wait([hovering])
+
+
+@pytest.mark.parametrize("by_poll", [True, False])
+async def test_what_fails_while_somebody_hovers_is_raised_there(by_poll):
+    async with polling() as (poller, library):
+        broken = ValueError("broken")
+        if by_poll:
+            library.outcomes["a"] = broken
+        with pytest.raises(ValueError, match="broken"):
+            await poller.hover("a", lambda: None if by_poll else broken, 1000)
+        assert not poller.requests
+
+
+async def test_who_is_cancelled_while_it_hovers_leaves_the_request_watched():
+    async with polling() as (poller, library):
+        hovering = asyncio.create_task(poller.hover("a", lambda: None, 1000))
+        await asyncio.sleep(0)
+        hovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hovering
+        assert poller.requests == ["a"]
+        library.outcomes["a"] = "late"
+        await poller.turn()
+        assert not poller.requests
+
+
+async def test_one_request_may_be_looked_at_without_being_watched():
+    async with polling() as (poller, _):
+        answers = iter([None, None, "done"])
+        assert poller.spin(lambda: next(answers)) == "done" and not poller.requests
+        assert poller.spin(lambda: None) is None
+        poller.computing(True)
+        answers = iter([None, "too late"])
+        assert poller.spin(lambda: next(answers)) is None
+
+
+async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
+    """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
+    said = []
+
+    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (poller, _):
+        poller.listen(lambda: said.append("poll"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert said[said.index(Doze.IDLE) :] == [Doze.IDLE, "poll"]
+
+
+async def test_a_rank_says_how_it_dozes():
+    said = []
+
+    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (poller, _):
+        for busy in (False, True, False):
+            poller.computing(busy)
+            for _ in range(5):
+                await asyncio.sleep(0)
+    assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
+
+
+async def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
+    said = []
+
+    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (poller, library):
+        waiting = poller.wait("a")
+        waiting.add_done_callback(lambda future: said.append("goes on"))
+        library.outcomes["a"] = 1
+        await waiting
+        await poller.turn()
+    assert said[0] == "goes on"
+
+
+async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_crowded_node():
+    said, news = [], []
+
+    async def turns(number):
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (poller, _):
+        poller.listen(lambda: bool(news) and bool(news.pop()))
+        await turns(5)
+        poller.rung()
+        asked = len(said)
+        await turns(20)
+        assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
+        news.append("here")
+        await turns(5)
+        assert said[asked:] == [Doze.IDLE]
+
+
+async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
+    library = Library()
+    poller = Poller(library.test, Patience(keen=0, shortest=1000, longest=1000))
+    waiting = poller.wait("a")
+    poller.rung()
+    assert library.asked == 0
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(poller.run())
+        await poller.turn()
+        library.outcomes["a"] = "done"
+        poller.rung()
+        assert waiting.result() == "done"
+        poller.stop()

@@ -1,0 +1,156 @@
+"""Who says what next: order inside a lane, turns between lanes, and nothing of what was withdrawn."""
+
+import asyncio
+
+import pytest
+
+from transports import WireError
+from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, Turns
+from transports.tcp.writer import LONG_BYTES, Outgoing
+from transports.wire.arrays import Block
+from transports.wire.frames import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
+
+pytestmark = pytest.mark.virtual
+
+LONG = 3 * MOST_PART
+
+
+class Pen:
+    """A writer that takes so many seconds for every frame, one after the other; 0 writes at once."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.frames, self._free = seconds, [], 0.0
+
+    def write(self, views):
+        if not self.seconds:
+            self._put(b"".join(views))
+            return None
+        loop = asyncio.get_running_loop()
+        frame, self._free = Outgoing(views, LONG_BYTES), max(self._free, loop.time()) + self.seconds
+        loop.call_at(self._free, self._finish, frame)
+        return frame
+
+    def withdraw(self, frame):
+        withdrawn = bool(frame.views)
+        frame.views.clear()
+        return withdrawn
+
+    def _finish(self, frame):
+        if frame.views:
+            self._put(b"".join(frame.views))
+            frame.views.clear()
+            frame.settle()
+
+    def _put(self, data):
+        preamble = parse_preamble(data)
+        header = parse_header(preamble, data[PREAMBLE_BYTES:][: preamble.header_bytes])
+        self.frames.append(
+            (preamble.kind.name, preamble.channel, header.key, len(data) - PREAMBLE_BYTES - preamble.header_bytes)
+        )
+
+    @property
+    def story(self):
+        """The frames in a word each."""
+        return [
+            f"{kind[0]}{channel or ''}" if kind == "PART" else f"{kind}{key[0]}"
+            for kind, channel, key, _ in self.frames
+        ]
+
+
+def speaking(seconds=0.0):
+    turns, pen = Turns(), Pen(seconds)
+    turns.begin(pen)
+    return turns, pen
+
+
+def ask(turns, number, nbytes, topic="t", out=lambda: None):
+    turns.say(Kind.QUESTION, (number, topic), [Block.of(bytes(nbytes))], None, out)
+
+
+async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
+    turns, pen = speaking()
+    out = []
+    ask(turns, 0, SHORT_BYTES, out=lambda: out.append(0))
+    ask(turns, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
+    ask(turns, 2, LONG, out=lambda: out.append(2))
+    assert pen.story[:4] == ["QUESTION0", "QUESTION1", "P1", "QUESTION2"] and set(pen.story[4:]) == {"P2"}
+    assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
+    assert out == [0, 1, 2]
+
+
+async def test_lanes_take_turns_and_each_keeps_its_order():
+    turns, pen = speaking(seconds=1e-4)
+    ask(turns, 0, 8 * MOST_PART, "slow")
+    ask(turns, 1, 8 * MOST_PART, "other")
+    ask(turns, 2, 8, "slow")
+    ask(turns, 3, 8, "quick")
+    await asyncio.sleep(1)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION3", "QUESTION1", "QUESTION2"]
+    both = pen.story[pen.story.index("QUESTION1") + 1 :]
+    assert both[:8] in (["P1", "P2"] * 4, ["P2", "P1"] * 4)
+    last = max(place for place, word in enumerate(pen.story) if word == "P1")
+    assert pen.story.index("QUESTION2") > last
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(1e-6, MOST_PART), (0.05, LEAST_PART)])
+async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
+    turns, pen = speaking(seconds)
+    ask(turns, 0, 16 * MOST_PART)
+    await asyncio.sleep(seconds * 1000)
+    sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
+    assert sizes[0] == MOST_PART and sizes[-2] == size
+
+
+async def test_what_is_withdrawn_before_it_begins_is_not_said():
+    turns, pen = speaking(seconds=1e-4)
+    ask(turns, 0, LONG)
+    ask(turns, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
+    ask(turns, 2, LONG)
+    turns.withdraw(Kind.QUESTION, 1)
+    turns.withdraw(Kind.QUESTION, 7)
+    await asyncio.sleep(1)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
+    assert ("PART", 2, (), 0) not in pen.frames
+
+
+async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next_follows():
+    turns, pen = speaking(seconds=0.01)
+    out = []
+    ask(turns, 0, LONG, out=lambda: out.append(0))
+    ask(turns, 1, LONG, out=lambda: out.append(1))
+    await asyncio.sleep(0.025)
+    turns.withdraw(Kind.QUESTION, 0)
+    await asyncio.sleep(1)
+    mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
+    assert mine[-1] == 0 and 0 < sum(mine) < LONG
+    assert sum(nbytes for _, channel, _, nbytes in pen.frames if channel == 2) == LONG
+    assert out == [1]
+
+
+async def test_what_was_said_before_there_is_a_writer_goes_first():
+    turns, pen = Turns(), Pen()
+    ask(turns, 0, LONG, "long")
+    ask(turns, 1, 8)
+    turns.withdraw(Kind.QUESTION, 1)
+    ask(turns, 2, 8)
+    turns.begin(pen)
+    await asyncio.sleep(0)
+    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
+
+
+async def test_what_the_wire_cannot_carry_leaves_nothing_behind():
+    turns, pen = speaking()
+    with pytest.raises(WireError):
+        turns.say(Kind.QUESTION, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
+    ask(turns, 1, LONG)
+    await asyncio.sleep(0)
+    assert pen.story[0] == "QUESTION1" and pen.frames[0][1] in (1, 2)
+
+
+async def test_the_end_lets_go_of_everything():
+    turns, pen = speaking(seconds=0.01)
+    ask(turns, 0, LONG, out=lambda: pytest.fail("it never was out"))
+    turns.end()
+    turns.withdraw(Kind.QUESTION, 0)
+    await asyncio.sleep(1)
+    assert len(pen.frames) <= 2

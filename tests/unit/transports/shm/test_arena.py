@@ -1,0 +1,120 @@
+"""The arena: what is put in is seen in place, and its pages are free again once nobody looks at them."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from transports import Block, WireError
+from transports.shm.arena import PAGE, SHARE, Arena, Window
+from transports.shm.memfd import ADDRESS_BYTES
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's own")
+
+NBYTES = 64 * PAGE
+
+
+@pytest.fixture
+def ends():
+    arena = Arena(NBYTES)
+    yield arena, Window(arena.address, NBYTES)
+    arena.close()
+
+
+def body(pages, salt=0):
+    """A block of so many pages that nobody else puts."""
+    return Block.of(np.arange(pages * PAGE // 8) + salt)
+
+
+def test_blocks_lie_one_after_the_other_where_they_were_put(ends):
+    arena, window = ends
+    several = [Block.of(np.arange(5.0)), Block.of(np.empty((0, 3))), Block.of(b"abc")]
+    for turn in range(3):
+        seen = window.look(arena.put([body(2, turn)]), 2 * PAGE)
+        both = window.look(arena.put(several), 43)
+        assert bytes(seen) == bytes(body(2, turn).data)
+        assert bytes(both) == b"".join(bytes(block.data) for block in several)
+
+
+def test_pages_are_used_again_when_the_last_view_of_them_is_gone(ends):
+    arena, window = ends
+    first = arena.put([body(3)])
+    part = np.frombuffer(window.look(first, 3 * PAGE), np.int64)[7:9]
+    second = arena.put([body(3)])
+    assert second >= first + 3 and part.tolist() == [7, 8]
+    del part
+    assert arena.put([body(3)]) == first
+
+
+def test_what_was_never_looked_at_stays(ends):
+    arena, window = ends
+    pages = [arena.put([body(1, salt)]) for salt in range(64)]
+    assert sorted(pages) == list(range(64)) and arena.put([body(1)]) is None
+    for salt, page in enumerate(pages):
+        assert bytes(window.look(page, PAGE)) == bytes(body(1, salt).data)
+    assert arena.put([body(1)]) == 0
+
+
+def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
+    arena, window = ends
+    assert arena.put([body(64 // SHARE + 1)]) is None
+    pages = [arena.put([body(16)]) for _ in range(4)]
+    del pages[1]
+    window.look(16, 15 * PAGE)  # looked at and let go
+    assert arena.put([body(16)]) is None
+    assert arena.put([body(15)]) == 16
+
+
+def test_what_nobody_was_told_of_may_be_taken_back(ends):
+    arena, _ = ends
+    pages = [arena.put([body(3, salt)]) for salt in range(2)]
+    arena.take_back(pages[0], [body(3)])
+    assert arena.put([body(3)]) == pages[0] and arena.put([body(1)]) == pages[1] + 3
+
+
+def test_seen_memory_may_be_written_to(ends):
+    arena, window = ends
+    seen = np.frombuffer(window.look(arena.put([body(1)]), PAGE), np.uint8)
+    seen[:] = 7
+    assert (seen == 7).all()
+
+
+@pytest.mark.parametrize(("page", "nbytes"), [(64, 1), (63, PAGE + 1), (0, NBYTES + 1), (65535, PAGE), (0, 0)])
+def test_where_no_body_can_lie_nobody_looks(ends, page, nbytes):
+    with pytest.raises(WireError, match=rf"page: {page}, bytes: {nbytes}, pages: 64"):
+        ends[1].look(page, nbytes)
+
+
+def test_what_is_looked_at_outlives_the_arena(ends):
+    arena, window = ends
+    seen = window.look(arena.put([body(2)]), 2 * PAGE)
+    arena.close()
+    assert bytes(seen) == bytes(body(2).data)
+    with pytest.raises(OSError):
+        Window(arena.address, NBYTES)
+    assert arena.put([body(1)]) is None
+    arena.doze(1)
+
+
+def test_a_neighbour_is_seen_to_doze_until_somebody_undertakes_to_wake_it(ends):
+    arena, window = ends
+    assert window.dozing == 0 and not window.rouse()
+    for how in (1, 2):
+        arena.doze(how)
+        assert window.dozing == how
+        assert window.rouse() and not window.rouse()
+    arena.doze(1)
+    arena.doze(0)
+    assert not window.rouse()
+
+
+def test_nobody_looks_into_nothing():
+    with pytest.raises(OSError):
+        Window(bytes(ADDRESS_BYTES), NBYTES)
+
+
+def test_an_arena_without_room_takes_nothing_and_still_tells_who_dozes():
+    arena = Arena(0)
+    arena.doze(1)
+    assert arena.put([body(1)]) is None and Window(arena.address, 0).dozing == 1
+    arena.close()

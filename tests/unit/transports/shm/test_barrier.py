@@ -1,0 +1,82 @@
+"""Windows and meetings, over memory that this process has lent to itself."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from transports.shm.barrier import HEAD, Sleep, Windows
+from transports.shm.memfd import Lent
+
+NBYTES = 64
+
+
+def ranks(size):
+    lents = [Lent(HEAD + NBYTES) for _ in range(size)]
+    views = [Windows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
+    for lent in lents:
+        lent.close()
+    return views
+
+
+def test_what_one_writes_all_see():
+    views = ranks(3)
+    for rank, view in enumerate(views):
+        view.windows[rank][:] = bytes([rank + 1]) * NBYTES
+    for view in views:
+        assert [bytes(window) for window in view.windows] == [bytes([rank + 1]) * NBYTES for rank in range(3)]
+
+
+def test_a_meeting_waits_for_the_last():
+    first, second, third = ranks(3)
+    assert first.met() is None  # nobody has come, and nobody was to
+    assert first.come() == 0  # the second rank is the first of its others
+    assert second.come() == 1 and first.met() == 1
+    assert third.come() is None
+    assert first.met() is second.met() is third.met() is None
+    assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
+
+
+def test_who_is_ahead_does_not_wait():
+    first, second = ranks(2)
+    first.come(), second.come(), second.come()
+    assert first.met() is None and second.met() == 0
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_look_ends_without_those_who_do_not_come(crowded):
+    first, second = ranks(2)
+    first.come()
+    assert first.watch(0.0, crowded) == 0
+    second.come()
+    assert first.watch(0.0, crowded) is None
+
+
+def test_who_sleeps_deeply_is_to_be_rung_until_it_wakes():
+    first, second, third = ranks(3)
+    second.sleep(Sleep.DEEP), third.sleep(Sleep.DEEP)
+    assert first.wake() == [0, 1] and second.wake() == [1]
+    second.sleep(Sleep.NONE)
+    assert first.wake() == [1]
+    third.sleep(Sleep.NAP)
+    assert first.wake() == []
+
+
+def test_who_naps_is_woken_by_the_last_who_comes():
+    first, second, third = ranks(3)
+    first.come(), second.come()
+    with ThreadPoolExecutor(2) as pool:
+        looking = [pool.submit(view.watch, 60.0, crowded=True) for view in (first, second)]
+        while not third.sleeping(0) == third.sleeping(1) == Sleep.NAP:
+            pass
+        assert third.come() is None and third.wake() == []
+        assert [look.result(30) for look in looking] == [None, None]
+    assert third.sleeping(0) == third.sleeping(1) == Sleep.NONE
+
+
+def test_memory_that_is_gone_cannot_be_mapped():
+    lent = Lent(HEAD + NBYTES)
+    gone = Lent(HEAD + NBYTES)
+    gone.close()
+    with pytest.raises(OSError):
+        Windows(lent, [lent.address, gone.address], 0)
+    lent.close()

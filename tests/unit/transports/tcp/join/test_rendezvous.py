@@ -1,0 +1,358 @@
+"""The rendezvous, all ranks in one process: everybody meets, or everybody learns why not."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from tests.unit.transports.idle import limits_when_idle
+from transports import AuthenticationError, RendezvousError, WireError
+from transports.tcp.config import Place
+from transports.tcp.join.acceptor import SILENCE_S, knock
+from transports.tcp.join.control import LENGTH, SHORT, read_letter, send_letter
+from transports.tcp.join.coordinator import Coordinator, check_reach
+from transports.tcp.join.handshake import Identity, Verdict, connecting, digest
+from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, permitted
+from transports.tcp.join.rendezvous import gather, read_table
+from transports.tcp.sockets import KEEPALIVE, accept, dial, listen, read_exactly
+
+KEY = b"secret"
+
+
+def place(rank, world_size, **changes):
+    return Place(**{"rank": rank, "world_size": world_size, "host": LOOPBACK, "port": 0, "wait": 20.0, **changes})
+
+
+async def gathered(*places, point=None):
+    """Gather these ranks; returns what each got: a dict of sockets, all closed again, or an error."""
+    point = point or InProcess()
+    ends = await asyncio.gather(*(gather(place, point) for place in places), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, dict):
+            for sock in end.values():
+                sock.close()
+    return ends
+
+
+def pairs(ends):
+    """Which sockets are the two ends of one connection: {(rank, peer): (own port, peer's port)}."""
+    return {
+        (rank, peer): (sock.getsockname()[1], sock.getpeername()[1])
+        for rank, end in enumerate(ends)
+        for peer, sock in end.items()
+    }
+
+
+class Seats:
+    """Rank 0 at work, seen from outside: `point` is where it listens, `end` what it got."""
+
+    def __init__(self, world_size, key=b""):
+        self.point, self.world_size, self.key = InProcess(), world_size, key
+
+    async def __aenter__(self):
+        listener = await self.point.open()
+        self.address = listener.getsockname()
+        self.coordinator = Coordinator(identity(0, self.world_size, self.key), 20.0)
+        self._gathering = asyncio.create_task(self.coordinator.gather(listener))
+        return self
+
+    async def __aexit__(self, *exc):
+        (self.end,) = await asyncio.gather(self._gathering, return_exceptions=True)
+        for sock, _ in self.end.values() if isinstance(self.end, dict) else ():
+            sock.close()
+
+    def join(self, rank):
+        """A real rank that gathers on its own; await it for its end."""
+        return asyncio.create_task(gathered(place(rank, self.world_size, key=self.key), point=self.point))
+
+    async def seat(self, rank, listening=(LOOPBACK, 1)):
+        """A rank played by the test: it has told where it listens, and waits for the table."""
+        sock, _ = await knock(self.address, identity(rank, self.world_size, self.key), 0)
+        await send_letter(sock, "listening", listening)
+        await self.until(rank)
+        return sock
+
+    async def until(self, rank, seated=True):
+        while self.coordinator.is_seated(rank) != seated:  # noqa: ASYNC110 (there is nothing to wait on)
+            await asyncio.sleep(0)
+
+
+def identity(rank, world_size, key=b""):
+    return Identity(rank, world_size, digest("none/0"), 1 + rank, key)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_every_pair_ends_up_with_one_connection(world_size):
+    async def meet():
+        point = InProcess()
+        places = [place(rank, world_size, key=KEY) for rank in range(world_size)]
+        ends = await asyncio.gather(*(gather(place, point) for place in places))
+        lines = pairs(ends)
+        for end in ends:
+            for sock in end.values():
+                sock.close()
+        return lines
+
+    lines = asyncio.run(meet())
+    assert set(lines) == {(a, b) for a in range(world_size) for b in range(world_size) if a != b}
+    assert all(lines[peer, rank] == (there, here) for (rank, peer), (here, there) in lines.items())
+
+
+def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
+    """Without these options of its sockets a rank never notices that another's machine vanished."""
+
+    async def meet():
+        point = InProcess()
+        ends = await asyncio.gather(*(gather(place(rank, 3, key=KEY), point) for rank in range(3)))
+        with ExitStack() as opened:
+            return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
+
+    assert asyncio.run(meet()) == 6 * [(1, *KEEPALIVE)]
+
+
+async def test_everybody_learns_which_ranks_share_a_machine():
+    point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
+    places = [place(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
+    ends = await asyncio.gather(*(gather(each, point) for each in places))
+    for end in ends:
+        for sock in end.values():
+            sock.close()
+    assert [end.nodes for end in ends] == [(0, 1, 0, 3, 1)] * 5
+
+
+def test_ranks_that_never_come_are_named_to_all_who_came():
+    ends = asyncio.run(gathered(place(0, 5, wait=0.3), place(3, 5, wait=0.3)))
+    for end in ends:
+        assert isinstance(end, RendezvousError)
+        assert "never came: 1, 2, 4 (3 of 5, waited: 0.3 s)" in str(end)
+        assert "?wait=" in str(end)
+
+
+class FoundUntilRefused(MasterPort):
+    """A meeting point that lets the rank's time run out, on the loop's own clock, once a call has been refused."""
+
+    def __init__(self, at, monkeypatch):
+        super().__init__(at)
+        self._monkeypatch, self._found = monkeypatch, 0
+
+    async def find(self):
+        self._found += 1
+        if self._found == 2:
+            loop = asyncio.get_running_loop()
+            late = loop.time
+            self._monkeypatch.setattr(loop, "time", lambda: late() + self._place.wait)
+        return await super().find()
+
+
+def test_a_rank_that_finds_no_rank_0_says_what_it_tried(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind((LOOPBACK, 0))  # bound, not listening: connections are refused
+        at = place(1, 2, port=unused.getsockname()[1])
+        (end,) = asyncio.run(gathered(at, point=FoundUntilRefused(at, monkeypatch)))
+    assert isinstance(end, RendezvousError)
+    assert f"{LOOPBACK}:{at.port}: Connection refused" in str(end) and "MASTER_PORT" in str(end)
+
+
+def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
+    async def meet():
+        async def answer(taken):
+            with await accept(taken) as sock:
+                sock.send(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + bytes(100))
+
+        with listen((LOOPBACK, 0)) as taken:
+            answering = asyncio.create_task(answer(taken))
+            places = [place(rank, 2, port=taken.getsockname()[1]) for rank in range(2)]
+            ends = [end for at in places for end in await gathered(at, point=MasterPort(at))]
+            await answering
+            return ends
+
+    rank_0, rank_1 = asyncio.run(asyncio.wait_for(meet(), 5))
+    assert isinstance(rank_0, RendezvousError) and "is taken" in str(rank_0) and "MASTER_PORT" in str(rank_0)
+    assert isinstance(rank_1, RendezvousError) and "does not answer as rank 0" in str(rank_1)
+    assert "choose another MASTER_PORT" in str(rank_1)
+
+
+def test_a_program_that_keeps_silent_on_the_port_is_told_from_rank_0(monkeypatch):
+    monkeypatch.setattr("transports.tcp.join.acceptor.SILENCE_S", 0.2)
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        at = place(1, 2, port=silent.getsockname()[1])
+        (end,) = asyncio.run(gathered(at, point=MasterPort(at)))
+    assert isinstance(end, RendezvousError) and "silent for 0.2 s" in str(end)
+
+
+async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on():
+    async with Seats(3) as seats:
+        one = seats.join(1)
+        await seats.until(1)
+        sock, _ = await knock(seats.address, identity(1, 3), 0)
+        with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
+            await read_letter(sock, "table")
+        await asyncio.gather(one, seats.join(2))
+    assert set(seats.end) == {1, 2}
+
+
+def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with_its_number():
+    keys = [KEY, KEY, b"another", KEY]
+    ends = asyncio.run(gathered(*(place(rank, 4, key=key, wait=0.5) for rank, key in enumerate(keys))))
+    assert isinstance(ends[2], AuthenticationError) and "this rank's key is not that of rank 0" in str(ends[2])
+    for end in (ends[0], ends[1], ends[3]):
+        assert isinstance(end, RendezvousError)
+        assert "never came: 2 (1 of 4, waited: 0.5 s); callers that held another key or none: rank 2; give" in str(end)
+        assert "PIPELINED_KEY" in str(end) and "?wait=" in str(end)
+
+
+@pytest.mark.parametrize("seated", [True, False], ids=["after the rank", "before the rank"])
+def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_meet(caplog, seated):
+    """Where the rank itself came more than 3 s after the stranger, the start had ended."""
+
+    async def meet():
+        async with Seats(3, KEY) as seats:
+            one = seats.join(1) if seated else None
+            if one:
+                await seats.until(1)
+            for _ in range(3):
+                with pytest.raises(AuthenticationError):
+                    await knock(seats.address, identity(1, 3, b"guess"), 0)
+            late = asyncio.get_running_loop().time
+            asyncio.get_running_loop().time = lambda: late() + 15  # of the 20 s that rank 0 waits
+            await asyncio.gather(one or seats.join(1), seats.join(2))
+        return seats.end
+
+    assert set(asyncio.run(meet())) == {1, 2}
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "caller refused: rank 1 holds another key or none"
+    ]
+
+
+def test_callers_of_another_run_with_another_key_are_named_as_strangers():
+    async def meet():
+        coordinator = Coordinator(identity(0, 3, KEY), 0.3)
+        listener = await InProcess().open()
+        gathering = asyncio.create_task(coordinator.gather(listener))
+        for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
+            stranger = Identity(rank, 3, digest(run), 1, b"guess")
+            with pytest.raises(AuthenticationError):
+                await knock(listener.getsockname(), stranger, 0)
+        await gathering
+
+    with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every rank"):
+        asyncio.run(meet())
+
+
+@pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
+def test_strangers_with_garbage_do_not_disturb_the_job(noise):
+    async def meet():
+        async with Seats(3) as seats:
+            strangers = [await dial(seats.address) for _ in range(40)]
+            for sock in strangers[:20]:
+                sock.send(noise)
+            for sock in strangers[:10]:
+                sock.close()
+            ranks = await asyncio.gather(*map(seats.join, (1, 2)))
+            for sock in strangers:
+                sock.close()
+        return [seats.end, *(end for (end,) in ranks)]
+
+    ends = asyncio.run(asyncio.wait_for(meet(), 15))
+    assert [set(end) for end in ends] == [{1, 2}, {0, 2}, {0, 1}]
+
+
+async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
+    monkeypatch.setattr("transports.tcp.join.acceptor.STRANGERS", 8)
+
+    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
+        strangers = [await dial(seats.address) for _ in range(50)]
+        ((end,),) = await asyncio.gather(seats.join(1))
+        for sock in strangers:
+            sock.close()
+    assert set(end) == {0}
+
+
+async def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
+    monkeypatch.setattr("transports.tcp.join.acceptor.STRANGERS", 4)
+
+    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
+        sock, dialogue = await dial(seats.address), connecting(identity(1, 2), 0)
+        sock.send(next(dialogue))
+        heard = await read_exactly(sock, next(dialogue))
+        strangers = [await dial(seats.address) for _ in range(20)]
+        with pytest.raises(ConnectionResetError, match="hung up"):
+            await read_exactly(strangers[0], 1)
+        sock.send(dialogue.send(heard))
+        verdict = await read_exactly(sock, next(dialogue))
+        for each in (sock, *strangers):
+            each.close()
+        await asyncio.gather(seats.join(1))
+    assert verdict[0] == Verdict.WELCOME
+
+
+async def test_a_seated_rank_that_leaves_gives_its_number_free():
+    async with Seats(3) as seats:
+        (await seats.seat(1)).close()
+        await seats.until(1, seated=False)
+        await asyncio.gather(*map(seats.join, (1, 2)))
+    assert set(seats.end) == {1, 2}
+
+
+def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
+    async def meet():
+        async with Seats(3) as seats:
+            with socket.create_server((LOOPBACK, 0)) as silent:
+                sock = await seats.seat(1, silent.getsockname())
+                two = seats.join(2)
+                await read_letter(sock, "table")
+                sock.close()
+                ((end,),) = await asyncio.gather(two)
+        return seats.end, end
+
+    for end in asyncio.run(asyncio.wait_for(meet(), 5)):
+        assert isinstance(end, RendezvousError) and "rank 1 left during the rendezvous" in str(end)
+
+
+@pytest.mark.parametrize("letter", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
+async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(letter):
+    async with Seats(2) as seats:
+        sock, _ = await knock(seats.address, identity(1, 2), 0)
+        with sock:
+            await send_letter(sock, "listening", letter)
+            assert not await asyncio.get_running_loop().sock_recv(sock, 1)
+        await seats.join(1)
+    assert set(seats.end) == {1}
+
+
+@pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
+async def test_a_letter_of_a_size_beyond_reason_ends_the_conversation_unread(length):
+    here, there = socket.socketpair()
+    with here, there:
+        for sock in (here, there):
+            sock.setblocking(False)
+        here.send(LENGTH.pack(length))
+        with pytest.raises(WireError, match=str(length)):
+            await read_letter(there, "listening")
+
+
+@pytest.mark.parametrize(
+    "table", [None, [], [[1, LOOPBACK, 5]], [[1, LOOPBACK, 0, 9]], [[2, LOOPBACK, 5, 9]], [[1, "here", 5, 9]], {1: 2}]
+)
+def test_a_table_that_is_none_is_not_believed(table):
+    with pytest.raises(WireError):
+        read_table(table, place(1, 2))
+
+
+def test_without_a_key_nobody_leaves_loopback():
+    for at in ("10.0.0.1", "::ffff:10.0.0.1", "192.0.2.7"):
+        with pytest.raises(RendezvousError, match="PIPELINED_KEY or PIPELINED_KEY_FILE"):
+            permitted((at, 5), place(0, 2))
+        with pytest.raises(RendezvousError, match="without a shared key"):
+            read_table([[1, at, 5, 9]], place(1, 2))
+        assert permitted((at, 5), place(0, 2, key=KEY)) == (at, 5)
+    (end,) = asyncio.run(gathered(at := place(0, 2, host="192.0.2.7"), point=MasterPort(at)))
+    assert isinstance(end, RendezvousError) and "without a shared key" in str(end)
+
+
+def test_ranks_that_some_machines_cannot_reach_are_refused():
+    check_reach([(LOOPBACK, 1), ("127.0.1.1", 2)])
+    check_reach([("10.0.0.1", 1), ("10.0.0.2", 2)])
+    with pytest.raises(RendezvousError, match="set MASTER_ADDR"):
+        check_reach([(LOOPBACK, 1), ("10.0.0.2", 2)])

@@ -1,0 +1,127 @@
+"""Ranks of one machine talk over Unix sockets where they can, over TCP where they cannot, and admit nobody else."""
+
+import asyncio
+import socket
+
+import numpy as np
+import pytest
+
+from collectives import Group, all_reduce
+from transports import PeerLost, RendezvousError, WireError
+from transports.tcp import same_host as _shortcut
+from transports.tcp.config import Place
+from transports.tcp.join.rendezvous import Peers
+from transports.tcp.same_host import NONCE_BYTES, call, open_door, shortcuts
+from transports.tcp.settling import settle_in
+from transports.tcp.sockets import readable, watched
+from transports.testing import kill, tcp_world
+
+UNIX, INET = socket.AF_UNIX, socket.AF_INET
+
+
+def run(scenario):
+    async def in_time():
+        async with asyncio.timeout(20):
+            return await scenario
+
+    return asyncio.run(in_time())
+
+
+def families(end):
+    return {peer: peers.link._sock.family for peer, peers in end._peers.items()}
+
+
+async def talk(machines):
+    """The sockets between ranks of these machines, over which an all-reduce and a large message go."""
+    ends = await tcp_world(len(machines), machines=machines, unix=True)
+    arrays = [np.full(100_000, 1.0 + end.rank) for end in ends]
+    groups = [Group(end, range(len(ends)), 3) for end in ends]
+    await asyncio.gather(*map(all_reduce, groups, arrays))
+    assert all((array == sum(range(1, len(ends) + 1))).all() for array in arrays)
+    body = np.arange(1 << 20)
+    sent = asyncio.ensure_future(ends[0].send(1, ("k",), body))
+    assert ((await ends[1].receive(0, ("k",))).blocks[0].numpy() == body).all()
+    await sent
+    found = [families(end) for end in ends]
+    await asyncio.gather(*(end.close() for end in ends))
+    return found
+
+
+def test_ranks_of_one_machine_talk_over_unix_sockets_and_others_over_tcp():
+    found = run(talk("aab"))
+    assert found == [{1: UNIX, 2: INET}, {0: UNIX, 2: INET}, {0: INET, 1: INET}]
+
+
+def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
+    monkeypatch.setattr(_shortcut, "open_door", lambda name: None)
+    assert run(talk("aaa")) == [{1: INET, 2: INET}, {0: INET, 2: INET}, {0: INET, 1: INET}]
+
+
+def test_where_nobody_answers_under_the_name_both_stay_with_tcp(monkeypatch):
+    """As in containers that share a machine's name and no names of sockets."""
+    monkeypatch.setattr(_shortcut, "open_door", lambda name: open_door(name + "elsewhere"))
+    assert run(talk("aa")) == [{1: INET}, {0: INET}]
+
+
+async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
+    here, there = await tcp_world(2, unix=True)
+    waiting = asyncio.ensure_future(here.receive(1, ("k",)))
+    await asyncio.sleep(0)
+    kill(there)
+    with pytest.raises(PeerLost, match="rank 1"):
+        await waiting
+    await here.close()
+
+
+@pytest.mark.parametrize("stranger", ["says another nonce", "hangs up", "is another user"])
+async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
+    met = list(map(watched, socket.socketpair()))
+    called = []
+
+    def first_a_stranger(told):
+        other = socket.socket(UNIX, socket.SOCK_STREAM)
+        other.setblocking(False)
+        other.connect(told[0])
+        called.append(other)
+        if stranger == "hangs up":
+            other.close()
+        elif stranger == "says another nonce":
+            other.sendall(bytes(NONCE_BYTES))
+        return call(told)
+
+    own = iter([True, stranger != "is another user", True])
+    monkeypatch.setattr(_shortcut, "is_own", lambda sock: next(own))
+    monkeypatch.setattr(_shortcut, "call", first_a_stranger)
+    ours, theirs = await asyncio.gather(shortcuts(0, {1: met[0]}), shortcuts(1, {0: met[1]}))
+    ours[1].sendall(b"hello")
+    await readable(theirs[0])
+    assert theirs[0].recv(9) == b"hello"
+    for sock in (ours[1], theirs[0], *called):
+        sock.close()
+
+
+def test_where_users_are_numbered_otherwise_both_stay_with_tcp(monkeypatch):
+    namespaces = iter(["user:[1]", "user:[2]"])
+    monkeypatch.setattr(_shortcut, "users", lambda: next(namespaces))
+    assert run(talk("aa")) == [{1: INET}, {0: INET}]
+
+
+NONCE = bytes(NONCE_BYTES)
+
+
+@pytest.mark.parametrize("told", ["", 7, [], ["name", NONCE, ""], ["\0name", b"short", ""], ["\0name", NONCE, 5]])
+def test_a_letter_that_names_no_socket_is_refused(told):
+    with pytest.raises(WireError, match="a name for a Unix socket that is none"):
+        call(told)
+
+
+def test_a_rank_that_falls_silent_is_named_with_how_long_it_was_waited_for():
+    async def main():
+        here, there = map(watched, socket.socketpair())
+        place, peers = Place(0, 2, "127.0.0.1", 0, wait=0.0), Peers.__new__(Peers)
+        peers[1], peers.machines = here, {0: b"m", 1: b"m"}
+        with here, there:
+            await settle_in(place, peers)
+
+    with pytest.raises(RendezvousError, match=r"before all had met \(it said nothing in 0 s\)"):
+        run(main())

@@ -1,0 +1,112 @@
+"""Staying awake, on a loop of the test's own: when it goes to sleep, to the turn."""
+
+import asyncio
+import selectors
+
+import pytest
+
+from transports.tcp.vigil import MOMENT_S, Vigil
+from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
+from transports.testing import tcp_world
+
+TURN_S = MOMENT_S / 20
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Each turn takes as long as any other; a sleep lasts until the next timer."""
+
+    def __init__(self):
+        self.now, self.fell_asleep = 0.0, []
+        super().__init__(Look(self))
+
+    def time(self):
+        return self.now
+
+
+class Look(selectors.SelectSelector):
+    def __init__(self, loop):
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout=None):
+        if timeout:
+            self._loop.fell_asleep.append(self._loop.now)
+        self._loop.now += timeout or TURN_S
+        return super().select(0)
+
+
+def falls_asleep(waiting, roomy=True):
+    """The moment at which the loop of a rank that does this first falls asleep, or None."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        vigil = Vigil(roomy)
+        begun = loop.now
+        await waiting(vigil)
+        await asyncio.sleep(1.0)
+        return loop.fell_asleep[0] - begun
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        return runner.run(main())
+
+
+async def begin(vigil):
+    vigil.keep()
+
+
+async def begin_twice(vigil):
+    vigil.keep()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    vigil.keep()
+
+
+async def begin_while_computing(vigil):
+    vigil.computing(True)
+    vigil.keep()
+
+
+async def begin_to_compute(vigil):
+    vigil.keep()
+    vigil.computing(True)
+
+
+async def compute_no_more(vigil):
+    vigil.computing(True)
+    vigil.computing(False)
+    vigil.keep()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "awake"),
+    [
+        (begin, MOMENT_S),
+        (begin_twice, MOMENT_S + 10 * TURN_S),
+        (begin_while_computing, 0.0),
+        (begin_to_compute, 0.0),
+        (compute_no_more, MOMENT_S),
+    ],
+)
+def test_who_begins_to_wait_stays_awake_for_a_moment_unless_it_computes(waiting, awake):
+    assert falls_asleep(waiting) == pytest.approx(awake, abs=2 * TURN_S)
+
+
+def test_where_ranks_outnumber_cores_nobody_stays_awake():
+    assert falls_asleep(begin, roomy=False) == pytest.approx(0.0, abs=2 * TURN_S)
+
+
+@pytest.mark.parametrize(
+    ("cores", "machines", "roomy", "cached"),
+    [(3, "aaa", True, True), (2, "aaa", False, False), (2, "aab", True, True), (2, "abc", True, False)],
+)
+async def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(
+    monkeypatch, cores, machines, roomy, cached
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+
+    ends = await tcp_world(3, machines=machines)
+    assert (ends[0]._vigil._moment > 0) == roomy
+    assert [end._peers[0].link._outflow._chunk for end in ends[1:]] == [
+        CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]
+    ]
+    await asyncio.gather(*(end.close() for end in ends))

@@ -1,0 +1,43 @@
+"""What a long call does to let the loop run."""
+
+import asyncio
+
+import pytest
+
+from transports import new_event_loop
+from transports.event_loop import step_aside
+
+
+@pytest.mark.parametrize("factory", [new_event_loop, asyncio.new_event_loop])
+def test_who_steps_aside_goes_after_tasks_whose_timers_are_due(factory):
+    ran = []
+
+    async def other():
+        loop = asyncio.get_running_loop()
+        due = loop.create_future()
+        loop.call_at(loop.time(), due.set_result, None)
+        await due
+        ran.append("other")
+
+    async def main():
+        task = asyncio.ensure_future(other())
+        await asyncio.sleep(0)
+        await step_aside()
+        ran.append("main")
+        await task
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+    assert ran == ["other", "main"]
+
+
+def test_who_is_cancelled_beside_the_loop_leaves_nothing_that_fails():
+    async def main():
+        waiting = asyncio.ensure_future(step_aside())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await step_aside()
+        assert waiting.cancelled()
+
+    asyncio.run(main(), debug=True)

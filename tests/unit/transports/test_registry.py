@@ -1,0 +1,91 @@
+"""URLs: the scheme names the transport, and an unknown one lists the known."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import transports
+from transports import new_event_loop, open_local, open_transport, read_url, schemes
+
+
+@pytest.mark.parametrize("url", ["carrier-pigeon://roof", "", "_wire://", "local"])
+def test_an_unknown_scheme_lists_the_known(url):
+    with pytest.raises(ValueError, match=r"known: .*local://.*mpi://"):
+        asyncio.run(open_transport(url))
+
+
+@pytest.mark.parametrize("url", ["local://host", "local://?size=3", "local://?delay=1ms&size=3", "mpi://host"])
+def test_a_url_that_says_too_much_is_refused_by_what_was_said(url):
+    with pytest.raises(ValueError, match=r"no host .* \(got: '(host|\?size=3)'\)"):
+        asyncio.run(open_transport(url))
+
+
+@pytest.mark.parametrize("wait", ["0", "-1", "long", "nan", ""])
+def test_a_wait_for_the_ranks_of_mpi_that_is_no_time_is_refused(wait):
+    with pytest.raises(
+        ValueError, match=rf"\?wait= takes seconds, more than 0 \(got: '{wait}'\); write mpi://\?wait=300"
+    ):
+        asyncio.run(open_transport(f"mpi://?wait={wait}"))
+
+
+@pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
+def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(scheme):
+    with pytest.raises(ValueError, match=r"\?delay= takes a number and one of the units us, ms, s"):
+        asyncio.run(open_transport(f"{scheme}://?delay=soon"))
+
+
+def test_the_shape_of_links_is_taken_out_of_what_the_transport_is_told():
+    parts, shape = read_url("tcp://host:29500?wait=60&delay=50ms")
+    assert (parts.geturl(), shape.delay) == ("tcp://host:29500?wait=60", pytest.approx(0.05))
+    assert read_url("tcp://host:29500?wait=60")[1] is None
+
+
+async def test_a_local_world_may_be_slowed():
+    ends = open_local("local://?delay=1us", 3)
+    assert [(end.rank, type(end).__name__) for end in ends] == [(0, "Shaped"), (1, "Shaped"), (2, "Shaped")]
+    with pytest.raises(ValueError, match="no options but delay"):
+        open_local("local://?size=3", 3)
+
+
+async def test_local_is_a_world_of_one():
+    async with await open_transport("local://") as end:
+        assert (end.rank, end.world_size) == (0, 1)
+        send = asyncio.ensure_future(end.send(0, ("k",), b"self"))
+        assert bytes((await end.receive(None, ("k",))).blocks[0].data) == b"self"
+        await send
+
+
+def test_nothing_heavy_is_imported():
+    names = "transports, transports.local, transports.tcp.transport, transports.mpi.loading"
+    code = f"import sys, {names}; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "transports.mpi.loading" in modules
+    assert not {"torch", "mpi4py.MPI", "collectives", "pipelined"} & set(modules)
+
+
+def test_a_missing_library_is_named_with_its_remedy():
+    code = """if True:
+        import asyncio, sys, types
+        broken = types.ModuleType("mpi4py"); broken.rc = types.SimpleNamespace(); sys.modules["mpi4py"] = broken
+        from transports import RendezvousError, open_transport
+        try:
+            asyncio.run(open_transport("mpi://"))
+        except RendezvousError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'pipelined[mpich]'" in done.stdout
+
+
+def test_timers_of_the_loop_are_finer_than_a_millisecond():
+    loop = new_event_loop()
+    try:
+        assert type(loop._selector).__name__ == "SelectSelector"
+    finally:
+        loop.close()
+
+
+def test_the_face_shows_what_it_says():
+    assert all(hasattr(transports, name) for name in transports.__all__)

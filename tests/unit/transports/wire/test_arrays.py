@@ -1,0 +1,81 @@
+"""Blocks: the same memory under both libraries' names, copied only where it must be."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as drawn
+
+from collectives._vector import Vector
+from transports import Block, WireError
+from transports.wire.arrays import SIZES
+from transports.wire.landing import destinations
+
+PLAIN = drawn.scalar_dtypes() | drawn.complex_number_dtypes()  # of either byte order, dates included
+WITHOUT = st.sampled_from([np.dtype(name) for name in ("O", "S3", "U2", "V5", "M8[s]", "m8[ns]", "g", "G")])
+ANY_DTYPE = PLAIN | WITHOUT | drawn.array_dtypes(PLAIN | WITHOUT, max_size=3)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_torch_and_numpy_agree_on_every_dtype(name):
+    tensor = torch.arange(6).to(getattr(torch, name)).reshape(2, 3)
+    block = Block.of(tensor)
+    assert (block.dtype, block.shape, block.nbytes) == (name, (2, 3), 6 * SIZES[name])
+    assert torch.equal(block.torch(), tensor)
+    if name != "bfloat16":
+        assert Block.of(tensor.numpy()) == block
+        assert np.array_equal(block.numpy(), tensor.numpy())
+
+
+def test_what_is_contiguous_is_viewed():
+    for array in (np.zeros((2, 3)), np.zeros(()), torch.zeros(2, 3), bytearray(5), memoryview(bytearray(5))):
+        Block.of(array).data[:] = b"\x01" * Block.of(array).nbytes
+        assert set(bytes(Block.of(array).data)) == {1}
+
+
+def test_what_is_not_contiguous_is_copied():
+    array = np.arange(6).reshape(2, 3)
+    assert Block.of(array.T).numpy().tolist() == array.T.tolist()
+    assert Block.of(torch.from_numpy(array).T).numpy().tolist() == array.T.tolist()
+
+
+def test_foreign_byte_order_is_turned_round():
+    block = Block.of(np.array([1, 2, 3], ">i4"))
+    assert (block.dtype, block.numpy().tolist()) == ("int32", [1, 2, 3])
+
+
+@given(ANY_DTYPE, st.sampled_from([0, 1, 3]))
+def test_a_dtype_travels_with_its_values_or_is_refused_by_name_wherever_it_comes_in(dtype, items):
+    array = np.zeros(items, dtype)
+    if array.dtype.newbyteorder("=").name in SIZES:
+        values = np.frombuffer(np.random.default_rng(1).bytes(array.nbytes), array.dtype)
+        assert Block.of(values).numpy().tobytes() == values.astype(array.dtype.newbyteorder("=")).tobytes()
+        return
+    for refuses, error in ((Block.of, WireError), (Vector.of, ValueError), (lambda it: destinations([it]), ValueError)):
+        with pytest.raises(error, match="wire form") as refused:
+            refuses(array)
+        assert str(array.dtype) in str(refused.value) and "float32" in str(refused.value)
+
+
+def test_a_lazily_conjugated_tensor_is_sent_with_the_values_that_it_shows():
+    tensor = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert torch.equal(Block.of(tensor).torch(), tensor.resolve_conj())
+    assert torch.equal(Block.of(tensor.imag).torch(), torch.tensor([-2.0, 4.0]))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "uint1"])
+def test_a_torch_dtype_without_a_wire_form_is_refused_by_name(dtype):
+    tensor = torch.empty(3, dtype=getattr(torch, dtype))
+    with pytest.raises(WireError, match=f"{dtype} has no wire form"):
+        Block.of(tensor)
+    with pytest.raises(ValueError, match=f"{dtype} has no wire form"):
+        Vector.of(tensor)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2), ()])
+def test_zeros_and_scalars_keep_their_shape(shape):
+    for array in (np.ones(shape, np.float32), torch.ones(shape)):
+        block = Block.of(array)
+        assert block.numpy().shape == block.torch().shape == shape
+        assert Block.empty("float32", shape).nbytes == block.nbytes

@@ -1,0 +1,28 @@
+"""float32 and float64 cast to bfloat16: 8 bits of mantissa, the range of float32."""
+
+from collections.abc import Sequence
+
+from transports.codecs.base import Codec
+from transports.codecs.cast import Cast
+from transports.codecs.floats import as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
+from transports.codecs.registry import no_argument
+from transports.wire.arrays import Block
+from transports.wire.frames import Layout
+
+
+def build(argument: str) -> Codec:
+    """The codec; it takes no argument."""
+    no_argument("bf16", argument)
+    return BFloat16()
+
+
+class BFloat16(Cast):
+    """Rounded to the nearest, ties to even; what is infinite or no number stays so."""
+
+    narrow = "bfloat16"
+
+    def _narrowed(self, block: Block) -> Block:
+        return Block("bfloat16", block.shape, memoryview(to_bfloat16(as_float32(block))).cast("B"))
+
+    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+        return from_float32(from_bfloat16(values_of(parts[0])), true)

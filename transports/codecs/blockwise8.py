@@ -1,0 +1,146 @@
+"""Eight bits a value: the nearest of 256 values, times the largest magnitude of the value's block.
+
+A block is 4096 values, or what is asked for (`blockwise8:256`); it travels as its codes and one float32 scale. The
+rule: every code is the nearest one to value / scale. Arrays are worked through in pieces that fit the core's cache, by
+calls into numpy that are long enough to let other threads run.
+
+Cost: n + 4⌈n / block⌉ bytes for n values, whatever their type; memory of 20 bytes a value of one piece.
+Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, sections 2.1 and 2.2.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from transports.codecs.base import Codec
+from transports.codecs.code_book import PairLookUp, cell_table, code_book
+from transports.codecs.floats import FLOATS, as_float32, from_float32
+from transports.codecs.registry import whole
+from transports.errors import WireError
+from transports.wire.arrays import Block
+from transports.wire.frames import Layout
+
+BLOCK = 4096
+PIECE, PIECE_BACK = 1 << 16, 1 << 19
+"""Values that are coded, and decoded, at once."""
+
+
+def build(argument: str) -> Codec:
+    """The codec with its own block, or one of so many values."""
+    block = whole("blockwise8", argument, BLOCK, 2, PIECE)
+    if block % 2:
+        raise ValueError(f"blockwise8 takes blocks of an even number of values (got: {block})")
+    return Blockwise8(block)
+
+
+class Blockwise8(Codec):
+    """Floating-point arrays in eight bits a value; others travel as they are.
+
+    Args:
+        block: values that share a scale.
+    """
+
+    lossless = False
+
+    def __init__(self, block: int):
+        self.block = block
+
+    def encode(self, block: Block) -> tuple[Block, ...] | None:
+        if block.dtype not in FLOATS:
+            return None
+        codes, scales = quantise(as_float32(block), self.block)
+        if not np.isfinite(scales).all():
+            place = int(np.flatnonzero(~np.isfinite(scales))[0]) * self.block
+            fact = f"a value that is not finite, or beyond float32, among the {self.block} from value {place} on"
+            raise WireError(f"{fact}, which blockwise8 cannot carry; look for why the numbers diverge")
+        return Block.of(codes), Block.of(scales)
+
+    def check(self, parts: Sequence[Block], true: Layout) -> None:
+        count = prod(true.shape)
+        needed = [("uint8", (count,)), ("float32", (-(-count // self.block),))]
+        found = [(part.dtype, part.shape) for part in parts]
+        if true.dtype not in FLOATS or found != needed:
+            raise WireError(f"no {true.dtype} {true.shape} in eight bits a value (parts: {found}, needed: {needed})")
+        scales = parts[1].numpy()
+        if not (np.isfinite(scales).all() and (scales >= 0).all()):
+            raise WireError("a scale that is negative or not finite in eight-bit blocks")
+
+    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+        return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block), true)
+
+
+def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
+    """Code flat float32 values.
+
+    Returns: codes, uint8 (n,), and scales, float32 (⌈n / block⌉,); a scale is not finite where a value is not, and then
+        the block's codes mean nothing.
+    """
+    codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block), np.float32)
+    scratch = _Scratch(min(values.size, PIECE))
+    for piece, blocks, width in _pieces(values.size, block, PIECE):
+        rows = values[piece].reshape(-1, width)
+        np.maximum(abs(rows.max(axis=1)), abs(rows.min(axis=1)), out=scales[blocks])
+        scratch.look_up(rows, scales[blocks], codes[piece])
+    return codes, scales
+
+
+def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
+    """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
+    scales = np.require(scales, requirements="W")  # or torch will not look at them
+    values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, PIECE_BACK) // 2)
+    for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
+        own, mine = codes[piece], values[piece]
+        even = own.size // 2 * 2
+        look_up(own[:even], mine[:even])
+        mine[even:] = code_book()[own[even:]]
+        _multiply(mine.reshape(-1, width), scales[blocks])
+    return values
+
+
+def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
+    """Multiply each row (width,) by its scale, in place; by torch, where that is there, which takes half as long."""
+    if (torch := sys.modules.get("torch")) is None:
+        rows *= scales[:, None]
+    else:
+        torch.from_numpy(rows).mul_(torch.from_numpy(scales)[:, None])
+
+
+def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, int]]:
+    """Which values, which of the blocks, and how many values a block: whole blocks first, then the short last one."""
+    whole_blocks, step = size // block, piece // block
+    for start in range(0, whole_blocks, step):
+        stop = min(start + step, whole_blocks)
+        yield slice(start * block, stop * block), slice(start, stop), block
+    if size % block:
+        yield slice(whole_blocks * block, size), slice(whole_blocks, None), size % block
+
+
+class _Scratch:
+    """Memory for one piece, used again for the next.
+
+    Args:
+        size: values of the largest piece.
+    """
+
+    def __init__(self, size: int):
+        self._scaled, self._entries = np.empty(size, np.float32), np.empty(size, np.uint32)
+        self._places, self._table = np.empty(size, np.intp), cell_table()
+
+    def look_up(self, rows: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
+        """Fill in the codes (n,) of some blocks (rows, width); see `_code_book` for the arithmetic."""
+        scaled, entries, places = (held[: rows.size] for held in (self._scaled, self._entries, self._places))
+        bits = scaled.view(np.uint32)
+        with np.errstate(invalid="ignore"):
+            divisors = np.where(scales > 0, scales, np.float32(1))
+            np.divide(rows, divisors[:, None], out=scaled.reshape(rows.shape))
+        np.right_shift(bits, 16, out=entries)
+        places[:] = entries
+        np.take(self._table, places, out=entries, mode="wrap")
+        bits &= 0xFFFF
+        entries += bits
+        np.right_shift(entries, 16, out=bits)
+        entries >>= 24
+        bits ^= entries
+        np.copyto(codes, bits, casting="unsafe")

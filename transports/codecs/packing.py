@@ -1,0 +1,113 @@
+"""A message's arrays through a codec, and back. The one rule: the receiver believes no size that it has not checked.
+
+What was packed travels as an ordinary message: its blocks are the coded parts, and its note is the header
+
+    [codec, [[dtype, shape, parts], ...]]
+
+with one entry an array, where `parts` 0 means one block that was left as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from transports.codecs.base import Codec
+from transports.codecs.registry import find_codec
+from transports.errors import WireError
+from transports.wire.arrays import Block
+from transports.wire.frames import DEFAULT_LIMITS, Layout, Limits, parse_layout
+
+MOST_BYTES = 1 << 30
+"""What one message may come to when it is unpacked, unless its receiver says otherwise; nothing more is packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A message ready to be sent: `transport.send(peer, key, *blocks, note=note)`.
+
+    Args:
+        true_bytes: what the arrays came to before.
+    """
+
+    blocks: tuple[Block, ...]
+    note: list[Any]
+    true_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
+
+
+def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
+    """Send arrays through the codec that `spec` names.
+
+    Args:
+        what: names the arrays in an error.
+    Raises:
+        ValueError: no such codec. WireError: more than `MOST_BYTES`, or values that the codec cannot carry.
+    """
+    codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
+    true_bytes = sum(block.nbytes for block in plain)
+    if true_bytes > MOST_BYTES:
+        raise WireError(f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MOST_BYTES}); send less at once")
+    blocks, entries = [], []
+    for block in plain:
+        try:
+            parts = codec.encode(block) if block.nbytes else None
+        except WireError as error:
+            raise WireError(f"{what}: {error}") from error
+        blocks += [block] if parts is None else parts
+        entries.append([block.dtype, list(block.shape), len(parts or ())])
+    return Packed(tuple(blocks), [spec, entries], true_bytes)
+
+
+def unpack(
+    blocks: Sequence[Block], note: Any, most: int = MOST_BYTES, limits: Limits = DEFAULT_LIMITS
+) -> tuple[Block, ...]:
+    """The arrays of a packed message as it was received.
+
+    Args:
+        most: bytes that all arrays together may come to; more is refused before any memory is taken.
+    Raises:
+        WireError: an unknown codec, a header that is none, or parts that cannot be those of the arrays announced.
+    Cost: fresh memory for the arrays that were coded; what was left as it is stays where it lies.
+    """
+    codec, entries = _header(note, limits)
+    true_bytes = sum(true.nbytes for true, _ in entries)
+    if true_bytes > most:
+        raise WireError(f"too many bytes in a packed message (announced: {true_bytes}, limit: {most})")
+    needed = sum(count or 1 for _, count in entries)
+    if needed != len(blocks):
+        raise WireError(f"packed parts do not match their header (parts: {len(blocks)}, announced: {needed})")
+    rest = iter(blocks)
+    parts = [(true, count, tuple(islice(rest, count or 1))) for true, count in entries]
+    for true, count, own in parts:
+        codec.check(own, true) if count else _check_as_it_is(own[0], true)
+    return tuple(codec.decode(own, true) if count else own[0] for true, count, own in parts)
+
+
+def _header(note: Any, limits: Limits) -> tuple[Codec, list[tuple[Layout, int]]]:
+    match note:
+        case [str(spec), list(entries)] if len(entries) <= limits.blocks:
+            return _codec(spec), [_entry(entry, limits) for entry in entries]
+    raise WireError(f"a packed message without its header [codec, arrays] (got: {type(note).__name__})")
+
+
+def _codec(spec: str) -> Codec:
+    try:
+        return find_codec(spec)
+    except ValueError as error:
+        raise WireError(str(error)) from error
+
+
+def _entry(entry: Any, limits: Limits) -> tuple[Layout, int]:
+    if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not int or not 0 <= entry[2] <= limits.blocks:
+        raise WireError(f"a packed array is not [dtype, shape, parts] (got: {str(entry)[:80]})")
+    return parse_layout(entry[:2], limits), entry[2]
+
+
+def _check_as_it_is(block: Block, true: Layout) -> None:
+    if (block.dtype, block.shape) != (true.dtype, true.shape):
+        fact = f"block: {block.dtype} {block.shape}, announced: {true.dtype} {true.shape}"
+        raise WireError(f"a block that was left as it is differs from its header ({fact})")

@@ -1,0 +1,57 @@
+"""From a codec's name to the codec: the table of codecs. A name is looked up in it before anything is imported."""
+
+from functools import lru_cache
+from pkgutil import resolve_name
+
+from transports.codecs.base import Codec
+
+CODECS = {
+    "bf16": "transports.codecs.bf16:build",
+    "blockwise8": "transports.codecs.blockwise8:build",
+    "fp16": "transports.codecs.fp16:build",
+    "zstd": "transports.codecs.zstd:build",
+}
+"""The function that builds a codec, by the codec's name, which is its file's. A new codec gets a line here."""
+
+
+def codec_names() -> list[str]:
+    """The names of all codecs, sorted."""
+    return sorted(CODECS)
+
+
+@lru_cache(maxsize=64)
+def find_codec(spec: str) -> Codec:
+    """The codec that a name with an optional argument means: `blockwise8`, `blockwise8:256`, `zstd:9`.
+
+    Raises:
+        ValueError: no such codec (the known ones are named), or an argument that it does not take.
+    """
+    name, colon, argument = spec.partition(":")
+    if name not in CODECS:
+        raise ValueError(f"unknown codec {name[:40]!r}; known: {', '.join(codec_names())}")
+    if colon and not argument:
+        raise ValueError(f"nothing behind the colon of codec {spec!r}; write {name}, or say what it is to take")
+    return resolve_name(CODECS[name])(argument)
+
+
+def whole(spec: str, argument: str, default: int, least: int, most: int) -> int:
+    """A codec's argument that is a whole number.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
+    if not argument:
+        return default
+    if not (argument.isascii() and argument.isdecimal() and len(argument) < 10 and least <= int(argument) <= most):
+        raise ValueError(f"{spec} takes a number from {least} to {most} (got: {argument[:40]!r})")
+    return int(argument)
+
+
+def no_argument(spec: str, argument: str) -> None:
+    """Refuse an argument.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if argument:
+        raise ValueError(f"{spec} takes no argument (got: {argument[:40]!r})")

@@ -1,0 +1,78 @@
+"""Zstandard over an array's bytes, where a look at some of them says that it pays.
+
+The rule: what it would not make smaller by a twentieth travels as it is. A frame is opened only if it says itself how
+many bytes it holds, and these are what the header promised.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import zstandard
+
+from transports.codecs.base import Codec
+from transports.codecs.registry import whole
+from transports.errors import WireError
+from transports.wire.arrays import Block
+from transports.wire.frames import Layout
+
+LEVEL = 1
+WORTHWHILE = 0.95
+"""Of the bytes may be left at most."""
+SAMPLE, SAMPLES = 1 << 14, 4
+"""Bytes of a sample, and how many are looked at, evenly spread."""
+
+
+def build(argument: str) -> Codec:
+    """The codec at its own level, or at one from 1 (fastest) to 19."""
+    return Zstandard(whole("zstd", argument, LEVEL, 1, 19))
+
+
+class Zstandard(Codec):
+    """Arrays of any type, if it helps.
+
+    Args:
+        level: how hard to try.
+    """
+
+    lossless = True
+
+    def __init__(self, level: int):
+        self.level = level
+
+    def encode(self, block: Block) -> tuple[Block, ...] | None:
+        compressor = zstandard.ZstdCompressor(level=self.level)  # one a call: threads may not share it
+        if not self._helps(compressor, block.data):
+            return None
+        packed = compressor.compress(block.data)
+        return (Block.of(packed),) if len(packed) <= WORTHWHILE * block.nbytes else None
+
+    def check(self, parts: Sequence[Block], true: Layout) -> None:
+        if len(parts) != 1 or parts[0].dtype != "uint8":
+            raise WireError(f"not one part of bytes where zstd has one (parts: {[part.dtype for part in parts]})")
+        try:
+            holds = zstandard.get_frame_parameters(parts[0].data).content_size
+        except zstandard.ZstdError as error:
+            raise WireError(f"no zstd frame (bytes: {parts[0].nbytes}): {error}") from error
+        if holds != true.nbytes:
+            told = "unknown" if holds == zstandard.CONTENTSIZE_UNKNOWN else holds
+            raise WireError(f"a zstd frame of another size (holds: {told}, announced: {true.nbytes} bytes)")
+
+    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+        try:
+            plain = zstandard.ZstdDecompressor().decompress(parts[0].data, true.nbytes, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise WireError(f"a broken zstd frame (bytes: {parts[0].nbytes}): {error}") from error
+        return Block(true.dtype, true.shape, memoryview(bytearray(plain)))
+
+    @staticmethod
+    def _helps(compressor: zstandard.ZstdCompressor, data: memoryview) -> bool:
+        """Whether samples shrink; small arrays are not asked about but tried."""
+        if len(data) <= SAMPLE * SAMPLES:
+            return True
+        samples = list(_samples(data))
+        return sum(len(compressor.compress(sample)) for sample in samples) <= WORTHWHILE * sum(map(len, samples))
+
+
+def _samples(data: memoryview) -> Iterator[memoryview]:
+    for start in np.linspace(0, len(data) - SAMPLE, SAMPLES).astype(int).tolist():
+        yield data[start : start + SAMPLE]

@@ -1,0 +1,58 @@
+"""A slow link's arithmetic: when what is sent now has left, and when it arrives.
+
+    sent at        left at                          arrives at
+    |--- waits ---|--- bytes / rate ---|--- delay ± jitter ---|        and after each loss once more a time-out
+
+The one rule: order is kept and nothing is dropped, as on a TCP connection; so a message that was lost holds up those
+behind it. No clock and no I/O: moments come in, moments go out.
+"""
+
+import random
+from dataclasses import dataclass
+
+from transports.emulation.options import Shape
+
+LEAST_TIMEOUT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One message's way: the moments at which its last byte leaves, and arrives."""
+
+    left: float
+    arrives: float
+
+
+class SlowLink:
+    """One direction between two ends.
+
+    Args:
+        ends: the ranks or names it leads from and to; with the seed they decide what is lost, and when.
+    """
+
+    def __init__(self, shape: Shape, ends: tuple[int | str, int | str]):
+        self._shape = shape
+        self._random = random.Random(f"{shape.seed}: {ends[0]} to {ends[1]}")
+        self._left = self._arrived = float("-inf")
+
+    def passage(self, now: float, nbytes: float) -> Passage:
+        """A message's way through the link, on which it takes its place behind what was sent before."""
+        self._left = max(now, self._left) + nbytes / self._shape.rate
+        self._arrived = max(self._arrived, self._left + self._under_way())
+        return Passage(self._left, self._arrived)
+
+    def _under_way(self) -> float:
+        """Seconds between leaving and arriving."""
+        shape, timeouts = self._shape, 0
+        while self._random.random() < shape.loss:
+            timeouts += 1
+        waited = (2**timeouts - 1) * timeout(shape)  # each time-out is twice the one before
+        return waited + shape.delay + shape.jitter * self._random.uniform(-1, 1)
+
+
+def timeout(shape: Shape) -> float:
+    """Seconds until a sender takes its bytes for lost: a round trip and four times its variation, at least 0.2 more.
+
+    Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.
+    """
+    return 2 * shape.delay + max(4 * shape.jitter, LEAST_TIMEOUT_S)

@@ -1,0 +1,126 @@
+"""How slow a link is to be made, as a URL says it: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
+
+The one rule: every wrong value is answered with what is allowed, before anything is opened. Knows text and numbers;
+what they do to a message is in `transports.emulation.link`.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from urllib.parse import SplitResult, parse_qs, parse_qsl
+
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+EXAMPLE = "write for example ?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7"
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([a-z]*)")
+_FRACTION = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a link does to every message on it; the defaults do nothing.
+
+    Args:
+        delay: seconds from the last byte's leaving to its arrival.
+        jitter: seconds by which the delay of each message is more or less, evenly spread; not beyond the delay.
+        rate: bytes a second that leave; messages to one peer wait for each other.
+        loss: the chance that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
+        seed: of jitter and loss.
+    Raises:
+        ValueError: the jitter is beyond the delay.
+    """
+
+    delay: float = 0.0
+    jitter: float = 0.0
+    rate: float = math.inf
+    loss: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.jitter > self.delay:
+            raise ValueError(
+                f"jitter beyond the delay (jitter: {self.jitter:g} s, delay: {self.delay:g} s); no message comes "
+                "before it was sent: lower jitter= or raise delay="
+            )
+
+
+OPTIONS = tuple(field.name for field in fields(Shape))
+
+
+def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
+    """Read the shape out of a URL's query; returns it, None where nothing is said of one, and the other options.
+
+    Raises:
+        ValueError: a value makes no sense (what is allowed is named), or an option is said twice.
+    """
+    said = parse_qsl(query, keep_blank_values=True)
+    for name, count in Counter(name for name, _ in said).items():
+        if count > 1:
+            values = ", ".join(text for told, text in said if told == name)
+            raise ValueError(f"?{name}= is said {count} times in one URL (values: {values}); say it once")
+    given = {name: _READERS[name](name, text) for name, text in said if name in OPTIONS}
+    return (Shape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
+
+
+def read_wait(scheme: str, query: str, default: float) -> float:
+    """The seconds of `?wait=`, which is how long a rank waits for the others when the transport opens."""
+    text = parse_qs(query, keep_blank_values=True).get("wait", [str(default)])[-1]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write {scheme}?wait={default:g}")
+    return seconds
+
+
+def check_nothing_else(parts: SplitResult, *options: str) -> None:
+    """Raise ValueError where a URL, its shape taken out, says more than its scheme and these options."""
+    unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(options)
+    if said := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
+        known = ", ".join((*options, *OPTIONS))
+        raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {said!r})")
+
+
+def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:
+    def read(name: str, text: str) -> float:
+        found = _NUMBER.fullmatch(text)
+        if not found or found[2] not in units:
+            raise _refused(name, text, f"a number and one of the units {', '.join(units)}")
+        return float(found[1]) * units[found[2]]
+
+    return read
+
+
+def _rate(name: str, text: str) -> float:
+    rate = _with_unit(BYTES_A_SECOND)(name, text)
+    if not rate:
+        raise _refused(name, text, "more than 0; a link that carries nothing is no link")
+    return rate
+
+
+def _loss(name: str, text: str) -> float:
+    if not _FRACTION.fullmatch(text) or not float(text) < 1:
+        raise _refused(name, text, "a fraction from 0 up to, but not, 1")
+    return float(text)
+
+
+def _seed(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise _refused(name, text, "a whole number from 0 up")
+    return int(text)
+
+
+def _refused(name: str, text: str, allowed: str) -> ValueError:
+    return ValueError(f"?{name}= takes {allowed} (got: {text!r}); {EXAMPLE}")
+
+
+_READERS: dict[str, Callable[[str, str], float]] = {
+    "delay": _with_unit(SECONDS),
+    "jitter": _with_unit(SECONDS),
+    "rate": _rate,
+    "loss": _loss,
+    "seed": _seed,
+}

@@ -1,0 +1,146 @@
+"""Any transport over slow links: the same messages, later. For rehearsing a slow network on one machine.
+
+The one rule: only time is added; what comes, in which order, and what goes wrong is the inner transport's business.
+Every rank delays what it sends; what a rank sends to itself is not delayed. Every member of the contract is passed on
+but `native` and `shared`, whose bytes could not be delayed.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from transports.base import Frame, Key, Traffic, Transport
+from transports.emulation.courier import Courier
+from transports.emulation.link import SlowLink
+from transports.emulation.options import Shape
+from transports.errors import Closed, PeerAborted, PeerLost, TransportError
+from transports.liveness import Standing
+from transports.wire.arrays import Block, flat_bytes
+from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+
+WINDOW_BYTES = 4 << 20  # what a kernel's buffers hold on their way, beside what the link itself does
+AHEAD_BYTES = 1 << 20  # what of it has not left yet; so a sender that comes back late leaves no gap on the link
+
+T = TypeVar("T")
+
+
+class Shaped(Transport):
+    """One rank's end behind slow links.
+
+    Args:
+        inner: does the sending; owned from now on.
+        shape: of the links to all peers, each direction by itself.
+    """
+
+    def __init__(self, inner: Transport, shape: Shape):
+        self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
+        self._inner, self._shape = inner, shape
+        self._standing = Standing(inner.world_size)
+        self._couriers: dict[int, Courier] = {}
+
+    def __repr__(self) -> str:
+        return f"<Shaped {self._inner!r}: {self._shape}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._inner.nodes
+
+    @property
+    def kill_world(self) -> Callable[[int], None] | None:
+        return self._inner.kill_world
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._standing.check_sendable(peer)
+        now = asyncio.get_running_loop().time()
+        blocks = [Block.of(array) for array in arrays]
+        head = encode_head(Kind.MESSAGE, key, blocks, note)
+        header = parse_header(parse_preamble(head), memoryview(head)[PREAMBLE_BYTES:])  # the sender may change the note
+
+        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+            return self._inner.send(peer, header.key, *parts, note=header.note)
+
+        await self._sent(now, peer, blocks, len(head), carry)
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._standing.check(peer)
+        frame = await self._heeding(self._inner.receive(peer, key, into))
+        self.traffic.count_received(sum(block.nbytes for block in frame.blocks))
+        return frame
+
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._inner.holds(peer, key)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check_sendable(peer, channel)
+        now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
+
+        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+            return self._inner.send_buffer(peer, channel, parts[0].data)
+
+        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check(peer, channel)
+        await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
+        self.traffic.count_received(flat_bytes(buffer).nbytes, header)
+
+    def computing(self, busy: bool) -> None:
+        self._inner.computing(busy)
+
+    def last_key(self, peer: int) -> Key | None:
+        return self._inner.last_key(peer)
+
+    async def abort(self, reason: str) -> None:
+        self._end(Closed(f"rank {self.rank} aborted: {reason}"))
+        await self._inner.abort(reason)
+        await self._ended()
+
+    async def close(self) -> None:
+        self._standing.finish(Closed(f"rank {self.rank} is closed"))
+        for courier in self._couriers.values():
+            await courier.landed()
+        await self._inner.close()
+        await self._ended()
+
+    async def _sent(
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any, header: int = 0
+    ) -> None:
+        if peer == self.rank:
+            await self._heeding(carry(blocks))
+        else:
+            await self._courier(peer).post(now, blocks, head_bytes, carry)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
+
+    async def _heeding(self, work: Awaitable[T]) -> T:
+        """Await the inner transport, and hear from its errors what became of it or a peer."""
+        try:
+            return await work
+        except TransportError as error:
+            self._heed(error)
+            raise
+
+    def _heed(self, error: TransportError) -> None:
+        if isinstance(error, PeerLost):
+            self._standing.lose(error)
+            if error.rank in self._couriers:
+                self._couriers[error.rank].fail(error)
+        elif isinstance(error, (PeerAborted, Closed)):
+            self._end(error)
+
+    def _end(self, error: TransportError) -> None:
+        self._standing.finish(error)
+        for courier in self._couriers.values():
+            courier.fail(error)
+
+    async def _ended(self) -> None:
+        for courier in self._couriers.values():
+            await courier.ended()
+
+    def _courier(self, peer: int) -> Courier:
+        if peer not in self._couriers:
+            shape = self._shape
+            under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
+            link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
+            self._couriers[peer] = Courier(link, WINDOW_BYTES + under_way, ahead, self._heed)
+        return self._couriers[peer]

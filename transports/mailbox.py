@@ -1,0 +1,224 @@
+"""The mailbox: what arrived and nobody asked for yet, and what was asked for and has not arrived yet.
+
+The one rule: an arrival is in exactly one place, kept here or in one receiver's hands, and whatever goes wrong with
+that receiver brings it back to where it stood. An arrival's item is opaque: a whole message, or a handle by which the
+receiver pulls a message that is still held at its sender. No I/O in here; everything is O(1) but `arrivals`, `drop`
+and the cancelling of one of several receives with the same address.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from transports.base import Key
+
+Item = TypeVar("Item")
+
+
+class Arrival(NamedTuple, Generic[Item]):
+    """An item with the address it came under and its place in the order of arrival."""
+
+    peer: int
+    key: Key
+    order: int
+    item: Item
+
+
+@dataclass(slots=True)
+class _Receive:
+    """A receiver that waits: since when, what to do at the match, and whom to wake."""
+
+    order: int
+    accept: Callable[[Any], None]
+    future: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Mailbox(Generic[Item]):
+    """Matches arrivals and receives by (peer, key); first come, first served on both sides.
+
+    Args:
+        world_size: ranks in the world, this one included; when all others are gone, receives from anyone fail.
+    """
+
+    def __init__(self, world_size: int):
+        self._world_size = world_size
+        self._order = count()
+        self._arrived: dict[Key, dict[int, deque[Arrival[Item]]]] = {}
+        self._waiting: dict[tuple[int | None, Key], deque[_Receive]] = {}
+        self._last_keys: dict[int, Key] = {}
+        self._gone: dict[int, Exception] = {}
+        self._failure: Exception | None = None
+
+    def arrived(self, peer: int, key: Key, item: Item) -> None:
+        """Give the item to the receive that has waited longest for it, or keep it."""
+        self._last_keys[peer] = key
+        self.put_back(Arrival(peer, key, next(self._order), item))
+
+    def put_back(self, arrival: Arrival[Item]) -> None:
+        """Return what `take` gave, to its old place in the order (or to the next receive that waits for it)."""
+        while (receive := self._next_receive(arrival.peer, arrival.key)) is not None:
+            try:
+                receive.accept(arrival.item)
+            except ValueError as error:
+                receive.future.set_exception(error)
+            else:
+                receive.future.set_result(arrival)
+                return
+        self._keep(arrival)
+
+    async def take(
+        self, peer: int | None, key: Key, accept: Callable[[Item], None] = lambda item: None
+    ) -> Arrival[Item]:
+        """Take the oldest arrival with this key from this peer; wait for it if need be.
+
+        From anyone (peer None) the peers take turns, each in its own order.
+
+        Args:
+            accept: runs in the same breath as the match (inside `arrived` for a receive that waited), so that a
+                transport may point the item at the receiver's memory before its bytes are read. A ValueError from it
+                goes to the receiver, and the item stays available.
+        Raises:
+            The error given to `fail_all`; or, if nothing is left to take, the one given to `fail_peer`.
+        Cancelled: an arrival not yet matched is untouched; a matched one is put back, accepted as it may be.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        arrival = self._pop(peer, key)
+        if arrival is None:
+            return await self._wait(peer, key, accept)
+        try:
+            accept(arrival.item)
+        except ValueError:
+            self._keep(arrival)
+            raise
+        return arrival
+
+    def holds(self, peer: int | None, key: Key) -> bool:
+        """Whether `take` would return at once."""
+        peers = self._arrived.get(key)
+        return peers is not None and (peer is None or peer in peers)
+
+    def take_now(self, peer: int | None, key: Key) -> Arrival[Item] | None:
+        """What `take` would return without waiting; None if it would wait, or raise."""
+        return self._pop(peer, key) if self._failure is None else None
+
+    def fail_peer(self, peer: int, error: Exception) -> None:
+        """Nothing more will come from this peer: fail the receives that wait for it; what arrived stays available."""
+        self._gone.setdefault(peer, error)
+        lost = [address for address in self._waiting if self._reason(address[0]) is not None]
+        for address in lost:
+            _fail(self._waiting.pop(address), error)
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail every waiting and every later `take`; the first error stays."""
+        if self._failure is None:
+            self._failure = error
+            for receives in self._waiting.values():
+                _fail(receives, error)
+            self._waiting.clear()
+
+    def last_key(self, peer: int) -> Key | None:
+        """The key of what arrived last from this peer."""
+        return self._last_keys.get(peer)
+
+    def arrivals(self, peer: int) -> Iterator[Arrival[Item]]:
+        """What is kept from this peer, in no particular order of keys."""
+        for peers in self._arrived.values():
+            yield from peers.get(peer, ())
+
+    def drop(self, peer: int) -> list[Arrival[Item]]:
+        """Forget what is kept from this peer, and return it."""
+        dropped = list(self.arrivals(peer))
+        for key in {arrival.key for arrival in dropped}:
+            self._forget(peer, key)
+        return dropped
+
+    async def _wait(self, peer: int | None, key: Key, accept: Callable[[Item], None]) -> Arrival[Item]:
+        if (reason := self._reason(peer)) is not None:
+            raise reason.with_traceback(None)
+        receive = _Receive(next(self._order), accept)
+        self._waiting.setdefault((peer, key), deque()).append(receive)
+        try:
+            return await receive.future
+        except asyncio.CancelledError:
+            self._withdraw(peer, key, receive)
+            raise
+
+    def _withdraw(self, peer: int | None, key: Key, receive: _Receive) -> None:
+        future = receive.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self.put_back(future.result())
+            return
+        receives = self._waiting.get((peer, key), ())
+        if receive in receives:
+            receives.remove(receive)
+            self._front((peer, key))
+
+    def _next_receive(self, peer: int, key: Key) -> _Receive | None:
+        """Pop the receive that has waited longest for this address, be it from this peer or from anyone."""
+        if not self._waiting:
+            return None
+        exact, anyone = self._front((peer, key)), self._front((None, key))
+        if exact is None and anyone is None:
+            return None
+        by_name = anyone is None or (exact is not None and exact.order < anyone.order)
+        address = (peer if by_name else None, key)
+        receive = self._waiting[address].popleft()
+        self._front(address)
+        return receive
+
+    def _front(self, address: tuple[int | None, Key]) -> _Receive | None:
+        """The receive that has waited longest here, if any is left once cancelled ones are dropped."""
+        receives = self._waiting.get(address)
+        if receives is None:
+            return None
+        while receives and receives[0].future.done():
+            receives.popleft()
+        if receives:
+            return receives[0]
+        del self._waiting[address]
+        return None
+
+    def _keep(self, arrival: Arrival[Item]) -> None:
+        peers = self._arrived.get(arrival.key)
+        if peers is None:
+            self._arrived[arrival.key] = {arrival.peer: deque([arrival])}
+            return
+        queue = peers.setdefault(arrival.peer, deque())
+        place = 0 if queue and queue[-1].order > arrival.order else len(queue)
+        while place < len(queue) and queue[place].order < arrival.order:
+            place += 1
+        queue.insert(place, arrival)
+
+    def _pop(self, peer: int | None, key: Key) -> Arrival[Item] | None:
+        peers = self._arrived.get(key)
+        if peers is None or (peer is not None and peer not in peers):
+            return None
+        source = next(iter(peers)) if peer is None else peer
+        queue = peers[source]
+        arrival = queue.popleft()
+        self._forget(source, key)
+        if queue:
+            self._arrived.setdefault(key, {})[source] = queue  # at the end, so that peers take turns
+        return arrival
+
+    def _forget(self, peer: int, key: Key) -> None:
+        peers = self._arrived[key]
+        del peers[peer]
+        if not peers:
+            del self._arrived[key]
+
+    def _reason(self, peer: int | None) -> Exception | None:
+        """Why nothing more can come from this peer, if that is so."""
+        if peer is not None:
+            return self._gone.get(peer)
+        return next(iter(self._gone.values())) if 0 < len(self._gone) >= self._world_size - 1 else None
+
+
+def _fail(receives: deque[_Receive], error: Exception) -> None:
+    for receive in receives:
+        if not receive.future.done():
+            receive.future.set_exception(error)

@@ -1,0 +1,77 @@
+"""Bodies that wait at their sender. The one rule: a body moves when its receiver asks, straight to where it belongs.
+
+A synchronous send (Issend) is done only when it is matched. So a tag is never borne by two bodies at once, however long
+the first is held, and memory is bounded: nothing large lies in MPI's own buffers.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from mpi4py import MPI
+
+from transports.errors import TransportError
+from transports.mpi.progress import Poller
+from transports.mpi.requests import Tags, start
+from transports.wire.arrays import Block
+from transports.wire.frames import Layout
+from transports.wire.landing import landing
+
+
+class Bodies:
+    """Held bodies on one communicator.
+
+    Args:
+        piece: bytes that MPI is told about at once, below 2 GiB.
+        tell: sends a frame to a peer.
+        fetched: called with the peer once a body of its has been fetched.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        poller: Poller,
+        piece: int,
+        tell: Callable[[int, bytes], None],
+        fetched: Callable[[int], None],
+    ):
+        self._comm, self._poller, self._piece, self._tell, self._fetched = comm, poller, piece, tell, fetched
+        self._tags = Tags()
+
+    def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
+        """Hold the blocks for the peer under a tag that `offer` frames for it; done when the peer has them all."""
+        tag = self._tags.take(peer)
+        try:
+            frame = offer(tag)
+        except TransportError:
+            self._tags.release(peer, tag)
+            raise
+        datas = [block.data for block in blocks if block.nbytes]
+        requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
+        self._tell(peer, frame)
+        return self._poller.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
+
+    def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
+        """Start to fill the blocks with the body held under this tag; the requests are the caller's to watch."""
+        if self._poller.failure is not None:
+            raise self._poller.failure.with_traceback(None)
+        datas = [block.data for block in blocks if block.nbytes]
+        return [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
+
+    async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
+        """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
+        coming = self._poller.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._fetched(peer))
+        self._poller.linger(coming.done)
+        try:
+            await asyncio.shield(coming)
+        except asyncio.CancelledError:
+            while not coming.done():
+                with suppress(asyncio.CancelledError, TransportError):
+                    await asyncio.shield(coming)
+            if coming.exception() is None:
+                late()
+            raise
+
+    def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
+        """Let the peer go of a body that nobody wants."""
+        self._poller.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)

@@ -1,0 +1,140 @@
+"""Bare bytes over MPI, tag = channel. The one rule: a buffer is either the caller's or MPI's, never both at once.
+
+So a cancelled receive comes back only when MPI has let go of its memory, and bytes that had already begun to come are
+kept for the next asker. Counts what came from each peer, because a peer that closes tells how many it sent.
+"""
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from transports.errors import PeerLost, SizeMismatch, TransportError
+from transports.mpi.progress import Poller
+from transports.mpi.requests import TAKEN_S, Truncated, outcome_now, start
+
+SLOWEST = 5e9
+"""Bytes a second that go from rank to rank even on a slow machine: for so long a sender looks out keenly."""
+
+
+class Buffers:
+    """This rank's bare buffers on one communicator.
+
+    Args:
+        piece: bytes that MPI is told about at once, below 2 GiB.
+    """
+
+    def __init__(self, comm: MPI.Comm, poller: Poller, piece: int):
+        self._comm, self._poller, self._piece = comm, poller, piece
+        self.sent: Counter[int] = Counter()
+        self._came: Counter[int] = Counter()
+        self._announced: dict[int, int] = {}
+        self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
+        self._kept: defaultdict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        self._end: TransportError | None = None
+
+    async def send(self, peer: int, channel: int, data: memoryview) -> None:
+        """Send; cancelled, MPI goes on reading the memory until the peer has it."""
+        request = start(self._comm.Isend, data, peer, channel, self._piece)
+        self.sent[peer] += 1
+        look = partial(outcome_now, request)
+        outcome = self._poller.spin(look, TAKEN_S)
+        if outcome is None:
+            await self._poller.hover(request, look, data.nbytes / SLOWEST)
+        elif isinstance(outcome, Exception):
+            raise outcome
+
+    async def receive(self, peer: int, channel: int, data: memoryview) -> None:
+        """Fill `data` with the next buffer of this peer and channel."""
+        if kept := self._kept.get((peer, channel)):
+            came = kept.popleft()
+            data[: len(came)] = came[: data.nbytes]
+            return self._check_size(peer, channel, data, len(came))
+        if self._all_came(peer):
+            raise PeerLost(peer, "it closed")
+        request = start(self._comm.Irecv, data, peer, channel, self._piece)
+        outcome = self._poller.spin(partial(outcome_now, request)) or await self._outcome(request, peer, channel, data)
+        if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
+            raise self._end or PeerLost(peer, "it closed")
+        self._count(peer)
+        if isinstance(outcome, Truncated):
+            self._check_size(peer, channel, data, None)
+        if isinstance(outcome, Exception):
+            raise outcome
+        self._check_size(peer, channel, data, outcome.Get_elements(MPI.BYTE))
+
+    def announce(self, peer: int, count: int) -> None:
+        """The peer closed, and sent so many buffers in all: receives that wait for more of them fail."""
+        self._announced[peer] = count
+        self._count(peer, 0)
+
+    def end(self, error: TransportError) -> None:
+        """Fail all open receives with this error."""
+        self._end = self._end or error
+        for requests in self._open.values():
+            _cancel(requests)
+
+    def swallow(self) -> bool:
+        """Throw away what closed peers sent and nobody received; say whether all of it has come."""
+        for peer in self._announced:
+            while not self._all_came(peer) and self._swallow_next(peer):
+                pass
+        return all(self._all_came(peer) for peer in self._announced)
+
+    def _swallow_next(self, peer: int) -> bool:
+        status = MPI.Status()
+        message = self._comm.Improbe(peer, MPI.ANY_TAG, status)
+        if message is None:
+            return False
+        request = start(_matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._piece)
+        self._poller.watch(request, lambda outcome: None)
+        self._count(peer)
+        return True
+
+    async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
+        outcomes: list[Any] = []
+        future = self._poller.wait(request, done=outcomes.append, urgent=True)
+        self._open[peer].append(request)
+        try:
+            return await future
+        except TransportError as error:
+            return error
+        except asyncio.CancelledError:
+            _cancel([request])
+            while not outcomes:
+                with suppress(asyncio.CancelledError):
+                    await self._poller.turn()
+            self._keep(outcomes[0], peer, channel, data)
+            raise
+        finally:
+            self._open[peer].remove(request)
+
+    def _keep(self, outcome: Any, peer: int, channel: int, data: memoryview) -> None:
+        if isinstance(outcome, MPI.Status) and not outcome.Is_cancelled():
+            self._kept[peer, channel].append(bytes(data[: outcome.Get_elements(MPI.BYTE)]))
+            self._count(peer)
+
+    def _count(self, peer: int, more: int = 1) -> None:
+        self._came[peer] += more
+        if self._all_came(peer):
+            _cancel(self._open[peer])
+
+    def _all_came(self, peer: int) -> bool:
+        return peer in self._announced and self._came[peer] >= self._announced[peer]
+
+    def _check_size(self, peer: int, channel: int, data: memoryview, came: int | None) -> None:
+        if came != data.nbytes:
+            raise SizeMismatch(peer, channel, data.nbytes, came, data[:came])
+
+
+def _matched(message: MPI.Message) -> Any:
+    return lambda data, peer, tag: message.Irecv(data)
+
+
+def _cancel(requests: list[MPI.Request]) -> None:
+    for request in requests:
+        if request != MPI.REQUEST_NULL:
+            request.Cancel()

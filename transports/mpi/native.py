@@ -1,0 +1,70 @@
+"""MPI's own collectives over a group of ranks. The one rule: the group's communicator is made only when all are there.
+
+MPI makes a communicator by a call that blocks until every rank of the group has made it too. So the ranks first meet
+by messages, which block nobody, and make the call only when all have come.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from transports.base import Transport
+from transports.mpi.frames import TAG
+from transports.mpi.progress import Poller
+from transports.wire.arrays import Block
+
+_DATATYPES = {
+    "uint8": MPI.UINT8_T, "int8": MPI.INT8_T, "int16": MPI.INT16_T, "uint16": MPI.UINT16_T, "int32": MPI.INT32_T,
+    "uint32": MPI.UINT32_T, "int64": MPI.INT64_T, "uint64": MPI.UINT64_T, "float32": MPI.FLOAT, "float64": MPI.DOUBLE,
+    "complex64": MPI.C_FLOAT_COMPLEX, "complex128": MPI.C_DOUBLE_COMPLEX,
+}  # fmt: skip
+_OPS = {"sum": MPI.SUM, "max": MPI.MAX}
+
+
+class MpiNative:
+    """All-reduce by `MPI_Iallreduce`, as `transports.base.Native` promises it.
+
+    Args:
+        transport: by which the ranks meet.
+        frames: the communicator in which `ranks` are counted; it carries frames, so other tags than theirs are used.
+        channel: tells this group's communicator from another's in the making.
+    """
+
+    def __init__(self, transport: Transport, poller: Poller, frames: MPI.Comm, ranks: Sequence[int], channel: int):
+        self._transport, self._poller, self._frames = transport, poller, frames
+        self._ranks, self._channel = tuple(ranks), channel
+        self.comm: MPI.Comm | None = None
+        self._making = asyncio.Lock()
+
+    async def all_reduce(self, block: Block, op: str) -> None:
+        """Reduce in place over the group. Cancelled: the reduction goes on, so drop the block."""
+        if block.dtype not in _DATATYPES or op not in _OPS or (op == "max" and block.dtype.startswith("complex")):
+            raise ValueError(
+                f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
+                f"{', '.join(_OPS)} (max: not of complex)"
+            )
+        await self.ready()
+        request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
+        await self._poller.wait(request, urgent=True)
+
+    async def ready(self) -> None:
+        """Make the group's communicator; see `transports.base.Native`."""
+        async with self._making:
+            if self.comm is None:
+                await self._meet()
+                group = self._frames.Get_group().Incl(self._ranks)
+                self.comm = self._frames.Create_group(group, tag=TAG + 1 + self._channel)
+                group.Free()
+
+    async def _meet(self) -> None:
+        """Return when every rank of the group is here: all tell the first, and the first tells all."""
+        first, *others = self._ranks
+        here = ("native", self._channel, ",".join(map(str, self._ranks)), "here")
+        go = (*here[:-1], "go")
+        if self._transport.rank == first:
+            await asyncio.gather(*(self._transport.receive(rank, here) for rank in others))
+            await asyncio.gather(*(self._transport.send(rank, go) for rank in others))
+        else:
+            await self._transport.send(first, here)
+            await self._transport.receive(first, go)

@@ -1,0 +1,139 @@
+"""The ranks of this node, which can be woken and can look into one another's memory. The one rule: both are optional.
+
+A rank that cannot be rung is one that polls, and a body that finds no shared memory travels by MPI; nobody who sends
+needs to know which ranks are where. Knows neither frames nor keys.
+"""
+
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
+
+from mpi4py import MPI
+
+from transports.errors import TransportError
+from transports.mpi.progress import Doze
+from transports.shm.arena import Arena, Window
+from transports.shm.doorbell import NAME_BYTES, Bells
+from transports.shm.memfd import ADDRESS_BYTES
+from transports.wire.arrays import Block
+
+CORE_BYTES = 1024  # 8,192 cores, the most that Linux knows
+
+
+class Neighbours:
+    """This rank's bell and arena, and those of the others on its node.
+
+    Args:
+        woken: called on the loop whenever somebody has rung.
+        nbytes: of bodies that may be on their way from a rank through memory, the same on all ranks.
+    """
+
+    def __init__(self, woken: Callable[[], None], nbytes: int):
+        self._bells, self._arena, self._nbytes = Bells(woken), Arena(nbytes), nbytes
+        self._addresses: dict[int, bytes] = {}
+        self._windows: dict[int, Window | None] = {}
+        self._seen_by: frozenset[int] = frozenset()
+
+    def meet(self, node: MPI.Comm, rank: int) -> bool:
+        """Exchange bells and arenas with the ranks of the node, who all must do so; whether every one can be rung."""
+        ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
+        addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
+        self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
+        looks = [self._opens(peer) for peer in ranks]
+        rows = _split(_of_all(node, bytes(looks)), node.size)
+        self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
+        names = _split(_of_all(node, self._bells.name), NAME_BYTES)
+        return self._bells.meet(dict(zip(ranks, names, strict=True)))
+
+    def ring(self, peer: int) -> None:
+        """Wake this peer, if it is a neighbour and asleep: something is there for it."""
+        window = self._windows.get(peer) or self._window(peer)
+        if window is None or window.rouse():
+            self._bells.ring(peer)
+
+    def rouse(self, peer: int) -> None:
+        """The same for something that is only on its way; a peer that computes is left alone until it is there."""
+        window = self._windows.get(peer) or self._window(peer)
+        if window is not None and window.dozing == Doze.IDLE:
+            self.ring(peer)
+
+    def doze(self, dozing: Doze) -> None:
+        """Say whether this rank must be rung to see what comes."""
+        self._arena.doze(dozing)
+
+    def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
+        """Copy the blocks to where the peer can look at them; the frame that `head` makes of where that is.
+
+        Returns: None if there is no such place, and they must go another way.
+        Raises: what `head` does; the place is free again then.
+        """
+        page = self._arena.put(blocks) if peer in self._seen_by else None
+        if page is None:
+            return None
+        try:
+            return head(page)
+        except TransportError:
+            self._arena.take_back(page, blocks)
+            raise
+
+    def look(self, peer: int, page: int, nbytes: int) -> memoryview:
+        """What the peer put there, in place.
+
+        Raises:
+            WireError: nothing can lie there. OSError: the peer is gone, and its memory with it.
+        """
+        window = self._window(peer)
+        if window is None:
+            raise FileNotFoundError(f"rank {peer} shares no memory with this one")
+        return window.look(page, nbytes)
+
+    def close(self) -> None:
+        """Let go of all but the memory that received bodies still lie in."""
+        self._bells.close()
+        self._arena.close()
+        self._windows, self._addresses, self._seen_by = {}, {}, frozenset()
+
+    def _opens(self, peer: int) -> bool:
+        """Whether this rank can look into that one's arena, which is closed again."""
+        try:
+            return peer in self._addresses and Window(self._addresses[peer], self._nbytes) is not None
+        except OSError:
+            return False
+
+    def _window(self, peer: int) -> Window | None:
+        """Opened when it is first needed: each is a descriptor, and a loop over select(2) has 1,024."""
+        if peer not in self._windows and peer in self._addresses:
+            try:
+                self._windows[peer] = Window(self._addresses[peer], self._nbytes)
+            except OSError:
+                self._windows[peer] = None
+        return self._windows.get(peer)
+
+
+def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
+    """For every rank of the world the number of its node, its lowest rank; all ranks call this together."""
+    lowest = array("q", [0])
+    node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)
+    return tuple(array("q", _of_all(world, lowest.tobytes())))
+
+
+def cores_of(node: MPI.Comm) -> int:
+    """The cores that the ranks of the node may run on, together: a launcher may have bound each to one of its own."""
+    mine = 0
+    for core in os.sched_getaffinity(0):
+        mine |= 1 << core
+    masks = _split(_of_all(node, mine.to_bytes(CORE_BYTES, "little")), CORE_BYTES)
+    return reduce(or_, (int.from_bytes(mask, "little") for mask in masks)).bit_count()
+
+
+def _of_all(comm: MPI.Comm, mine: bytes) -> bytes:
+    """What every rank holds, one after the other; all of the same length."""
+    everyone = bytearray(len(mine) * comm.size)
+    comm.Allgather([mine, MPI.BYTE], [everyone, MPI.BYTE])
+    return bytes(everyone)
+
+
+def _split(data: bytes, length: int) -> list[bytes]:
+    return [data[at : at + length] for at in range(0, len(data), length)]

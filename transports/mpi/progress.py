@@ -1,0 +1,268 @@
+"""When to ask a library without callbacks, again and again, which of its requests are done.
+
+The one rule: how soon to ask again depends on how long it has been quiet, on whether this rank is computing, and on how
+many ranks share the node's cores. Knows no MPI; what is asked about, and who is told, is `transports.mpi.watched`.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from transports.mpi.backoff import Patience
+from transports.mpi.watched import Done, Test, Watched
+
+FEW = 8
+URGENT_POLLS = 4
+
+
+class Doze(IntEnum):
+    """How a rank sleeps, for whoever might wake it."""
+
+    AWAKE = 0
+    IDLE = 1
+    COMPUTING = 2  # and so should not be woken before there is something for it
+
+
+class Poller:
+    """Watches requests until they are done.
+
+    Args:
+        test: as `Watched` takes it.
+        patience: how long to nap.
+        doze: told, one poll before the first nap, that this rank must be rung to hear of anything at once; and that it
+            polls without naps again.
+    """
+
+    def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
+        self._watched, self._patience, self._doze = Watched(test), patience, doze
+        self._loop = asyncio.get_running_loop()
+        self._turns: list[asyncio.Future] = []
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._next: asyncio.Handle | None = None
+        self._napping = False
+        self._dozing = Doze.AWAKE
+        self._rung = False
+        self._computing = False
+        self._woken = False
+        self._urgent = 0
+        self._stopped = False
+        self._active = self._loop.time()
+
+    @property
+    def requests(self) -> list[Any]:
+        """What is being watched now."""
+        return list(self._watched.requests)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing is watched any more, if that is so."""
+        return self._watched.failure
+
+    @property
+    def gentle(self) -> bool:
+        """Whether this rank computes, so that nothing should spin beside it."""
+        return self._computing
+
+    def listen(self, listen: Callable[[], bool]) -> None:
+        """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
+        self._watched.listen(listen)
+
+    def watch(self, request: Any, done: Done) -> None:
+        """Call `done(outcome)` once the request is done; at once if the poller has given up."""
+        self._watched.watch(request, done)
+        if self._watched.requests:
+            self.wake()
+
+    def watch_all(self, requests: Sequence[Any], done: Done) -> None:
+        """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
+        self._watched.watch_all(requests, done)
+        if self._watched.requests:
+            self.wake()
+
+    def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future:
+        """A future of what `watch_all` would tell; cancelling it leaves the requests watched.
+
+        Args:
+            urgent: poll keenly for a while even where ranks share cores.
+            done: called with the outcome first, whether or not somebody still waits.
+        """
+        future = self._loop.create_future()
+        self._urgent += urgent
+
+        def finished(outcome: Any) -> None:
+            self._urgent -= urgent
+            if done is not None:
+                done(outcome)
+            resolve(future, outcome)
+
+        self.watch_all(requests, finished)
+        return future
+
+    def turn(self) -> asyncio.Future:
+        """A future that is done after the next poll, or at once if there will be none."""
+        turn = self._loop.create_future()
+        if self.failure is None:
+            self._turns.append(turn)
+        else:
+            turn.set_result(None)
+        return turn
+
+    def linger(self, look: Callable[[], Any]) -> Any:
+        """Poll right here for a moment, for what comes sooner than the loop's turns would notice it.
+
+        Not while this rank computes, nor with many requests, which mean that the loop has other work.
+
+        Args:
+            look: says what came; a false value while there is nothing.
+        """
+        found = look()
+        if not found:
+            end = self._loop.time() + self._time_to_spare
+            while not found and self._loop.time() < end:
+                self._watched.poll()
+                found = look()
+        return found
+
+    async def hover(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
+        """Wait for a request; for so many seconds by looking at it alone, the loop having its turns between.
+
+        Who is woken by the poller's turn instead learns of 1 MiB sent some 10 microseconds later.
+
+        Args:
+            look: says the request's outcome; None while it is under way.
+        """
+        future, end = self.wait(request), self._loop.time() + seconds
+        try:
+            while not future.done() and self._time_to_spare and self._loop.time() < end:
+                outcome = self.spin(look)
+                if outcome is None:
+                    await asyncio.sleep(0)
+                else:
+                    self._watched.settle(request, outcome)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return await future
+
+    def spin(self, look: Callable[[], Any], most: float = math.inf) -> Any:
+        """The same for one request that is not watched yet: what `look` says, asked once or until it is not None.
+
+        Args:
+            most: seconds, where less than a moment will do.
+        """
+        seen = look()
+        if seen is None:
+            end = self._loop.time() + min(most, self._time_to_spare)
+            while seen is None and self._loop.time() < end:
+                seen = look()
+        return seen
+
+    @property
+    def _time_to_spare(self) -> float:
+        return 0.0 if self._computing or len(self._watched.requests) > FEW else self._patience.linger
+
+    async def run(self) -> None:
+        """Poll until `stop` or `fail`.
+
+        The polls are bare timer callbacks, a third of the cost of a task that sleeps: 64 ranks share two cores.
+        """
+        self._next = self._loop.call_soon(self._tick)
+        try:
+            await self._over
+        finally:
+            self._next.cancel()
+
+    def _tick(self) -> None:
+        """Poll once and set the timer for the next time; whoever the news is for goes on before that."""
+        self._napping = False
+        try:
+            news = self._look()
+        except Exception as error:
+            resolve(self._over, error)
+            return
+        self._take_turn()
+        if self._stopped:
+            resolve(self._over, None)
+        elif news:
+            self._active, self._rung, self._napping = self._loop.time(), False, True
+            self._next = self._loop.call_soon(self._rest)
+        else:
+            self._rest()
+
+    def _look(self) -> bool:
+        """Poll; a few times where somebody waits urgently, for a turn of the loop takes longer than several polls."""
+        times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
+        return any(self._watched.poll() for _ in range(times))
+
+    def _rest(self) -> None:
+        """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
+        quiet, asleep = self._loop.time() - self._active, self._woken and not self._watched.requests
+        pause = self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
+        dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
+        self._napping = pause > 0 and self._dozing == dozing
+        self._stir(dozing)
+        if pause == 0:
+            os.sched_yield()
+        pause = pause if self._napping or pause == 0 else self._patience.settling
+        self._next = self._loop.call_later(pause, self._tick) if pause else self._loop.call_soon(self._tick)
+
+    def _stir(self, dozing: Doze) -> None:
+        if self._dozing != dozing:
+            self._dozing = dozing
+            self._doze(dozing)
+
+    def stop(self) -> None:
+        """End `run` after its present step."""
+        self._stopped = True
+        self.wake()
+
+    def fail(self, error: Exception) -> list[Any]:
+        """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
+        requests = self._watched.fail(error)
+        self._take_turn()
+        self.stop()
+        return requests
+
+    def wake(self) -> None:
+        """Something happened here, so something may soon happen there: end the nap and be keen again."""
+        self._active = self._loop.time()
+        if self._napping:
+            self._napping = False  # so that only one tick is ever due
+            self._next.cancel()
+            self._next = self._loop.call_soon(self._tick)
+            if self._patience.keen and not self._computing:  # who will doze again at once need not say so twice
+                self._stir(Doze.AWAKE)
+
+    def rung(self) -> None:
+        """A peer has something for this rank or soon will, and has noted that it is awake: look out keenly."""
+        self._dozing, self._rung, self._active = Doze.AWAKE, True, self._loop.time()
+        if self._next is not None:
+            self._next.cancel()
+            self._tick()
+
+    def is_woken(self, woken: bool) -> None:
+        """Whether whoever sends something to this rank also calls its `wake`."""
+        self._woken = woken
+        self.wake()
+
+    def computing(self, busy: bool) -> None:
+        self._computing = busy
+        self.wake()
+
+    def _take_turn(self) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            resolve(turn, None)
+
+
+def resolve(future: asyncio.Future, outcome: Any) -> None:
+    """Give a future its outcome, or its exception, unless it is done already."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,262 @@
+"""Frames over MPI. The one rule: nothing blocks, and one poller asks about every request there is.
+
+Three communicators, so that nothing can be taken for anything else:
+
+    frames    every header, with the body behind it while it is small; each poll asks whether anybody's is here
+    bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and asked for (Irecv)
+              straight into the receiver's arrays when somebody wants them
+    buffers   bare bytes, tag = channel
+
+Between ranks of a node a larger body goes through memory they share, if there is room, and the header says where. Else:
+
+    rank 0                                   rank 1
+    send(1, key, big)
+      Isend  frames   OFFER key, tag 7  ───>  a probe finds it; the mailbox keeps the offer
+      Issend bodies   tag 7                   receive(0, key, into=[x])
+                                        <───  Irecv bodies tag 7, into x
+      the send returns                        the receive returns
+
+How all of it ends is told in `transports.mpi.shutdown`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from transports.base import Frame, Key, Traffic, Transport
+from transports.errors import Closed, TransportError
+from transports.liveness import Standing
+from transports.mailbox import Arrival, Mailbox
+from transports.mpi.backoff import Patience
+from transports.mpi.bodies import Bodies
+from transports.mpi.channels import Buffers
+from transports.mpi.frames import Frames
+from transports.mpi.message import Message
+from transports.mpi.native import MpiNative
+from transports.mpi.node import Neighbours, cores_of, nodes_of
+from transports.mpi.progress import Poller
+from transports.mpi.reception import Reception
+from transports.mpi.requests import keep_alive, outcomes_now
+from transports.mpi.shared import MpiShared
+from transports.mpi.shutdown import Parting
+from transports.shm.barrier import KEEPS_ORDER
+from transports.wire.arrays import Block, flat_bytes
+from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Kind, Limits, encode, encode_head
+from transports.wire.landing import copied, destinations
+
+ABORT_SECONDS = 1.0
+
+
+class MpiTransport(Transport):
+    """One rank of an MPI world; made by `open`, on the thread that may call MPI.
+
+    A cancelled `send` is delivered all the same. `close` returns when every rank has closed.
+
+    Args:
+        world: the communicator whose ranks these are; it is only duplicated and, by `kill_world`, aborted.
+        comms: three duplicates of it, which become the transport's own.
+        inline: bodies up to so many bytes travel with their header and are sent without being asked for.
+        piece: bytes that MPI is told about at once, below 2 GiB.
+        shared: larger bodies, so many bytes of them at a time, travel through memory shared by the ranks of a node.
+    """
+
+    def __init__(
+        self,
+        world: MPI.Comm,
+        comms: Sequence[MPI.Comm],
+        patience: Patience,
+        limits: Limits,
+        inline: int,
+        piece: int,
+        shared: int,
+    ):
+        self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
+        self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
+        self._mailbox: Mailbox[Message] = Mailbox(self.world_size)
+        self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
+        self._standing = Standing(world.size)
+        self._closing, self._closed = asyncio.Lock(), False
+        self._neighbours = Neighbours(lambda: self._poller.rung(), shared)
+        self._poller = Poller(outcomes_now, patience, self._neighbours.doze)
+        frames, bodies, buffers = comms
+        longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
+        self._reception = Reception(
+            *(self._standing, self._mailbox, self._neighbours, limits),
+            lambda peer, tag, layouts: self._bodies.discard(peer, tag, layouts),
+            lambda peer, buffers: self._parting.heard(peer, buffers),
+            self._give_up,
+        )
+        self._frames = Frames(frames, self._poller, longest, ring, self._reception.heard, self._give_up)
+        self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
+        self._buffers = Buffers(buffers, self._poller, piece)
+        mine = self._standing, self._mailbox, self._frames, self._bodies, self._buffers, self._poller
+        self._parting = Parting(world.size, *mine, self._give_up)
+        self._task = asyncio.get_running_loop().create_task(self._poll())
+
+    @classmethod
+    async def open(
+        cls,
+        world: MPI.Comm,
+        limits: Limits = DEFAULT_LIMITS,
+        inline: int = 16 << 10,
+        piece: int = 1 << 30,
+        shared: int = 256 << 20,
+    ) -> "MpiTransport":
+        """Open this rank's end; returns when every rank of `world` has called it."""
+        duplicates = [world.Idup() for _ in range(3)]
+        requests = [request for _, request in duplicates]
+        while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
+            await asyncio.sleep(1e-3)
+        node = world.Split_type(MPI.COMM_TYPE_SHARED)
+        cores = cores_of(node)
+        patience = Patience.on_node(node.size, cores)
+        transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
+        transport._crowded = node.size > cores
+        met = transport._neighbours.meet(node, world.rank)
+        transport._poller.is_woken(met and node.size == world.size)
+        transport._nodes = nodes_of(transport._comms[0], node)
+        node.Free()
+        return transport
+
+    def __repr__(self) -> str:
+        return f"<MpiTransport rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._standing.check_sendable(peer)
+        self._neighbours.rouse(peer)
+        blocks = tuple([Block.of(array) for array in arrays])
+        nbytes = sum([block.nbytes for block in blocks])
+        if peer == self.rank:
+            self._reception.keep(peer, encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
+        elif nbytes <= self._inline:
+            frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
+            if (sending := self._frames.begin(peer, frame)) is not None:
+                await sending
+        elif frame := self._neighbours.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
+            await self._frames.send(peer, frame)
+        else:
+            await self._bodies.hold(peer, blocks, partial(self._head, Kind.OFFER, key, blocks, note))
+        self.traffic.count_sent(peer, nbytes)
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._standing.check(peer)
+        places = destinations(into)
+        self._poller.wake()
+        arrival = self._poller.linger(partial(self._mailbox.take_now, peer, key))
+        arrival = arrival or await self._mailbox.take(peer, key)
+        message = arrival.item
+        try:
+            blocks = message.land(places)
+        except ValueError:
+            self._mailbox.put_back(arrival)
+            raise
+        if message.blocks is None:
+            await self._bodies.fetched(arrival.peer, message.tag, blocks, partial(self._restore, arrival, blocks))
+        self.traffic.count_received(message.header.nbytes)
+        return Frame(arrival.peer, arrival.key, blocks, message.header.note)
+
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._mailbox.holds(peer, key)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check_sendable(peer, channel)
+        data = flat_bytes(buffer)
+        await self._buffers.send(peer, channel, data)
+        self.traffic.count_sent(peer, data.nbytes, header)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check(peer, channel)
+        data = flat_bytes(buffer)
+        await self._buffers.receive(peer, channel, data)
+        self.traffic.count_received(data.nbytes, header)
+
+    def computing(self, busy: bool) -> None:
+        self._poller.computing(busy)
+
+    def last_key(self, peer: int) -> Key | None:
+        return self._mailbox.last_key(peer)
+
+    def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
+        group = (tuple(ranks), channel)
+        if group not in self._natives:
+            self._natives[group] = MpiNative(self, self._poller, self._comms[0], *group)
+        return self._natives[group]
+
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
+        if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
+            return None
+        ring, crowded = self._neighbours.ring, self._crowded
+        return MpiShared(self, self._poller, self._standing, ring, ranks, channel, nbytes, crowded)
+
+    def kill_world(self, code: int) -> None:
+        """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
+        self._world.Abort(code)
+
+    async def abort(self, reason: str) -> None:
+        if self._poller.failure is not None:
+            return
+        self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
+        frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
+        with suppress(TimeoutError, TransportError):
+            async with asyncio.timeout(ABORT_SECONDS):
+                await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
+        self._give_up(self._standing.end)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close in order; after an abort, only let go. Returns when every rank has closed (or one has aborted)."""
+        async with self._closing:
+            if self._closed:
+                return
+            if self._standing.end is None:
+                self._refuse(Closed(f"rank {self.rank} is closed"))
+                self._parting.say(self._limits)
+            while not self._parting.over:
+                await self._poller.turn()
+            in_order = self._poller.failure is None
+            self._poller.stop()
+            self._neighbours.close()
+            await self._task
+            self._closed = True
+            if in_order:
+                self._free()
+
+    def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
+        return encode_head(kind, key, blocks, note, where, self._limits)
+
+    def _restore(self, arrival: Arrival[Message], blocks: Sequence[Block]) -> None:
+        arrival.item.blocks = copied(blocks)
+        self._mailbox.put_back(arrival)
+
+    def _refuse(self, error: TransportError) -> None:
+        self._standing.finish(error)
+        self._mailbox.fail_all(self._standing.end)
+        self._buffers.end(self._standing.end)
+
+    def _give_up(self, error: TransportError) -> None:
+        """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
+        if self._poller.failure is None:
+            self._refuse(error)
+            keep_alive(self._comms[0], self._poller.fail(self._standing.end))
+
+    async def _poll(self) -> None:
+        error: TransportError = Closed(f"rank {self.rank} stopped polling")
+        try:
+            await self._poller.run()
+        except Exception as unexpected:
+            error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
+            raise
+        finally:
+            self._give_up(error)
+
+    def _free(self) -> None:
+        for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
+            comm.Free()

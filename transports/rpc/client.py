@@ -1,0 +1,112 @@
+"""What one party has asked of another over one connection. The one rule: every wait ends, with an answer, a refusal, or
+the connection.
+
+Knows a line; what is asked means nothing here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from transports.errors import WireError
+from transports.freed import settle
+from transports.rpc.base import Answer, Refusal, Unreachable
+from transports.rpc.sink import Line, Room
+from transports.tcp.flow_control import kept_bytes
+from transports.wire.arrays import Block
+from transports.wire.frames import Header, Kind
+
+
+class Asking:
+    """The questions under way, by number."""
+
+    def __init__(self, line: Line, room: Room):
+        self._line, self._room = line, room
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._next = 0
+        self._ended: Unreachable | None = None
+
+    async def ask(self, topic: str, blocks: Sequence[Block], note: Any) -> Answer:
+        """See `Endpoint.ask`."""
+        if self._ended is not None:
+            raise _again(self._ended, sent=False)
+        number = self._next
+        self._line.say(Kind.QUESTION, (number, topic), blocks, note)
+        self._next += 1
+        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._asked.pop(number, None) is not None and self._ended is None:
+                self._line.say(Kind.CANCEL, (number,))
+            raise
+        finally:
+            self._asked.pop(number, None)
+            self._line.withdraw(Kind.QUESTION, number)
+
+    def expects(self, number: int, header: Header) -> bool:
+        """Whether memory is to be taken for an answer.
+
+        Raises:
+            WireError: nothing of this number was asked.
+        """
+        if not 0 <= number < self._next:
+            raise WireError(f"an answer to what was not asked (number: {number}, asked: {self._next})")
+        if number not in self._asked:
+            return False  # its asker was cancelled while it was under way
+        kept = kept_bytes(header)
+        if not self._room.holds(kept):
+            self._settle(number, Refusal("too large", bytes=self._room.taken + kept, limit=self._room.most))
+            self._line.say(Kind.CANCEL, (number,))
+            return False
+        self._room.taken += kept
+        return True
+
+    def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
+        """An answer that was expected is whole; its memory is the asker's."""
+        self._room.taken -= kept_bytes(header)
+        self._settle(header.key[0], Answer(blocks, header.note))
+
+    def broken_off(self, header: Header) -> None:
+        """The rest of an answer that was expected will not come."""
+        self._room.taken -= kept_bytes(header)
+        self._settle(header.key[0], Refusal("failed", error="the answer broke off"))
+
+    def refused(self, header: Header) -> None:
+        """Raises WireError where the facts are none."""
+        self._settle(header.key[0], _read_refusal(header))
+
+    def end(self, error: Unreachable) -> None:
+        """No answer will come any more."""
+        self._ended = error
+        for future in list(self._asked.values()):
+            settle(future, _again(error, error.sent))
+
+    def _settle(self, number: int, outcome: Answer | Refusal) -> None:
+        future = self._asked.pop(number, None)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, Refusal):
+            settle(future, outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _again(error: Unreachable, sent: bool) -> Unreachable:
+    """The same for one more who waits; an exception that is raised twice gathers both tracebacks."""
+    return Unreachable(error.address, error.reason, sent, error.wrong_key)
+
+
+def _read_refusal(header: Header) -> Refusal:
+    """A refusal as its handler raised it.
+
+    Raises:
+        WireError: its facts are none.
+    """
+    facts = header.note
+    if type(facts) is not dict or not all(type(name) is str for name in facts):
+        raise WireError("facts of a refusal without names")
+    with suppress(TypeError):
+        return Refusal(header.key[1], **facts)
+    raise WireError("facts of a refusal with names that none can have")

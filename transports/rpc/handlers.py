@@ -1,0 +1,92 @@
+"""The desk of one endpoint: which topics are answered here, by whom, and the tasks that do it.
+
+The one rule: every handler's task is a child of the desk, ended before `close` returns; a handler that fails otherwise
+than a handler may is the endpoint's own failure. Knows nothing of addresses, connections or bytes.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from transports.rpc.base import Handler, Refusal
+
+MOST_UNDER_WAY = 1 << 30
+NAMED_TOPICS = 16
+NAME_CHARACTERS = 64
+REASONS = 64
+"""Reasons of refusals that are counted apart: a handler may pass on one that a stranger wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What may be asked, as `Endpoint.answer` was told it."""
+
+    name: str
+    handler: Handler
+    most_bytes: int
+    most_waiting: int
+
+
+class Desk:
+    """All that is answered at one endpoint.
+
+    Args:
+        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
+
+    Attributes:
+        failed, refused: as for `Endpoint`.
+    """
+
+    def __init__(self, most_under_way: int = MOST_UNDER_WAY):
+        self.most_under_way = most_under_way
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: Counter[str] = Counter()
+        self._topics: dict[str, Topic] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, which a seed must decide
+
+    def answer(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
+        self._topics[topic] = Topic(topic, handler, most_bytes, most_waiting)
+
+    def find(self, name: str) -> Topic:
+        """The topic of this name.
+
+        Raises:
+            Refusal: there is none here.
+        """
+        try:
+            return self._topics[name]
+        except KeyError:
+            known = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
+            raise Refusal("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
+
+    def work(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Answer a question in a task of its own."""
+        task = asyncio.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
+        return task
+
+    def count(self, refusal: Refusal) -> None:
+        """A question was refused."""
+        reason = refusal.reason
+        self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
+
+    def fail(self, error: Exception) -> None:
+        """A handler, a callback or the acceptor raised what it may not; the first error stays."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def close(self) -> None:
+        """Cancel all handlers and wait until they have ended; never the one that closes its own endpoint."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)

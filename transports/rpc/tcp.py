@@ -1,0 +1,166 @@
+"""An endpoint over TCP: it listens at an address, and keeps one connection with each party that it asks or is asked by.
+
+The one rule: nobody is heard before it has proved that it holds the key, and whoever is not fit to be heard loses its
+connection and nothing else. A connection serves both directions; only when two parties call one another at the same
+moment do they keep two, each asking over its own.
+"""
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+from urllib.parse import SplitResult, parse_qsl
+
+from transports.emulation.options import OPTIONS, Shape
+from transports.errors import AuthenticationError, RendezvousError
+from transports.rpc.base import Party, Unreachable
+from transports.rpc.common import CommonEndpoint
+from transports.rpc.handlers import MOST_UNDER_WAY
+from transports.rpc.identity import SAME_KEY, SCHEME, call, identity, party, read, why_turned_away, written
+from transports.rpc.tcp_connection import Connection
+from transports.tcp.config import parse_port, read_key
+from transports.tcp.join.acceptor import Door
+from transports.tcp.join.handshake import Hello, Verdict
+from transports.tcp.join.meeting_points import reachable
+from transports.tcp.sockets import Address, is_loopback, listen, resolve, told
+
+USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
+
+
+async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
+    """Open `tcp://HOST:PORT[?listen=HOST:PORT]`; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
+
+    Raises:
+        ValueError: the URL makes no sense. See `open_at` for the others.
+    """
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    listening = options.pop("listen", None)
+    if options:
+        known = ", ".join(("listen", *OPTIONS))
+        raise ValueError(f"no option of an address is called {min(options)!r}; known: {known}")
+    if not parts.hostname or parts.path:
+        raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
+    place = parts.hostname, parse_port(parts) or 0
+    try:
+        behind = None if listening is None else read(f"{SCHEME}{listening}")
+    except ValueError as error:
+        raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
+    return await open_at(place, read_key(os.environ), shape, behind=behind)
+
+
+async def open_at(
+    place: Address,
+    key: bytes = b"",
+    shape: Shape | None = None,
+    most_under_way: int = MOST_UNDER_WAY,
+    behind: Address | None = None,
+) -> "TcpEndpoint":
+    """Listen at a host and port, the ones by which others reach this party.
+
+    Args:
+        key: the shared secret; empty for none, and then nothing leaves this machine.
+        shape: of the links to all others.
+        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
+        behind: where to listen instead, if what comes to `place` is passed on to there.
+    Raises:
+        AuthenticationError: the address can be reached from other machines and there is no key.
+        RendezvousError: no such address, or it is taken.
+    """
+    try:
+        host = (await resolve(*place))[0][0]
+        if is_anywhere(host):
+            raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
+        at = reachable((host, place[1])) if behind is None else (await resolve(*behind))[0]
+        if not key and not (is_loopback(at[0]) and is_loopback(host)):
+            raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
+        listener = listen(at)
+    except OSError as error:
+        where = place if behind is None else behind
+        raise RendezvousError(
+            f"cannot listen there ({told(error)}; host: {where[0]}, port: {where[1]}); choose another address"
+        ) from error
+    own = host, place[1] or listener.getsockname()[1]
+    end = TcpEndpoint(own, listener, key, shape, most_under_way)
+    await end.listen()
+    return end
+
+
+def is_anywhere(host: str) -> bool:
+    """Whether a numeric address means every interface."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
+
+
+class TcpEndpoint(CommonEndpoint):
+    """See `open_at`."""
+
+    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
+        super().__init__(written(own), secrets.randbits(63), most_under_way)
+        self._me, self._shape = identity(own, self.incarnation, key), shape
+        self._door = Door(
+            listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.desk.fail
+        )
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self._closing: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Admit others from now on."""
+        await self._door.__aenter__()
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        for connection in self.circle:
+            connection.end("this end was closed")
+        for task in self._calls:
+            task.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self._door.__aexit__()
+        await self.desk.close()
+
+    def call(self, address: str) -> Connection:
+        connection = self._connection(address)
+        task = asyncio.create_task(self._reach(connection))
+        self._calls[task] = None
+        task.add_done_callback(self._calls.pop)
+        return connection
+
+    async def _reach(self, connection: Connection) -> None:
+        try:
+            sock, there = await call(connection.address, self._me)
+        except Unreachable as error:
+            return connection.end_for(error)
+        except Exception as error:  # a fault of our own; nobody may wait for ever because of it
+            self.desk.fail(error)
+            return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
+        self._attach(connection, sock, there)
+
+    async def _enter(self, hello: Hello, sock: socket.socket) -> None:
+        """Somebody was admitted at the door."""
+        if self.closed:
+            return sock.close()
+        there = party(hello)
+        self._attach(self._connection(there.address), sock, there)
+
+    def _connection(self, address: str) -> Connection:
+        connection = Connection(self, address, self._shape)
+        self.circle.join(connection)
+        return connection
+
+    def _attach(self, connection: Connection, sock: socket.socket, there: Party) -> None:
+        if connection.ended:
+            return sock.close()
+        self.circle.know(connection, there)
+        try:
+            connection.attach(sock)
+        except OSError as error:  # it broke before it was used
+            sock.close()
+            connection.end(told(error), sent=False)
+
+    def _turned_away(self, error: Exception) -> None:
+        self.rejected[why_turned_away(error)] += 1

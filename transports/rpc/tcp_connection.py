@@ -1,0 +1,119 @@
+"""One endpoint's end of one connection over TCP, from the moment it is wanted until it breaks.
+
+    talk — says → turns → link, or a slow way in front of it → socket
+    talk ← hears — parts ← inflow ← link ← socket
+
+The one rule: it ends once, and says so once. What is asked before the connection stands waits in its turns. Knows no
+other connection.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from transports.base import Key
+from transports.emulation.link import SlowLink
+from transports.emulation.options import Shape
+from transports.errors import WireError
+from transports.rpc.base import Unreachable
+from transports.rpc.common import CommonEndpoint
+from transports.rpc.reasons import reason_of
+from transports.rpc.reassembly import Parts
+from transports.rpc.scheduler import Turns
+from transports.rpc.session import Talk
+from transports.rpc.slow_writer import SlowWriter
+from transports.tcp.connection import Link
+from transports.tcp.reader import Inflow
+from transports.tcp.writer import LONG_BYTES
+from transports.wire.arrays import Block
+from transports.wire.frames import Kind
+
+UNSENT_BYTES = 256 << 10  # of a socket's buffer: what lies there cannot be overtaken
+UNREAD = 1 << 12  # short frames that may wait for a party to read before it is refused something more
+
+
+class Connection:
+    """See the module.
+
+    Args:
+        endpoint: whose end it is.
+        address: of the other party, as it was asked.
+        shape: of what leaves here.
+
+    Attributes:
+        ended: whether nothing passes any more.
+    """
+
+    def __init__(self, endpoint: CommonEndpoint, address: str, shape: Shape | None):
+        self.address, self._endpoint, self._shape = address, endpoint, shape
+        self.talk = Talk(endpoint.desk, self)
+        self._turns, self._parts = Turns(), Parts(self.talk, self._received)
+        self._link: Link | None = None
+        self._slow: SlowWriter | None = None
+        self._fit, self.ended = True, False
+
+    def attach(self, sock: socket.socket) -> None:
+        """The connection stands, and its talk knows with whom; the socket is owned from now on."""
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        inflow = Inflow(self._parts.begin, self._parts.complete)
+        self._link = Link(sock, inflow, partial(self._broken, inflow), LONG_BYTES, self._unfit)
+        if self._shape is not None:
+            self._slow = SlowWriter(
+                self._link, SlowLink(self._shape, (self._endpoint.address, self.talk.there.address))
+            )
+        self._turns.begin(self._slow or self._link)
+
+    def say(
+        self,
+        kind: Kind,
+        key: Key,
+        blocks: Sequence[Block] = (),
+        note: Any = None,
+        out: Callable[[], None] = lambda: None,
+    ) -> None:
+        if self.ended:
+            return
+        if kind is Kind.REFUSAL and self._turns.queued > UNREAD:
+            self._unfit(WireError(f"answers that it does not read (waiting: {self._turns.queued})"))
+            asyncio.get_running_loop().call_soon(self.end, "it asks and does not read what it is answered")
+            return
+        self._turns.say(kind, key, blocks, note, out)
+        self._endpoint.bytes_sent += sum([block.nbytes for block in blocks])
+
+    def withdraw(self, kind: Kind, number: int) -> None:
+        self._turns.withdraw(kind, number)
+
+    def _broken(self, inflow: Inflow, reason: str) -> None:
+        if inflow.inside:
+            self._unfit(WireError("a frame cut short"))
+        self.end(reason)
+
+    def _unfit(self, error: WireError) -> None:
+        """What came in could not be heard; it is told once of a connection, for it ends it."""
+        if self._fit:
+            self._fit = False
+            self._endpoint.rejected[reason_of(error)] += 1
+
+    def end(self, reason: str, sent: bool = True) -> None:
+        """Nothing passes any more; every wait ends."""
+        self.end_for(Unreachable(self.address, reason, sent))
+
+    def end_for(self, error: Unreachable) -> None:
+        """The same, for what is known already."""
+        if self.ended:
+            return
+        self.ended = True
+        self._turns.end()
+        if self._slow is not None:
+            self._slow.close()
+        if self._link is not None:
+            self._link.drop(error)
+        self.talk.end(error)
+        self._parts.end(error)
+        self._endpoint.circle.leave(self)
+
+    def _received(self, nbytes: int) -> None:
+        self._endpoint.bytes_received += nbytes

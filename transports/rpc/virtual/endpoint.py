@@ -1,0 +1,189 @@
+"""One party's end of one connection on a virtual network.
+
+The one rule: nothing passes between two parties but frames as the wire lays them out, so that what cannot be sent over
+a socket cannot be sent here. Arrays are copied when they are sent, as a socket's kernel does.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from transports.base import Key
+from transports.emulation.delay_line import Way
+from transports.errors import WireError
+from transports.rpc.base import Party, Unreachable
+from transports.rpc.reasons import reason_of
+from transports.rpc.session import Talk
+from transports.rpc.sink import nothing
+from transports.wire.arrays import Block
+from transports.wire.frames import PREAMBLE_BYTES, Header, Kind, encode_head, parse_header, parse_preamble
+
+if TYPE_CHECKING:
+    from transports.rpc.virtual.virtual_endpoint import VirtualEndpoint
+
+SCHEME = "virtual://"
+
+
+class Passing(NamedTuple):
+    """A frame of two parties as it arrives.
+
+    Args:
+        moment: seconds, by the loop's clock.
+        source, destination: the parties' names.
+        key: the question's number, and the topic or the refusal's reason where there is one.
+        nbytes: of its arrays.
+    """
+
+    moment: float
+    source: str
+    destination: str
+    kind: str
+    key: Key
+    nbytes: int
+
+    def __str__(self) -> str:
+        number, *what = self.key
+        told = " ".join([self.kind, *map(str, what), f"#{number}"])
+        return f"{self.moment:.6f} {self.source} → {self.destination}: {told} ({self.nbytes} bytes)"
+
+
+class Map(Protocol):
+    """What an endpoint knows of its network.
+
+    Attributes:
+        listeners: told of every frame before it is heard.
+        scale: how many bytes each byte of an array stands for.
+    """
+
+    listeners: list[Callable[[Passing], None]]
+    scale: float
+
+    def listening(self, address: str) -> "VirtualEndpoint | None": ...
+
+    def way(self, source: str, destination: str) -> Way: ...
+
+
+class Half:
+    """One party's end of one connection.
+
+    Args:
+        address: of the other one, or of nobody.
+    """
+
+    def __init__(self, endpoint: "VirtualEndpoint", address: str):
+        self.endpoint, self.address = endpoint, address
+        self.talk = Talk(endpoint.desk, self)
+        self.other: Half | None = None
+        self.ended = self._deaf = False
+        self._way = endpoint.network.way(endpoint.address, address)
+
+    def say(
+        self,
+        kind: Kind,
+        key: Key,
+        blocks: Sequence[Block] = (),
+        note: Any = None,
+        out: Callable[[], None] = nothing,
+    ) -> None:
+        head = encode_head(kind, key, blocks, note)
+        bodies = [bytearray(block.data) for block in blocks]
+        nbytes = sum(map(len, bodies))
+        self.endpoint.bytes_sent += nbytes
+        self.emit(len(head) / self.endpoint.network.scale + nbytes, partial(self._arrive, head, bodies))
+        out()
+
+    def withdraw(self, kind: Kind, number: int) -> None:
+        """The network has its own copy of everything."""
+
+    def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
+        self.endpoint.process.emit(partial(self._way.send, nbytes, deliver))
+
+    def knock(self) -> None:
+        """Ask to be let in; what is said meanwhile follows behind."""
+        self.emit(PREAMBLE_BYTES, self._knocked)
+
+    def hear(self, head: bytes, bodies: list[bytearray]) -> None:
+        """A frame has arrived here."""
+        try:
+            preamble = parse_preamble(head)
+            header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:])
+        except WireError as error:
+            return self._refuse(error)
+        if self.endpoint.network.listeners:
+            self._tell(preamble.kind, header)
+            self.endpoint.process.emit(partial(self._heed, preamble.kind, header, bodies))
+        else:
+            self._heed(preamble.kind, header, bodies)
+
+    def _heed(self, kind: Kind, header: Header, bodies: list[bytearray]) -> None:
+        if self.ended or self._deaf:
+            return
+        try:
+            if self.talk.wants(kind, header):
+                self.endpoint.bytes_received += header.nbytes
+                parts = zip(header.layouts, bodies, strict=True)
+                blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])
+                self.talk.heard(kind, header, blocks)
+        except WireError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: WireError) -> None:
+        self.endpoint.rejected[reason_of(error)] += 1
+        self.hang_up(f"it sent what no endpoint says: {error}")
+
+    def _tell(self, kind: Kind, header: Header) -> None:
+        """Let the listeners know; any of them may do something to either party, this connection included."""
+        names = self.address.removeprefix(SCHEME), self.endpoint.process.name
+        passing = Passing(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)
+        for listener in self.endpoint.network.listeners:
+            listener(passing)
+
+    def hang_up(self, reason: str) -> None:
+        """End the connection; the other side sees it when what was said before has arrived."""
+        if not self.ended:
+            self.emit(PREAMBLE_BYTES, self._hung_up)
+            self.end(reason)
+
+    def die(self) -> None:
+        """The process is gone; its kernel hangs up for it."""
+        self._way.send(PREAMBLE_BYTES, self._hung_up)
+        self.end("this end was killed")
+
+    def reset(self) -> None:
+        """The connection breaks by itself: what is under way is lost, and each side sees it when that has arrived."""
+        reason, self._deaf = "the connection was reset", True
+        self.endpoint.network.way(self.address, self.endpoint.address).send(PREAMBLE_BYTES, partial(self.end, reason))
+        if self.other is not None:
+            self.other._deaf = True
+            self._way.send(PREAMBLE_BYTES, partial(self.other.end, reason))
+
+    def end(self, reason: str, sent: bool = True) -> None:
+        """Nothing passes any more."""
+        if not self.ended:
+            self.ended = True
+            self.talk.end(Unreachable(self.address, reason, sent))
+            self.endpoint.circle.leave(self)
+
+    def _knocked(self) -> None:
+        """At the other side, when the knock has arrived there."""
+        if self._deaf:
+            return
+        endpoint = self.endpoint.network.listening(self.address)
+        if endpoint is None:
+            back = self.endpoint.network.way(self.address, self.endpoint.address)
+            back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
+            return
+        self.other = endpoint.let_in(self)
+        self.other.emit(PREAMBLE_BYTES, partial(self._let_in, endpoint.party))
+
+    def _let_in(self, there: Party) -> None:
+        if not self.ended:
+            self.endpoint.circle.know(self, there)
+
+    def _arrive(self, head: bytes, bodies: list[bytearray]) -> None:
+        if self.other is not None and not self.other.ended and not self._deaf:
+            self.other.hear(head, bodies)
+
+    def _hung_up(self) -> None:
+        if self.other is not None:
+            self.other.end("the connection was closed")

@@ -1,0 +1,131 @@
+"""A rank's place in the world, as the launcher's variables and the URL tell it.
+
+The one rule: every mistake is named here, with its remedy, before a socket is opened.
+"""
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs
+
+from transports.emulation.options import OPTIONS, read_wait
+from transports.errors import AuthenticationError, RendezvousError
+
+WAIT = 60.0
+LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
+
+
+def this_machine() -> str:
+    """A name that all processes of this machine find, and no other machine has: its boot's, else the host's."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who this rank is and where the ranks meet.
+
+    Args:
+        host, port: where rank 0 listens, or where the launcher's store does.
+        run: the name of this run and attempt; ranks of another run are refused.
+        key: the shared secret; empty for none, and then nothing leaves this machine.
+        wait: seconds until a rank that has not come is given up.
+        one_machine: whether the launcher says that all ranks run here.
+        store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
+        machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
+        unix: whether those take Unix sockets, which are faster.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    run: str = "none/0"
+    key: bytes = field(default=b"", repr=False)
+    wait: float = WAIT
+    one_machine: bool = False
+    store: bool = False
+    machine: str = field(default_factory=this_machine)
+    unix: bool = True
+
+    @classmethod
+    def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "Place":
+        """Read `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
+
+        Raises:
+            ValueError: the URL makes no sense. RendezvousError: a variable is missing, or does not.
+            AuthenticationError: the key cannot be read.
+        """
+        world_size = number(environ, "WORLD_SIZE", least=1)
+        host = parts.hostname or named(environ, "MASTER_ADDR")
+        port = parse_port(parts) or number(environ, "MASTER_PORT", least=1, most=65535)
+        launchers = (host.lower(), str(port)) == (environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT"))
+        return cls(
+            rank=number(environ, "RANK", most=world_size - 1),
+            world_size=world_size,
+            host=host,
+            port=port,
+            run=f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+            key=read_key(environ),
+            wait=parse_wait(parts.query),
+            unix=parse_unix(parts.query),
+            one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
+            store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            machine=environ.get("PIPELINED_NODE") or this_machine(),
+        )
+
+
+def named(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise RendezvousError(f"{name} is not set; {LAUNCH}")
+    return environ[name]
+
+
+def number(environ: Mapping[str, str], name: str, least: int = 0, most: int = 2**32 - 1) -> int:
+    text = named(environ, name)
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {least} to {most}); {LAUNCH}")
+    return int(text)
+
+
+def parse_port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError as error:
+        raise ValueError(f"no port in {parts.geturl()!r} ({error}); write tcp://HOST:PORT") from error
+
+
+def parse_wait(query: str) -> float:
+    """The seconds of `?wait=`; what makes links slow has been taken out before, and nothing else is known there."""
+    asked = parse_qs(query, keep_blank_values=True)
+    if unknown := set(asked) - {"wait", "unix"}:
+        known = ", ".join(("wait", "unix", *OPTIONS))
+        raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
+    return read_wait("tcp://HOST:PORT", query, WAIT)
+
+
+def parse_unix(query: str) -> bool:
+    """Whether `?unix=` allows Unix sockets between ranks of one machine; said nothing, it does."""
+    text = parse_qs(query, keep_blank_values=True).get("unix", ["yes"])[-1]
+    if text not in ("yes", "no"):
+        raise ValueError(f"?unix= takes yes or no (got: {text!r}); write tcp://HOST:PORT?unix=no")
+    return text == "yes"
+
+
+def read_key(environ: Mapping[str, str]) -> bytes:
+    """The shared key: the text of PIPELINED_KEY, or what the file that PIPELINED_KEY_FILE names holds."""
+    text, path = environ.get("PIPELINED_KEY", ""), environ.get("PIPELINED_KEY_FILE", "")
+    if text and path:
+        raise AuthenticationError("both PIPELINED_KEY and PIPELINED_KEY_FILE are set; keep one of them")
+    if not path:
+        return text.encode()
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise AuthenticationError(f"cannot read the file in PIPELINED_KEY_FILE ({path}: {error.strerror})") from error
+    if not key:
+        raise AuthenticationError(f"the key file {path} is empty (bytes: 0); put the shared key into it")
+    return key

@@ -1,0 +1,206 @@
+"""One connection to one peer, driven by the event loop's readiness: no task, so nothing to leak and nothing to cancel.
+
+The one rule: a link ends exactly once, in order (a farewell was said) or not, and says so to its owner. Bytes are read
+whenever there are any, so two ranks that both write never wait for each other. Knows sockets and the two flows; what a
+frame means is its owner's business.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from transports.errors import WireError
+from transports.tcp.reader import Inflow
+from transports.tcp.sockets import SENDING_S, told, unacknowledged, unanswered
+from transports.tcp.writer import LONG_BYTES, Outflow, Outgoing
+
+TRASH_BYTES = 64 << 10
+SHORT_BYTES = 64 << 10
+STEP_BYTES = 64 << 10  # that a peer must take within its patience while this end closes
+LOOKS = 12  # at a connection within the time after which one without acknowledgements ends
+TURN_BYTES = 2 << 20  # what one peer may read or write before the others' turn
+
+
+class Link:
+    """Owns a connected, authenticated socket.
+
+    Args:
+        inflow: takes what is read.
+        broken: called once with the reason when the connection ends and neither side has said farewell.
+        chunk: bytes written at once.
+        refused: told before that of what was read and was no frame.
+        patience: seconds without an acknowledgement of what was sent after which the connection ends.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        inflow: Inflow,
+        broken: Callable[[str], None],
+        chunk: int = LONG_BYTES,
+        refused: Callable[[WireError], None] = lambda error: None,
+        patience: float = SENDING_S,
+    ):
+        self._sock, self._inflow, self._broken, self._refused = sock, inflow, broken, refused
+        self._outflow = Outflow(self._sendmsg, chunk)
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._writing = False
+        self._farewell: Exception | None = None
+        self._ended: Exception | None = None
+        self._progress = 0
+        self._loop.add_reader(sock, self._read)
+        self._patience, self._waited = patience, False
+        self._next_look = self._loop.call_later(patience / LOOKS, self._look)
+
+    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
+        """Write what the kernel takes at once, and queue the rest.
+
+        Returns: None where nothing is left; else the frame, whose `written` is to be awaited to reuse the memory.
+        """
+        waiting, nbytes = bool(self._outflow), sum(map(len, views))
+        count = 0 if waiting or nbytes > SHORT_BYTES else self._write_short(views)
+        if nbytes and count == nbytes:
+            return None
+        frame = self._outflow.push(views)
+        if self._gone.done():
+            self._outflow.fail(self._ended, begun=True)
+        elif not waiting:
+            frame.advance(count)
+            self._flush()
+        return frame if frame.views else None
+
+    def _write_short(self, views: Sequence[bytes | memoryview]) -> int:
+        """Try to write a whole frame without anything to wake or to keep; returns the bytes written."""
+        if self._gone.done():
+            return 0
+        try:
+            count = self._sock.sendmsg(views)
+        except OSError:
+            return 0  # full or broken: `_flush` meets the same, and knows what to do
+        self._progress += count
+        return count
+
+    def withdraw(self, frame: Outgoing) -> bool:
+        """The frame's sender was cancelled; returns whether it will not be sent at all."""
+        return self._outflow.withdraw(frame)
+
+    def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
+        """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away.
+
+        Args:
+            error: what a frame fails with that the peer does not take any more.
+        """
+        if self._farewell is None and not self._gone.done():
+            self._farewell = error
+            self._inflow = None
+            self._outflow.push(views)
+            self._flush()
+
+    async def gone(self, patience: float) -> None:
+        """After a farewell, wait until the peer has hung up as well, which shows that it has everything; then close.
+
+        Only what the peer takes counts as progress, for what it still sends is thrown away. So closing ends after
+        `patience` for each 64 KiB that are still to be written, and one more.
+
+        Args:
+            patience: seconds in which the peer takes 64 KiB or all that is left; else the connection ends.
+        """
+        moving = True
+        try:
+            while moving and not self._gone.done():
+                left = self._left()
+                await asyncio.wait([self._gone], timeout=patience)
+                moving = left - self._left() >= min(left, STEP_BYTES) > 0
+        finally:
+            self.drop(self._farewell)
+
+    def _left(self) -> int:
+        """Bytes that the peer's kernel has not acknowledged."""
+        return 0 if self._gone.done() else self._outflow.nbytes + unacknowledged(self._sock)
+
+    def discard(self, error: Exception) -> None:
+        """Fail every frame that has not begun."""
+        self._outflow.fail(error, begun=False)
+
+    def fail_incoming(self, error: Exception) -> None:
+        """Fail the message under way; the receivers' arrays are not touched again."""
+        if self._inflow is not None:
+            self._inflow.fail(error)
+
+    def drop(self, error: Exception) -> None:
+        """Close now: fail all that is under way either way."""
+        if self._gone.done():
+            return
+        self._gone.set_result(None)
+        self._ended = error
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._next_look.cancel()
+        self._sock.close()
+        self._outflow.fail(error, begun=True)
+        self.fail_incoming(error)
+
+    def _look(self) -> None:
+        """End the connection with a machine that has vanished: two looks in turn must find something unanswered.
+
+        One look might fall into the moment between a probe and its answer.
+        """
+        silent = unanswered(self._sock)
+        if silent is not None and silent >= self._patience and self._waited:
+            return self._end(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
+        self._waited = silent is not None
+        self._next_look = self._loop.call_later(self._patience / LOOKS, self._look)
+
+    def _read(self) -> None:
+        try:
+            until = self._progress + TURN_BYTES
+            while self._read_some() and self._progress < until:
+                pass
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(f"the connection broke ({told(error)})")
+        except WireError as error:
+            self._refused(error)
+            self._end(f"it sent what is no frame: {error}")
+        except MemoryError:
+            self._end("there is no memory for a message it announced")
+
+    def _read_some(self) -> bool:
+        """Read once; say whether to read on: a large body's next bytes are most likely there already."""
+        inflow = self._inflow
+        hole = memoryview(bytearray(TRASH_BYTES)) if inflow is None else inflow.hole()
+        count = self._sock.recv_into(hole)
+        self._progress += count
+        if not count:
+            self._end("the connection was closed without a goodbye")
+        elif inflow is not None:
+            direct = inflow.direct
+            inflow.filled(count)
+            return direct and inflow is self._inflow and not self._gone.done()
+        return False
+
+    def _flush(self) -> None:
+        try:
+            self._progress += self._outflow.flush(TURN_BYTES)
+            if not self._outflow and self._farewell is not None:
+                self._sock.shutdown(socket.SHUT_WR)
+        except OSError as error:  # told later, for a frame that is being read may be what is answered here
+            self._loop.call_soon(self._end, f"the connection broke ({told(error)})")
+            return
+        if bool(self._outflow) != self._writing and not self._gone.done():
+            self._writing = bool(self._outflow)
+            if self._writing:
+                self._loop.add_writer(self._sock, self._flush)
+            else:
+                self._loop.remove_writer(self._sock)
+
+    def _end(self, reason: str) -> None:
+        if self._farewell is not None:
+            self.drop(self._farewell)
+        elif not self._gone.done():
+            self._broken(reason)
+
+    def _sendmsg(self, views: list[memoryview]) -> int:
+        return self._sock.send(views[0]) if len(views) == 1 else self._sock.sendmsg(views)

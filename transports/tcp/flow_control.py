@@ -1,0 +1,128 @@
+"""How many bytes may lie at a receiver that has not asked for them; both ends count, and neither asks the other.
+
+A sender spends what it sends of its own accord, and gets it back when the receiver says that it was taken. What is
+beyond the limit is offered instead and its body stays at the sender, so no message ever waits for credit behind another
+one. Offers have a limit of their own, beyond which the sender's call fails: a sender that waited there could wait for
+ever, as the receiver may ask for a message that is not offered yet.
+
+A message counts as the memory that it takes at the receiver, header included, by a rule that gives the same number at
+both ends. A receiver need not trust its peer's count. Numbers only, no I/O.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from transports.base import Key
+from transports.errors import WireError
+from transports.wire.frames import Header
+
+ALL_PEERS_BYTES = 256 << 20
+LEAST_BYTES = 1 << 20
+OFFERS_BYTES = 16 << 20  # at least, of offers to one peer: some 4,000, as a pipeline may be far ahead of a slow rank
+CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers to each peer unasked
+FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
+BLOCK_BYTES = 768  # an array beside its bytes (736)
+ITEM_BYTES = 128  # a value that msgpack has unpacked, beside the characters of a text (a dict of one item: 3 of 99)
+
+
+class Shaped(Protocol):
+    """An array, or what a header says of one to come."""
+
+    shape: tuple[int, ...]
+
+
+def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
+    """The most bytes that a message takes in memory beside its arrays' own.
+
+    Args:
+        note: what the wire carries; one that msgpack has packed and unpacked gives the same number.
+    """
+    chars, values = 0, [*key, note]
+    for value in values:  # grows while it is walked
+        if value is None or type(value) is int:
+            continue
+        if isinstance(value, str):
+            chars += len(value) if value.isascii() else 4 * len(value)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            chars += memoryview(value).nbytes
+        elif isinstance(value, dict):
+            values += value
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+    items = len(values) + sum([len(layout.shape) for layout in layouts])
+    return FRAME_BYTES + BLOCK_BYTES * len(layouts) + ITEM_BYTES * items + chars
+
+
+def kept_bytes(header: Header) -> int:
+    """The most bytes that the message behind this header takes in memory."""
+    return header.nbytes + overhead(header.key, header.note, header.layouts)
+
+
+def credit_limit(world_size: int) -> int:
+    """The bytes that one peer may have lying at a rank: its share of 256 MiB, but at least 1 MiB."""
+    return max(LEAST_BYTES, ALL_PEERS_BYTES // max(1, world_size - 1))
+
+
+class Credit:
+    """One rank's count with one peer, both ways. A cost is in bytes, `overhead` included.
+
+    Args:
+        limit: bytes each way; the same at both ends.
+    """
+
+    __slots__ = ("_came", "_limit", "_spent", "_taken")
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._spent = self._came = self._taken = 0
+
+    def __str__(self) -> str:
+        return f"{self._spent} bytes, most: {self._limit}"
+
+    def spend(self, cost: int) -> bool:
+        """Whether `cost` more bytes may lie at the peer; if so, they count from now on."""
+        if self._spent + cost > self._limit:
+            return False
+        self._spent += cost
+        return True
+
+    def save(self, cost: int) -> None:
+        """Take back what was spent: it was not sent after all, or the peer asked for it."""
+        self._spent -= cost
+
+    def regain(self, cost: object) -> None:
+        """The peer says that so much was taken.
+
+        Raises:
+            WireError: more than was spent, or no number.
+        """
+        if type(cost) is not int or not 0 < cost <= self._spent:
+            raise WireError(f"credit for what was never sent (credit: {cost!r}, bytes sent unasked: {self._spent})")
+        self._spent -= cost
+
+    def came(self, cost: int) -> None:
+        """Count `cost` bytes that came unasked.
+
+        Raises:
+            WireError: the peer has sent more than it may.
+        """
+        self._came += cost
+        if self._came > self._limit:
+            raise WireError(f"more unasked for than may lie here (bytes: {self._came}, limit: {self._limit})")
+
+    def left(self, cost: int) -> None:
+        """Count `cost` bytes less: they lie here no longer, and the peer counts that by itself."""
+        self._came -= cost
+
+    def taken(self, cost: int) -> int:
+        """Account for what came unasked and was taken; returns the credit to send back, usually 0.
+
+        Credit goes back in few and large amounts: a quarter of the limit.
+        """
+        self._taken += cost
+        if 4 * self._taken < self._limit:
+            return 0
+        told, self._taken = self._taken, 0
+        self._came -= told
+        return told

@@ -1,0 +1,1 @@
+"""How ranks find one another over TCP: rendezvous, handshake, and the files that name a meeting point."""

@@ -1,0 +1,70 @@
+"""Letters: the few small msgpack values that ranks exchange while they gather, each behind a checked length.
+
+The one rule: a letter is short, and what it holds is looked at before it is believed.
+"""
+
+import asyncio
+import socket
+from struct import Struct
+from typing import Any
+
+import msgpack
+
+from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
+from transports.tcp.sockets import read_exactly
+
+LENGTH = Struct("!I")
+SHORT = 1 << 12
+REASON_CHARACTERS = 900
+REFUSED = "refused"
+KINDS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
+
+
+async def send_letter(sock: socket.socket, word: str, content: Any = None) -> None:
+    body = msgpack.packb([word, content])
+    await asyncio.get_running_loop().sock_sendall(sock, LENGTH.pack(len(body)) + body)
+
+
+async def read_letter(sock: socket.socket, word: str, limit: int = SHORT) -> Any:
+    """The content of the next letter, which must begin with `word` and have at most `limit` bytes.
+
+    Raises:
+        AuthenticationError, RendezvousError: it was a refusal, with the other side's reason.
+        WireError: it was nothing of the kind. ConnectionError: the other side hung up.
+    """
+    (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
+    if length > limit:
+        raise WireError(f"a letter beyond the limit (bytes: {length}, limit: {limit}); install one release everywhere")
+    said, content = open_letter(await read_exactly(sock, length))
+    if said == REFUSED:
+        raise reason(content)
+    if said != word:
+        raise WireError(f"an unexpected letter (expected: {word!r}, got: {said!r}); install one release on every rank")
+    return content
+
+
+def open_letter(body: bytes) -> list[Any]:
+    try:
+        letter = msgpack.unpackb(body)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise WireError(f"a letter that is no msgpack (bytes: {len(body)}); install one release everywhere") from error
+    if not isinstance(letter, list) or len(letter) != 2:
+        raise WireError(f"a letter of another form (bytes: {len(body)}); install one release on every rank")
+    return letter
+
+
+async def refuse(sock: socket.socket, error: TransportError) -> None:
+    """Tell a peer why the rendezvous failed; best effort."""
+    kind = next((name for name, kind in KINDS.items() if isinstance(error, kind)), "RendezvousError")
+    try:
+        await send_letter(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
+    except OSError:
+        pass  # it is gone already
+
+
+def reason(content: Any) -> TransportError:
+    """The error that a refusal carries."""
+    match content:
+        case [str(kind), str(text)]:
+            return KINDS.get(kind, RendezvousError)(text)
+    return RendezvousError("rank 0 refused the rendezvous without a reason; see its own message")

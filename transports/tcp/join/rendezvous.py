@@ -1,0 +1,198 @@
+"""The rendezvous: every rank finds every other, and each pair ends up with one connection.
+
+    rank r > 0                                  rank 0
+    knocks at the meeting point            →    seats it (a number is given once)
+    "listening" [host, port]               →
+                                           ←    "table" [[rank, host, port, incarnation], …] when all are seated
+    knocks at every rank between 0 and r; admits every rank above r
+    "meshed"                               →
+                                           ←    "go" when all are meshed
+
+The connection on which a rank was seated stays its connection with rank 0. Should any rank leave or be missed before
+"go", rank 0 refuses all, with the reason. The one rule: whoever raises closes every socket it opened.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transports.errors import RendezvousError, WireError
+from transports.nursery import Nursery
+from transports.tcp.config import Place
+from transports.tcp.join.acceptor import Door, knock
+from transports.tcp.join.control import read_letter, send_letter
+from transports.tcp.join.coordinator import Coordinator, listening
+from transports.tcp.join.handshake import Hello, Identity, Verdict, digest
+from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
+from transports.tcp.sockets import Address, check_files, listen, told
+
+RETRY_S = 0.05
+TABLE_BYTES = 1 << 12
+ENTRY_BYTES = 1 << 7
+
+
+class Peers(dict[int, socket.socket]):
+    """A socket for every other rank, in order of rank.
+
+    Attributes:
+        machines: what every rank said of the machine it runs on, this rank included.
+    """
+
+    def __init__(self, me: Identity, met: Mapping[int, tuple[socket.socket, bytes]]):
+        super().__init__({rank: sock for rank, (sock, _) in sorted(met.items())})
+        self.machines = {rank: machine for rank, (_, machine) in met.items()} | {me.rank: me.machine}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """For every rank the lowest rank of its machine."""
+        first: dict[bytes, int] = {}
+        return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
+
+
+async def gather(place: Place, point: MeetingPoint) -> Peers:
+    """One connected, authenticated socket for every other rank; the caller owns them.
+
+    Raises:
+        RendezvousError: a rank never came (they are named), a port is taken, no coordinator, two ranks with one number.
+        AuthenticationError: this rank's key is not rank 0's.
+    Cost: world_size - 1 connections; three round trips with rank 0.
+    """
+    check_files(place.world_size)
+    run, machine = digest(place.run), digest(place.machine)
+    me = Identity(place.rank, place.world_size, run, secrets.randbits(63), place.key, machine)
+    if place.world_size == 1:
+        return Peers(me, {})
+    if place.rank == 0:
+        listener = await point.open()
+        try:
+            me = keyed(me, point)
+            return Peers(me, await Coordinator(me, place.wait).gather(listener))
+        finally:
+            point.close()
+    with ExitStack() as opened:
+        sock, hello = await reach(place, point, me)
+        opened.callback(sock.close)
+        peers = await join(place, keyed(me, point), sock, hello, opened)
+        opened.pop_all()
+        return peers
+
+
+def keyed(me: Identity, point: MeetingPoint) -> Identity:
+    """This rank with the key of the meeting point, unless it was given one of its own."""
+    return me if me.key else replace(me, key=point.key)
+
+
+async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
+    """Knock at the meeting point until rank 0 is there."""
+    seen = "nothing was published there"
+    try:
+        async with asyncio.timeout(place.wait):
+            while True:
+                for address in await point.find():
+                    try:
+                        return await knock(address, keyed(me, point), 0)
+                    except OSError as error:
+                        seen = f"{address[0]}:{address[1]}: {told(error)}"
+                await asyncio.sleep(RETRY_S)
+    except TimeoutError as error:
+        raise RendezvousError(
+            f"rank {me.rank} could not reach rank 0 (waited: {place.wait:g} s; {seen}); "
+            "start rank 0, or check MASTER_ADDR and MASTER_PORT"
+        ) from error
+
+
+async def join(place: Place, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
+    """Tell rank 0 where this rank listens, mesh with the others, wait for the word to go; sockets go onto `opened`."""
+    own = rank_0.getsockname()[0]
+    listener = listen(reachable((own, 0)))
+    opened.callback(listener.close)
+    try:
+        async with asyncio.timeout(2 * place.wait):
+            await send_letter(rank_0, "listening", [own, listener.getsockname()[1]])
+            table = read_table(await read_letter(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), place)
+        async with asyncio.timeout(2 * place.wait):
+            return await Mesh(me, rank_0, hello, table, opened).meet(listener)
+    except TimeoutError as error:
+        raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * place.wait:g} s)") from error
+    except (OSError, WireError) as error:
+        raise RendezvousError(f"rank 0 left during the rendezvous ({error}); see its own message") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a rank listens, and which of its lives it is."""
+
+    address: Address
+    incarnation: int
+
+
+def read_table(content: Any, place: Place) -> dict[int, Entry]:
+    """Look at a table before believing it; raises WireError where it is none, or not of this world."""
+    try:
+        table = {
+            rank: Entry(permitted(listening([host, port]), place), incarnation)
+            for rank, host, port, incarnation in content
+        }
+    except (TypeError, ValueError) as error:
+        raise WireError(f"no table of ranks where one was due ({error}); install one release on every rank") from error
+    if set(table) != set(range(1, place.world_size)):
+        raise WireError(f"the table names other ranks than 1 to {place.world_size - 1}; install one release")
+    return table
+
+
+class Mesh:
+    """One connection to every other rank: knock at the lower ones, admit the higher ones."""
+
+    def __init__(self, me: Identity, rank_0: socket.socket, hello: Hello, table: dict[int, Entry], opened: ExitStack):
+        self._me, self._rank_0, self._table, self._opened = me, rank_0, table, opened
+        self._peers = {0: (rank_0, hello.machine)}
+        self._complete = asyncio.Event()
+
+    async def meet(self, listener: socket.socket) -> Peers:
+        """Return when rank 0 says that all ranks have met; closes the listener."""
+        async with Door(listener, self._me, self._admit, self._enter), Nursery() as group:
+            group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
+            group.create_task(self._report())
+            for rank in range(1, self._me.rank):
+                group.create_task(self._knock(rank))
+        return Peers(self._me, self._peers)
+
+    async def _report(self) -> None:
+        self._check_complete()
+        await self._complete.wait()
+        await send_letter(self._rank_0, "meshed")
+
+    async def _knock(self, rank: int) -> None:
+        entry = self._table[rank]
+        try:
+            sock, hello = await knock(entry.address, self._me, rank)
+        except OSError as error:
+            host, port = entry.address
+            raise RendezvousError(
+                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {told(error)}); "
+                "let the ranks' machines connect to one another on every port"
+            ) from error
+        self._keep(hello, sock)
+        if hello.incarnation != entry.incarnation:
+            raise RendezvousError(f"rank {rank} is another process than the one that joined; start the job again")
+
+    def _admit(self, hello: Hello) -> Verdict:
+        expected = hello.rank > self._me.rank and hello.rank not in self._peers
+        known = expected and hello.rank in self._table and self._table[hello.rank].incarnation == hello.incarnation
+        return Verdict.WELCOME if known else Verdict.UNEXPECTED
+
+    async def _enter(self, hello: Hello, sock: socket.socket) -> None:
+        self._keep(hello, sock)
+
+    def _keep(self, hello: Hello, sock: socket.socket) -> None:
+        self._opened.callback(sock.close)
+        self._peers[hello.rank] = sock, hello.machine
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        if len(self._peers) == self._me.world_size - 1:
+            self._complete.set()

@@ -1,0 +1,216 @@
+"""What passes between this rank and one peer over TCP: which frames there are, and what each of them brings about.
+
+    sender                                            receiver
+    MESSAGE or BUFFER, within the credit           →  kept, or taken by who has asked
+                                                   ←  CREDIT, now and then, for what was taken
+    OFFER or OFFER_BUFFER, beyond it, number n     →  kept, without its body
+                                                   ←  WANT n, when somebody asks
+    BODY n                                         →  straight into the asker's memory
+
+The one rule: a send never waits for another message to be asked for, only for its own. Knows one link and the two
+mailboxes that all links share.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from transports.base import Key
+from transports.errors import PeerLost, WireError
+from transports.liveness import CHANNELS
+from transports.mailbox import Mailbox
+from transports.tcp.channels import BareBuffer, BareBuffers
+from transports.tcp.connection import Link
+from transports.tcp.flow_control import CLOSING_BYTES, FRAME_BYTES, OFFERS_BYTES, Credit, kept_bytes, overhead
+from transports.tcp.held import Held, Shelf
+from transports.tcp.incoming import Incoming
+from transports.tcp.reader import Body, Inflow
+from transports.tcp.sockets import stay_in_cache
+from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
+from transports.wire.arrays import Block
+from transports.wire.frames import Header, Kind, Preamble, encode, encode_bare, encode_head
+
+NOTHING = Incoming(Header((), None, ()))
+
+Views = Sequence[bytes | memoryview]
+
+
+class TcpPeer:
+    """This rank's end towards one peer.
+
+    Args:
+        sock: connected, non-blocking, authenticated; owned from now on.
+        limit: bytes that may lie unasked at either end, and again those of offers (`OFFERS_BYTES` if that is more).
+        cached: whether a core of this machine reads what another one has just written.
+        lost: told once when nothing passes any more.
+        aborted: told the peer's reason when it failed.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        sock: socket.socket,
+        messages: Mailbox[Incoming],
+        buffers: BareBuffers,
+        limit: int,
+        cached: bool,
+        lost: Callable[[PeerLost], None],
+        aborted: Callable[[int, str], None],
+    ):
+        self._rank, self._messages, self._buffers = rank, messages, buffers
+        self._lost, self._aborted = lost, aborted
+        self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
+        self._shelf, self._closing = Shelf(self._offers), Credit(max(limit, CLOSING_BYTES))
+        self._offered: dict[int, Incoming | BareBuffer] = {}
+        if cached:
+            stay_in_cache(sock)
+        inflow, chunk = Inflow(self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
+        self.link = Link(sock, inflow, lambda reason: lost(PeerLost(rank, reason)), chunk)
+
+    async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
+        """Send a message; return when the blocks' memory may be reused."""
+        frame = encode(Kind.MESSAGE, key, blocks, note)
+        beside = overhead(key, note, blocks)
+        cost = beside + sum([block.nbytes for block in blocks])
+        if self._credit.spend(cost):
+            return await self._written(frame, cost)
+        head = partial(encode_head, Kind.OFFER, key, blocks, note)
+        await self._offer(head, [block.data for block in blocks], beside)
+
+    async def send_buffer(self, channel: int, view: memoryview) -> None:
+        """Send a bare buffer; return when its memory may be reused."""
+        cost = FRAME_BYTES + view.nbytes
+        if self._credit.spend(cost):
+            return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
+        head = partial(encode_head, Kind.OFFER_BUFFER, (channel,), [Block.of(view)], None)
+        await self._offer(head, [view], FRAME_BYTES)
+
+    def farewell(self, last: Views, error: Exception) -> None:
+        """Deliver what is held, as far as the peer takes it unasked, then say a last word; see `Link.farewell`."""
+        for number, held in self._shelf.clear().items():
+            if self._closing.spend(held.nbytes):
+                self._deliver(number, held)
+            else:
+                held.settle(error)
+        self.link.farewell(last, error)
+
+    def discard(self, error: Exception) -> None:
+        """Fail all sends that have not begun."""
+        for held in self._shelf.clear().values():
+            held.settle(error)
+        self.link.discard(error)
+
+    def fail_incoming(self, error: Exception) -> None:
+        """Fail what has not come whole; the receivers' arrays are not touched again."""
+        self.link.fail_incoming(error)
+        for body in self._offered.values():
+            body.fail(error)
+        self._offered.clear()
+
+    def drop(self, error: Exception) -> None:
+        """Close now: fail all that is under way either way."""
+        self.discard(error)
+        self.link.drop(error)
+        self.fail_incoming(error)
+
+    async def _written(self, views: Views, cost: int) -> None:
+        frame = self.link.write(views)
+        if frame is None:
+            return
+        try:
+            await frame.written
+        except asyncio.CancelledError:
+            if self.link.withdraw(frame):
+                self._credit.save(cost)
+            raise
+
+    async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview], cost: int) -> None:
+        held = Held([view for view in views if view.nbytes], cost)
+        self.link.write([head(self._shelf.put(held))])
+        try:
+            await held.free
+        except asyncio.CancelledError:
+            held.detach()
+            raise
+
+    def _deliver(self, number: int, held: Held) -> None:
+        held.leaves(self.link.write([encode_bare(Kind.BODY, number, held.nbytes), *held.views]))
+
+    def _begin(self, preamble: Preamble, header: Header) -> Body:
+        """A frame's header is here: match it, so that its body can go where it is wanted."""
+        match preamble.kind:
+            case Kind.MESSAGE:
+                cost = kept_bytes(header)
+                self._credit.came(cost)
+                return self._arrived(header, partial(self._took, cost))
+            case Kind.BUFFER if preamble.channel < CHANNELS:
+                cost = FRAME_BYTES + preamble.body_bytes
+                self._credit.came(cost)
+                lane = self._buffers.lane(self._rank, preamble.channel)
+                return lane.arriving(preamble.body_bytes, partial(self._took, cost))
+            case Kind.OFFER | Kind.OFFER_BUFFER:
+                return self._note_offer(preamble, header)
+            case Kind.BODY:
+                return self._offered_body(preamble)
+            case Kind.ABORT | Kind.GOODBYE | Kind.WANT | Kind.CREDIT if not preamble.body_bytes:
+                return Incoming(header)
+        raise WireError(
+            f"a frame that tcp does not send (kind: {preamble.kind.name}, channel: {preamble.channel}, "
+            f"body: {preamble.body_bytes} bytes); use one release on every rank"
+        )
+
+    def _complete(self, preamble: Preamble, body: Body) -> None:
+        match preamble.kind:
+            case Kind.WANT:
+                self._deliver(preamble.channel, self._shelf.pop(preamble.channel))
+            case Kind.CREDIT:
+                self._credit.regain(body.header.note)
+            case Kind.GOODBYE:
+                self._lost(PeerLost(self._rank, "it closed"))
+            case Kind.ABORT:
+                self._aborted(self._rank, str(body.header.note))
+
+    def _arrived(self, header: Header, asked: Callable[[], None]) -> Incoming:
+        incoming = Incoming(header, asked)
+        self._messages.arrived(self._rank, header.key, incoming)
+        return incoming
+
+    def _note_offer(self, preamble: Preamble, header: Header) -> Body:
+        """Keep an offer like a message; its body is awaited from the moment somebody asks."""
+        number = preamble.channel
+        if number in self._offered:
+            raise WireError(f"a number offered twice (number: {number})")
+        bare = preamble.kind is Kind.OFFER_BUFFER
+        cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
+        self._offers.came(cost)
+        asked = partial(self._want, number, cost)
+        if not bare:
+            self._offered[number] = incoming = Incoming(header, asked)
+            self._messages.arrived(self._rank, header.key, incoming)
+            return NOTHING
+        match header.key:
+            case (int(channel),) if 0 <= channel < CHANNELS:
+                lane = self._buffers.lane(self._rank, channel)
+                self._offered[number] = lane.arriving(header.nbytes, asked)
+                return NOTHING
+        raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
+
+    def _offered_body(self, preamble: Preamble) -> Body:
+        body = self._offered.pop(preamble.channel, None)
+        if body is None or body.nbytes != preamble.body_bytes:
+            offered = "nothing" if body is None else f"{body.nbytes} bytes"
+            raise WireError(f"a body other than was offered (came: {preamble.body_bytes} bytes, offered: {offered})")
+        if body.asked is not None:
+            self._closing.came(body.nbytes)
+            body.asked = None
+        return body
+
+    def _want(self, number: int, cost: int) -> None:
+        self._offers.left(cost)
+        self.link.write([encode_bare(Kind.WANT, number, 0)])
+
+    def _took(self, cost: int) -> None:
+        if told := self._credit.taken(cost):
+            self.link.write(encode(Kind.CREDIT, note=told))

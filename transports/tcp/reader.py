@@ -1,0 +1,134 @@
+"""Bytes in, messages out: cuts the stream from one peer into frames. The one rule: no I/O.
+
+A reader asks `hole` where the next bytes belong, puts some there, and says so with `filled`. Small things land in one
+staging buffer, so that one read may bring many frames; the body of a large message is read straight to where it rests.
+After a large body another is to be expected: so little is staged then that next to nothing of it is copied twice.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Protocol
+
+from transports.wire.frames import DEFAULT_LIMITS, PREAMBLE_BYTES, Header, Preamble, parse_header, parse_preamble
+
+STAGING_BYTES = 2 * DEFAULT_LIMITS.header
+DIRECT_BYTES = 16 << 10
+GLIMPSE_BYTES = 1 << 10
+
+
+class Body(Protocol):
+    """What a frame's bytes go into.
+
+    Attributes:
+        missing: bytes that have not come yet.
+    """
+
+    missing: int
+
+    def hole(self) -> memoryview:
+        """Where the next bytes belong; not to be called when none is missing."""
+
+    def filled(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of `hole`."""
+
+    def fail(self, error: Exception) -> None:
+        """The rest will not come."""
+
+
+class Inflow:
+    """The state between two reads.
+
+    Args:
+        begin: called with each frame's preamble and header as soon as they are known; returns where its body goes.
+        complete: called when the body is there too.
+
+    Attributes:
+        direct: whether the last `hole` was a body's own place.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Preamble, Header], Body],
+        complete: Callable[[Preamble, Body], None],
+    ):
+        self._begin, self._complete = begin, complete
+        self._staging = memoryview(bytearray(STAGING_BYTES))
+        self._staged = 0
+        self._look = STAGING_BYTES
+        self.direct = False
+        self._frames = self._parse()
+        self._want: int | Body = next(self._frames)
+
+    def hole(self) -> memoryview:
+        """Where the next bytes from the peer belong; valid until the next call of anything."""
+        want = self._want
+        self.direct = not isinstance(want, int) and (hole := want.hole()).nbytes >= DIRECT_BYTES
+        return hole if self.direct else self._staging[self._staged : self._staged + self._look]
+
+    def filled(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of the last `hole`.
+
+        Raises:
+            WireError: the stream is no stream of frames; what came before stands, nothing after can be read.
+            MemoryError: there is no memory for the message that was announced.
+        """
+        if self.direct:
+            self._look = GLIMPSE_BYTES
+            self._want.filled(count)
+            if not self._want.missing:
+                self._want = next(self._frames)
+        else:
+            self._staged += count
+            self._look = STAGING_BYTES
+            self._settle()
+
+    @property
+    def inside(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return self._staged > 0 or self._want != PREAMBLE_BYTES
+
+    def fail(self, error: Exception) -> None:
+        """The stream has ended: fail the message that was under way."""
+        if not isinstance(self._want, int):
+            self._want.fail(error)
+
+    def _parse(self) -> Generator[int | Body, memoryview | None, None]:
+        """Yields how many bytes it needs in one piece, or the message whose body comes next."""
+        while True:
+            preamble = parse_preamble((yield PREAMBLE_BYTES))
+            header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
+            incoming = self._begin(preamble, header)
+            if incoming.missing:
+                yield incoming
+            self._complete(preamble, incoming)
+
+    def _settle(self) -> None:
+        """Hand on what is staged, as far as it goes, and move the rest to the front."""
+        start = 0
+        while True:
+            want, left = self._want, self._staged - start
+            if isinstance(want, int):
+                if left < want:
+                    break
+                self._want = self._frames.send(self._staging[start : start + want])
+                start += want
+            elif left:
+                start += pour(self._staging[start : self._staged], want)
+                if not want.missing:
+                    self._want = next(self._frames)
+            else:
+                break
+        if start < self._staged:
+            self._staging[: self._staged - start] = self._staging[start : self._staged]
+        self._staged -= start
+
+
+def pour(data: memoryview, incoming: Body) -> int:
+    """Copy as much of `data` as the message still misses; returns the bytes taken."""
+    taken = 0
+    while incoming.missing and taken < data.nbytes:
+        hole = incoming.hole()
+        count = min(hole.nbytes, data.nbytes - taken)
+        hole[:count] = data[taken : taken + count]
+        incoming.filled(count)
+        taken += count
+    return taken

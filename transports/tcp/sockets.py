@@ -1,0 +1,220 @@
+"""Non-blocking TCP sockets on the running event loop: listen, accept, dial, read a known number of bytes.
+
+The one rule: a wait that is cancelled loses nothing and leaves nothing open. So each waits for readiness and then
+calls the socket itself; the loop's own `sock_accept` may hand a connection to a caller who is gone (Python 3.11).
+"""
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import os
+import resource
+import selectors
+import socket
+import struct
+import sys
+import termios
+from contextlib import suppress
+from typing import NamedTuple
+
+from transports.errors import RendezvousError
+
+BACKLOG = 4096
+SHORT_OF_FILES_S = 0.05
+SELECT_FILES = 1024
+SPARE_FILES = 64
+CACHED_BUFFER = 1 << 20
+
+# All time limits of connections, in seconds. docs/transports.md lists them for users.
+CONNECT_S = 15.0  # until a connection stands; the kernel alone would try for more than two minutes
+SILENCE_S = 4.0  # for each handshake, and for each answer that a rank owes rank 0 while the ranks meet
+SENDING_S = 60.0  # without an acknowledgement of what was sent, or an answer to a probe
+ABORT_S = 1.0  # for a failed rank to tell the others why
+CLOSE_S = 10.0  # without progress while a rank closes
+
+
+class Keepalive(NamedTuple):
+    """How the kernel examines an idle connection: it is lost after idle + interval * probes seconds, 15 by default.
+
+    Args:
+        idle: seconds without a byte before the first probe.
+        interval: seconds between probes.
+        probes: without an answer.
+    """
+
+    idle: int = 5
+    interval: int = 2
+    probes: int = 5
+
+
+KEEPALIVE = Keepalive()
+TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
+LONGEST_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; 2 minutes otherwise
+_INFO = struct.Struct("=3xB20xI16xI8xI")  # of Linux' tcp_info: probes, unacked, last_data_sent, last_ack_recv
+
+Address = tuple[str, int]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address stays on this machine."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def check_files(world_size: int) -> None:
+    """Raise RendezvousError where so many connections are more than this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if world_size + SPARE_FILES > most:
+        raise RendezvousError(
+            f"too few files may be open for a connection to every rank (ranks: {world_size}, open files: {most}); "
+            f"raise it with: ulimit -n {world_size + 4 * SPARE_FILES}"
+        )
+
+
+def told(error: OSError) -> str:
+    """What went wrong, in the system's words; asyncio puts its own in their place."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+async def resolve(host: str, port: int) -> list[Address]:
+    """The numeric addresses of a name, IPv4 first; raises OSError where there is none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys((entry[4][0], port) for entry in found))
+
+
+def watched(sock: socket.socket) -> socket.socket:
+    """The socket, made ready for the running loop; raises OSError where the loop cannot watch one more file."""
+    by_select = isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
+    if by_select and sock.fileno() >= SELECT_FILES:
+        sock.close()
+        raise OSError(errno.EMFILE, f"select(2) watches {SELECT_FILES} files at most; run on a loop over epoll")
+    sock.setblocking(False)
+    return sock
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening socket at a numeric address (port 0: any free one); raises OSError where it is taken."""
+    listener = socket.socket(family(address[0]), socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        return watched(listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+async def readable(sock: socket.socket) -> None:
+    """Wait until the socket has bytes, a connection, or its end to tell."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
+
+
+async def accept(listener: socket.socket) -> socket.socket:
+    """The next caller; while files are short, callers wait in the kernel's queue."""
+    while True:
+        await readable(listener)
+        try:
+            return watched(listener.accept()[0])
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                await asyncio.sleep(SHORT_OF_FILES_S)
+            # else: the caller hung up before we answered
+
+
+async def dial(address: Address) -> socket.socket:
+    """Connect to a numeric address.
+
+    Raises:
+        OSError: refused, unreachable, or no answer within `CONNECT_S`.
+    """
+    sock = socket.socket(family(address[0]), socket.SOCK_STREAM)
+    try:
+        watched(sock)
+        async with asyncio.timeout(CONNECT_S):
+            await asyncio.get_running_loop().sock_connect(sock, address)
+        if sock.getsockname() == sock.getpeername():  # a free ephemeral port can connect to itself
+            raise ConnectionRefusedError("connected to itself")
+    except TimeoutError as error:
+        sock.close()
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """The next `count` bytes, never one more.
+
+    Raises:
+        ConnectionError: the other side closed before they were all here.
+    """
+    data = bytearray()
+    while len(data) < count:
+        try:
+            part = sock.recv(count - len(data))
+        except BlockingIOError:
+            await readable(sock)
+            continue
+        if not part:
+            raise ConnectionResetError(f"the other side hung up (bytes: {len(data)} of {count})")
+        data += part
+    return bytes(data)
+
+
+def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
+    """Send small frames at once, and let the kernel break an idle connection with a machine that vanished.
+
+    The kernel examines idle connections alone: `unanswered` is for the others. TCP_USER_TIMEOUT would serve both, but
+    it overrides the number of keepalive probes, and breaks a connection with a live process that does not read.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), keepalive, strict=True):
+        if hasattr(socket, name):  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if sys.platform == "linux":
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+
+
+def unanswered(sock: socket.socket) -> float | None:
+    """Seconds since the other machine acknowledged anything; None while nothing here waits for an answer.
+
+    A full receiver, such as a stopped process, gets a probe or a segment again from time to time. Its machine answers
+    each, so that nothing waits between two of them. Cost: one system call of some 2 µs.
+    """
+    if sys.platform != "linux" or sock.family == socket.AF_UNIX:
+        return None
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    probes, unacked, sent_ms, acknowledged_ms = _INFO.unpack(info)
+    return acknowledged_ms / 1000 if probes or (unacked and sent_ms < acknowledged_ms) else None
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """Bytes that this kernel has taken and the other end's has not acknowledged; 0 where the system does not say."""
+    with suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0
+
+
+def stay_in_cache(sock: socket.socket) -> None:
+    """Keep the kernel's buffers so small that one core reads from its cache what another has just written.
+
+    For two ranks of one machine with a core each (1 MiB took 206 µs so, 350 to 400 otherwise). A network, and ranks
+    that take turns on a core, need larger ones, which the kernel finds by itself.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CACHED_BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CACHED_BUFFER)

@@ -1,0 +1,231 @@
+"""Ranks as processes that hold one connection to each other, on one machine (then it is a Unix socket) or many.
+
+The one rule: bytes are taken from the kernel as soon as they come, straight into the receiver's arrays where it has
+already asked, into fresh memory where it has not; so no send waits for a receive of another message. What would be too
+much to lie unasked stays at its sender (`transports.tcp.peer`). How ranks find and trust one another is told in
+`transports.tcp.join.rendezvous` and `transports.tcp.join.handshake`.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import SplitResult
+
+from transports.base import Frame, Key, Traffic, Transport
+from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
+from transports.liveness import Standing
+from transports.mailbox import Arrival, Mailbox
+from transports.tcp.channels import BareBuffers, Unfit
+from transports.tcp.config import Place
+from transports.tcp.flow_control import credit_limit
+from transports.tcp.incoming import Incoming
+from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
+from transports.tcp.join.rendezvous import gather
+from transports.tcp.peer import TcpPeer
+from transports.tcp.settling import settle_in
+from transports.tcp.sockets import ABORT_S, CLOSE_S
+from transports.tcp.vigil import Vigil
+from transports.wire.arrays import Block, flat_bytes
+from transports.wire.frames import Header, Kind, Layout, encode, encode_head
+from transports.wire.landing import copied, destinations
+
+REASON_CHARACTERS = 4096
+TOLD_BYTES = 64 << 10
+"""Bytes of the longest buffer of an unexpected size whose beginning is told."""
+
+
+async def open_url(parts: SplitResult) -> "Tcp":
+    """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; what the URL leaves out comes from torchrun's variables.
+
+    RANK and WORLD_SIZE say who this is, PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
+
+    Raises:
+        ValueError: the URL makes no sense. RendezvousError: the ranks did not find one another.
+        AuthenticationError: a key is wrong, here or there.
+    """
+    place = Place.of(parts, os.environ)
+    return await meet(place, meeting_point(place), credit_limit(place.world_size))
+
+
+async def meet(place: Place, point: MeetingPoint, limit: int) -> "Tcp":
+    """Connect this rank to all others, which call this too.
+
+    Args:
+        limit: as for `Tcp`.
+    Raises:
+        RendezvousError: the ranks did not find one another; no socket is left open.
+    """
+    peers = await gather(place, point)
+    try:
+        cores = await settle_in(place, peers)
+    except BaseException:
+        for sock in peers.values():
+            sock.close()
+        raise
+    return Tcp(place.rank, place.world_size, peers, limit, peers.nodes, cores)
+
+
+class Tcp(Transport):
+    """One rank of a world.
+
+    Args:
+        peers: one connected, non-blocking, authenticated socket for every other rank; owned from now on.
+        limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
+        nodes: for every rank the lowest rank of its machine; if empty, all are on one.
+        cores: that the ranks of this machine may run on, together; 0 for those that this rank may.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        peers: dict[int, socket.socket],
+        limit: int,
+        nodes: tuple[int, ...] = (),
+        cores: int = 0,
+    ):
+        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self._nodes = nodes or super().nodes
+        self._messages: Mailbox[Incoming] = Mailbox(world_size)
+        self._buffers = BareBuffers()
+        self._standing = Standing(world_size)
+        self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
+        self._vigil = Vigil(self._roomy)
+        self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
+
+    def __repr__(self) -> str:
+        return f"<Tcp rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return self._nodes
+
+    def last_key(self, peer: int) -> Key | None:
+        return self._messages.last_key(peer)
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._standing.check_sendable(peer)
+        blocks = tuple(Block.of(array) for array in arrays)
+        if peer == self.rank:
+            encode_head(Kind.MESSAGE, key, blocks, note)  # what the wire cannot carry is refused here too
+            self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
+        else:
+            await self._peers[peer].send_message(key, blocks, note)
+        self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+        self._standing.check(peer)
+        arrival = await self._take(self._messages, peer, tuple(key), destinations(into))
+        incoming = arrival.item
+        self.traffic.count_received(incoming.nbytes)
+        return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
+
+    def holds(self, peer: int | None, key: Key) -> bool:
+        return self._messages.holds(peer, key)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check_sendable(peer, channel)
+        view = flat_bytes(buffer)
+        if peer == self.rank:
+            self._buffers.lane(peer, channel).whole(view)
+        else:
+            await self._peers[peer].send_buffer(channel, view)
+        self.traffic.count_sent(peer, view.nbytes, header)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+        self._standing.check(peer, channel)
+        view = flat_bytes(buffer)
+        lane = self._buffers.lane(peer, channel)
+        if not lane.arrived:
+            self._vigil.keep()
+        try:
+            await lane.receive(view, self._standing.lost.get(peer))
+        except Unfit as error:
+            raise await self._misfit(peer, channel, view.nbytes, error.came) from None
+        self.traffic.count_received(view.nbytes, header)
+
+    async def _misfit(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
+        """The error for a buffer of another size. A short one, if it is still there, tells its beginning."""
+        lane, beginning = self._buffers.lane(peer, channel), memoryview(b"")
+        if came <= TOLD_BYTES and lane.arrived and lane.arrived[0].nbytes == came:
+            beginning = memoryview(bytearray(came))
+            await lane.receive(beginning, self._standing.lost.get(peer))
+        return SizeMismatch(peer, channel, expected, came, beginning[:expected])
+
+    def computing(self, busy: bool) -> None:
+        self._vigil.computing(busy)
+
+    async def abort(self, reason: str) -> None:
+        ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
+        for peer in self._peers.values():
+            peer.discard(ended)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABORT_S):
+                await self._depart(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ABORT_S)
+
+    async def close(self) -> None:
+        self._finish(Closed(f"rank {self.rank} is closed"))
+        await self._depart(encode(Kind.GOODBYE), CLOSE_S)
+
+    async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
+        for peer in self._peers.values():
+            peer.farewell(last, self._standing.end)
+        await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
+
+    async def _take(
+        self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Block] | None
+    ) -> Arrival[Incoming]:
+        """Take a message and wait for its last byte; a cancelled taker gives it back, and gets his arrays back."""
+        lent: list[tuple[Incoming, tuple[Block, ...]]] = []
+        arrival = None
+
+        def accept(incoming: Incoming) -> None:
+            if into is not None:
+                lent.append((incoming, incoming.land(into)))
+            incoming.ask()
+
+        try:
+            if not mailbox.holds(peer, key):
+                self._vigil.keep()
+            arrival = await mailbox.take(peer, key, accept)
+            if arrival.item.missing:
+                await arrival.item.whole()
+        except asyncio.CancelledError:
+            for incoming, blocks in lent:
+                incoming.leave(blocks)
+            if arrival is not None:
+                mailbox.put_back(arrival)
+            raise
+        return arrival
+
+    def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
+        cached = self._roomy and self.nodes[rank] == self.nodes[self.rank]
+        return TcpPeer(rank, sock, self._messages, self._buffers, limit, cached, self._lose, self._heed_abort)
+
+    def _heed_abort(self, rank: int, reason: str) -> None:
+        self._finish(PeerAborted(rank, reason))
+        self._lose(PeerLost(rank, "it aborted"))
+
+    def _lose(self, error: PeerLost) -> None:
+        """Nothing passes between this rank and the lost one any more; whole messages that came before stay."""
+        self._standing.lose(error)
+        self._messages.fail_peer(error.rank, error)
+        self._buffers.fail_peer(error.rank, error)
+        self._peers[error.rank].drop(error)
+
+    def _finish(self, error: TransportError) -> TransportError:
+        """End every operation here but the sends under way; the first reason stays."""
+        if self._standing.finish(error):
+            self._messages.fail_all(error)
+            self._buffers.fail_all(error)
+            for peer in self._peers.values():
+                peer.fail_incoming(error)
+        return self._standing.end
+
+
+def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
+    layouts = tuple(Layout(block.dtype, block.shape) for block in blocks)
+    return Incoming.complete(Header(key, note, layouts), copied(blocks))

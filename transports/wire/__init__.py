@@ -1,0 +1,1 @@
+"""Arrays and frames as bytes. No sockets."""

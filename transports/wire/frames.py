@@ -1,0 +1,285 @@
+"""How a frame lies on the wire. Bytes in, values out; the one rule: nothing a stranger wrote is believed unchecked.
+
+    preamble, 20 bytes, big-endian                    header                      body
+    magic 4 | version 1 | kind 1 | channel 2 |        msgpack array               the blocks' raw bytes,
+    header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
+                                                      shape], ...]]
+
+Every number is checked against `Limits` before memory is taken for it, at the sender (who learns of his own mistake)
+and at the receiver (who need not trust him). Arrays are never copied: `encode` returns views of them, and a reader
+asks `transports.wire.landing` for memory only once the header is known. No sockets, no awaiting, no clock in here.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Any, NamedTuple
+
+import msgpack
+
+from transports.base import Key
+from transports.errors import WireError
+from transports.wire.arrays import SIZES, Block
+
+MAGIC = b"\x93pip"
+VERSION = 1
+_PREAMBLE = struct.Struct("!4sBBHIQ")
+PREAMBLE_BYTES = _PREAMBLE.size
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    MESSAGE = 1  # an addressed message, its body right behind the header
+    OFFER = 2  # an addressed message whose body stays at the sender until asked for; `channel` names it there
+    BUFFER = 3  # bare bytes on `channel`, without a header
+    ABORT = 4  # the sender failed; `note` is the reason
+    GOODBYE = 5  # the sender closed in order and sends nothing more
+    SHARED = 6  # an addressed message whose body lies in memory that both ends share, from page `channel` on
+    OFFER_BUFFER = 7  # as OFFER for bare bytes, whose own channel is the key
+    WANT = 8  # what was offered as `channel` is asked for
+    BODY = 9  # what was offered as `channel`, without a header
+    CREDIT = 10  # `note` bytes of what was sent unasked have been taken
+    QUESTION = 11  # of one endpoint to another; its body follows in parts where `channel` names them
+    ANSWER = 12  # to a question, in the same way
+    REFUSAL = 13  # instead of an answer
+    CANCEL = 14  # nobody waits for the answer any more
+    PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
+
+
+WITHOUT_HEADER = (Kind.BUFFER, Kind.WANT, Kind.BODY, Kind.PART)
+MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # for Python 3.11 runs a function each time that a kind is named
+_KINDS = {kind.value: kind for kind in Kind}  # for `Kind(1)` takes a quarter of a microsecond
+_packer = msgpack.Packer()  # for to make one takes longer than what it packs here
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a reader accepts and a writer emits.
+
+    Args:
+        header: bytes of the msgpack header.
+        body: bytes of all blocks together.
+        blocks: arrays in a message.
+        dims: dimensions of an array.
+        key: items in a key.
+    """
+
+    header: int = 64 << 10
+    body: int = 64 << 30
+    blocks: int = 64
+    dims: int = 16
+    key: int = 16
+
+
+class Preamble(NamedTuple):
+    """The fixed front of a frame: what it is, and how many bytes of header and body follow."""
+
+    kind: Kind
+    channel: int
+    header_bytes: int
+    body_bytes: int
+
+
+class Layout(NamedTuple):
+    """One array to come: a dtype out of `transports.wire.arrays.SIZES` and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * SIZES[self.dtype]
+
+
+class Header(NamedTuple):
+    """What a message says of itself before its `nbytes` bytes come."""
+
+    key: Key
+    note: Any
+    layouts: tuple[Layout, ...]
+    nbytes: int = 0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def encode(
+    kind: Kind,
+    key: Key = (),
+    blocks: Sequence[Block] = (),
+    note: Any = None,
+    channel: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+) -> list[bytes | memoryview]:
+    """Lay a frame out as buffers to be written one after the other: the head, then each block that has bytes.
+
+    Raises:
+        WireError: the message is beyond a limit, or holds what the wire cannot carry.
+    """
+    head = encode_head(kind, key, blocks, note, channel, limits)
+    return [head, *[block.data for block in blocks if block.nbytes]]
+
+
+def encode_head(
+    kind: Kind,
+    key: Key = (),
+    blocks: Sequence[Block] = (),
+    note: Any = None,
+    channel: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+) -> bytes:
+    """Preamble and header alone, for a body that travels by itself."""
+    _check_key(key, limits)
+    if len(blocks) > limits.blocks:
+        raise _beyond("blocks", len(blocks), limits.blocks)
+    body_bytes = sum([_checked_bytes(block.dtype, block.shape, limits) for block in blocks])
+    packed = _pack(key, note, blocks)
+    if len(packed) > limits.header:
+        raise _beyond("header bytes", len(packed), limits.header)
+    if body_bytes > limits.body:
+        raise _beyond("body bytes", body_bytes, limits.body)
+    return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, len(packed), body_bytes) + packed
+
+
+def encode_buffer(channel: int, nbytes: int) -> bytes:
+    """The head of `nbytes` bare bytes on a channel (0 <= channel < 65536)."""
+    return encode_bare(Kind.BUFFER, channel, nbytes)
+
+
+def encode_bare(kind: Kind, channel: int, nbytes: int) -> bytes:
+    """The head of a frame of a kind without a header (0 <= channel < 65536)."""
+    return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, 0, nbytes)
+
+
+def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Preamble:
+    """Read the first `PREAMBLE_BYTES` of a frame; longer data is welcome, the rest is left alone.
+
+    Raises:
+        WireError: too short, not ours, another version, an unknown kind, or sizes beyond the limits.
+    """
+    if len(data) < PREAMBLE_BYTES:
+        raise WireError(f"preamble cut short (bytes: {len(data)}, needed: {PREAMBLE_BYTES})")
+    magic, version, kind, channel, header_bytes, body_bytes = _PREAMBLE.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError(f"not a frame (magic: {magic!r}, expected: {MAGIC!r}); is another program on this port?")
+    if version != VERSION:
+        raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
+    known = _KINDS.get(kind)
+    if known is None:
+        raise WireError(f"unknown kind of frame (kind: {kind}, known: {min(Kind):d} to {max(Kind):d})")
+    if header_bytes > limits.header:
+        raise _beyond("header bytes", header_bytes, limits.header)
+    if body_bytes > limits.body:
+        raise _beyond("body bytes", body_bytes, limits.body)
+    return Preamble(known, channel, header_bytes, body_bytes)
+
+
+def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Header:
+    """Read the header, which is exactly `preamble.header_bytes` long.
+
+    Raises:
+        WireError: it is not one, breaks a limit, or its blocks do not add up to the announced body.
+    """
+    if len(data) != preamble.header_bytes:
+        raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
+    if preamble.kind in WITHOUT_HEADER:
+        return _bare(preamble)
+    key, note, blocks = _fields(data)
+    if type(key) is not list or type(blocks) is not list:
+        raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
+    _check_key(key, limits)
+    if len(blocks) > limits.blocks:
+        raise _beyond("blocks", len(blocks), limits.blocks)
+    layouts, body_bytes = [], 0
+    for block in blocks:
+        dtype, shape = _layout_fields(block)
+        body_bytes += _checked_bytes(dtype, shape, limits)
+        layouts.append(Layout(dtype, tuple(shape)))
+    if body_bytes != preamble.body_bytes:
+        raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
+    return Header(tuple(key), note, tuple(layouts), body_bytes)
+
+
+def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
+    """Read a block's [dtype, shape].
+
+    Raises:
+        WireError: it is none, or breaks a limit.
+    """
+    dtype, shape = _layout_fields(block)
+    _checked_bytes(dtype, shape, limits)
+    return Layout(dtype, tuple(shape))
+
+
+def split_body(layouts: Sequence[Layout], body: memoryview) -> tuple[Block, ...]:
+    """View a body that lies in one piece, and is as long as they say, as its blocks."""
+    if len(layouts) == 1:
+        dtype, shape = layouts[0]
+        return (Block(dtype, shape, body),)
+    blocks, start = [], 0
+    for layout in layouts:
+        end = start + layout.nbytes
+        blocks.append(Block(layout.dtype, layout.shape, body[start:end]))
+        start = end
+    return tuple(blocks)
+
+
+def _bare(preamble: Preamble) -> Header:
+    if preamble.header_bytes > 0:
+        raise _beyond(f"header bytes of a {preamble.kind.name}", preamble.header_bytes, 0)
+    return Header((), None, ())
+
+
+def _pack(key: Key, note: Any, blocks: Sequence[Block]) -> bytes:
+    try:
+        return _packer.pack((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"key or note cannot be packed (key: {key!r}): {error}") from error
+
+
+def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
+    try:
+        fields = msgpack.unpackb(data, strict_map_key=False)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(f"header is not msgpack (bytes: {len(data)}): {error}") from error
+    if type(fields) is not list or len(fields) != 3:
+        raise WireError(f"header is not [key, note, blocks] (got: {type(fields).__name__}, items expected: 3)")
+    return fields
+
+
+def _check_key(key: Sequence[Any], limits: Limits) -> None:
+    if len(key) > limits.key:
+        raise _beyond("key items", len(key), limits.key)
+    for item in key:
+        if type(item) is not int and type(item) is not str and (type(item) is bool or not isinstance(item, (int, str))):
+            raise WireError(f"a key may hold only ints and strings (key: {key!r})")
+
+
+def _layout_fields(block: Any) -> Sequence[Any]:
+    if type(block) is not list or len(block) != 2 or type(block[1]) is not list:
+        raise WireError(f"a block is not [dtype, shape] (got: {block!r})")
+    return block
+
+
+def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: Limits) -> int:
+    """The bytes of an array of this dtype and shape, if it may be one."""
+    if type(dtype) is not str or dtype not in SIZES:
+        raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
+    if len(shape) > limits.dims:
+        raise _beyond("dimensions", len(shape), limits.dims)
+    nbytes = most = SIZES[dtype]
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
+        nbytes *= size
+        most *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
+    if most > limits.body:
+        raise _beyond("bytes of a block", most, limits.body)
+    return nbytes
+
+
+def _beyond(what: str, value: int, most: int) -> WireError:
+    return WireError(f"too many {what} (got: {value}, limit: {most})")
