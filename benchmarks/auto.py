@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks._flags import flags
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce, barrier, measure
-from collectives._prices import rounds_at, runnable
+from collectives.tuning import rounds_at, runnable
 from pipelined.errors import UsageError
 from pipelined.launch import detect
 from pipelined.runtime import refuse, run

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from collectives._group import Group
-from collectives._ring import Walk
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.ring import Walk
 
 
 async def all_gather(group: Group, array: Any) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from collectives._group import Group
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
 from transports.wire.arrays import Block
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives._group import Group
+from collectives.group import Group
 
 
 async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndarray:

@@ -1,6 +1,6 @@
 """Barrier: nobody goes on before everybody has come."""
 
-from collectives._group import Group
+from collectives.group import Group
 
 
 async def barrier(group: Group) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from collectives._group import Group
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
 
 
 async def broadcast(group: Group, array: Any, root: int = 0) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from collectives._group import Group
-from collectives._pieces import Range
-from collectives._vector import Vector
 from collectives.all_reduce import all_reduce
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import Range
 from transports import Nursery
 from transports.base import Transport
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from collectives._group import Group
-from collectives._pieces import segment
-from collectives._reduction import Reduction
-from collectives._ring import Walk
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import segment
+from collectives.reduction import Reduction
+from collectives.ring import Walk
 
 
 async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:

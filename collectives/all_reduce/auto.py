@@ -7,11 +7,11 @@ whether they share memory, which all learn alike; so all choose alike without a 
 from collections.abc import Sequence
 from functools import lru_cache
 
-from collectives._group import Group
-from collectives._links import Links
-from collectives._reduction import Reduction
-from collectives._vector import Vector
-from collectives.all_reduce._known import algorithms, known
+from collectives.all_reduce.registry import algorithms, known
+from collectives.arrays import Vector
+from collectives.cost_model import Links
+from collectives.group import Group
+from collectives.reduction import Reduction
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

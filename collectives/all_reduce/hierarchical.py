@@ -11,14 +11,14 @@ Between nodes only the ring's bytes travel, 2(L-1)/L of the array from each of L
 from collections import Counter
 from collections.abc import Sequence
 
-from collectives._group import Group
-from collectives._links import Links
-from collectives._reduction import Reduction
-from collectives._ring import Walk
-from collectives._streams import reduce_pieces, send_pieces
-from collectives._vector import Vector
 from collectives.all_reduce import ring
+from collectives.arrays import Vector
 from collectives.broadcast import branches
+from collectives.cost_model import Links
+from collectives.group import Group
+from collectives.pipelining import reduce_pieces, send_pieces
+from collectives.reduction import Reduction
+from collectives.ring import Walk
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

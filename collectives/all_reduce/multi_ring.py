@@ -12,12 +12,12 @@ Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks h
 from collections import Counter
 from math import gcd
 
-from collectives._group import Group
-from collectives._pieces import segments
-from collectives._reduction import Reduction
-from collectives._ring import Walk
-from collectives._vector import Vector
 from collectives.all_reduce import ring
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import segments
+from collectives.reduction import Reduction
+from collectives.ring import Walk
 from transports import Nursery
 
 MOST_RINGS = 4  # more of them only cut the messages smaller

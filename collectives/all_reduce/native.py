@@ -2,9 +2,9 @@
 
 import math
 
-from collectives._group import Group
-from collectives._reduction import Reduction
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.reduction import Reduction
 from transports.wire.arrays import Block
 
 

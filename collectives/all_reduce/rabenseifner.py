@@ -7,13 +7,13 @@ message.
 
 from collections import Counter
 
-from collectives._group import Group
-from collectives._pieces import Range
-from collectives._reduction import Reduction
-from collectives._streams import receive_pieces, reduce_pieces, send_pieces
-from collectives._together import together
-from collectives._vector import Vector
-from collectives.all_reduce import _fold
+from collectives.all_reduce import power_of_two as _fold
+from collectives.arrays import Vector
+from collectives.concurrency import together
+from collectives.group import Group
+from collectives.partition import Range
+from collectives.pipelining import receive_pieces, reduce_pieces, send_pieces
+from collectives.reduction import Reduction
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

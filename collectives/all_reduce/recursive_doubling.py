@@ -1,9 +1,9 @@
 """Recursive doubling: the whole array to a partner 1, 2, 4 .. away. For short arrays, where only steps count."""
 
-from collectives._group import Group
-from collectives._reduction import Reduction
-from collectives._vector import Vector
-from collectives.all_reduce import _fold
+from collectives.all_reduce import power_of_two as _fold
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.reduction import Reduction
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

@@ -1,13 +1,13 @@
 """Ring: reduce-scatter, then all-gather, with nothing but neighbours. For long arrays and few ranks.
 
-See `collectives._ring` for the walk.
+See `collectives.ring` for the walk.
 """
 
-from collectives._group import Group
-from collectives._pieces import segment
-from collectives._reduction import Reduction
-from collectives._ring import Walk
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import segment
+from collectives.reduction import Reduction
+from collectives.ring import Walk
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

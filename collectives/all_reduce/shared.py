@@ -23,13 +23,13 @@ Operands are reduced in the order of ranks, a segment by one rank or by all alik
 import math
 from collections.abc import Iterator
 
-from collectives._calling import Call
-from collectives._group import Group
-from collectives._pieces import Range, pieces, segment
-from collectives._reduction import Reduction
-from collectives._vector import Vector
-from collectives.all_reduce._in_place import in_place
-from collectives.all_reduce._places import Places
+from collectives.all_reduce.in_place import in_place
+from collectives.all_reduce.window_layout import Places
+from collectives.arrays import Vector
+from collectives.call import Call
+from collectives.group import Group
+from collectives.partition import Range, pieces, segment
+from collectives.reduction import Reduction
 
 SHORT = 1 << 20
 """Bytes of the others that a rank had better reduce for itself than meet them a second time."""

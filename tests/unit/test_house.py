@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.all_reduce._known import ALGORITHMS
+from collectives.all_reduce.registry import ALGORITHMS
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules._discovery import SCHEDULES
 from tests.launching import ROOT, launched

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import BrokenGroup, Group, all_reduce, barrier
-from collectives._vector import Vector
+from collectives.arrays import Vector
 from transports import Closed, TransportError
 from transports.local import world
 from transports.testing import kill

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from collectives._reduction import Reduction
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.reduction import Reduction
 
 
 def test_an_unknown_op_lists_the_known():

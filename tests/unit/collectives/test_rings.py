@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives._terms import GREETING_BYTES
 from collectives.all_reduce.multi_ring import strides
+from collectives.signature import GREETING_BYTES
 from transports.local import world
 
 PIECE = 1 << 18

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives._terms import GREETING_BYTES, Mismatch
-from collectives._vector import Vector
-from collectives.all_reduce._places import Places
+from collectives.all_reduce.window_layout import Places
+from collectives.arrays import Vector
+from collectives.signature import GREETING_BYTES, Mismatch
 from transports.testing import local_world
 
 

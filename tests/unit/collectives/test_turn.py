@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives._turn import BrokenGroup, Turn
+from collectives.turn import BrokenGroup, Turn
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, all_reduce
-from collectives._calling import STILL_S
+from collectives.call import STILL_S
 from pipelined.clock import VirtualClock, run_virtual
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop

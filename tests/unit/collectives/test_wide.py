@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from collectives import Group, Mismatch, all_reduce
-from collectives._pieces import pieces
 from collectives.all_reduce import algorithms, known
+from collectives.partition import pieces
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
 from transports.testing import local_world

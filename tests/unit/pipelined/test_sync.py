@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from collectives import Group
-from collectives._vector import Vector
+from collectives.arrays import Vector
 from pipelined.actor import Actor
 from pipelined.buckets import fill_bucket
 from pipelined.plan import Plan

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as drawn
 
-from collectives._vector import Vector
+from collectives.arrays import Vector
 from transports import Block, WireError
 from transports.wire.arrays import SIZES
 from transports.wire.landing import destinations

@@ -1,7 +1,7 @@
 """A group: some ranks of a transport, numbered anew from 0, with a channel of their own for bare bytes.
 
 The one rule: both ends of a message know its size beforehand, and an empty one is never sent. The first message to each
-peer in a call brings a greeting with it (see `collectives._terms`), which is no payload. Knows no algorithm.
+peer in a call brings a greeting with it (see `collectives.signature`), which is no payload. Knows no algorithm.
 """
 
 import zlib
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives._allocated import Allocated, Found
-from collectives._calling import PATIENCE_S, Call, Watchdog
-from collectives._links import Links
-from collectives._pieces import Range, pieces
-from collectives._terms import GREETING_BYTES
-from collectives._together import together
-from collectives._turn import Turn
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.call import PATIENCE_S, Call, Watchdog
+from collectives.concurrency import together
+from collectives.cost_model import Links
+from collectives.partition import Range, pieces
+from collectives.signature import GREETING_BYTES
+from collectives.symmetric import Allocated, Found
+from collectives.turn import Turn
 from transports.base import Key, Native, Shared, Transport
 from transports.errors import SizeMismatch
 
 if TYPE_CHECKING:
-    from collectives._prices import Prices
+    from collectives.tuning import Prices
 
 PACKED_BYTES = 16 << 10
 """A first message up to this size travels in one with its greeting: copying it costs less than a message more."""

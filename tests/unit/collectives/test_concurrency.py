@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives._together import together
+from collectives.concurrency import together
 
 
 async def fail(error):

@@ -3,10 +3,10 @@
 The one rule: extra memory is one piece of scratch. Knows no algorithm.
 """
 
-from collectives._group import Group
-from collectives._pieces import Range
-from collectives._reduction import Reduction
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import Range
+from collectives.reduction import Reduction
 
 
 async def send_pieces(group: Group, to: int, vector: Vector, span: Range) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collectives import Group, Prices, all_reduce, measure
-from collectives._prices import _close, rounds_at
 from collectives.all_reduce import known
+from collectives.tuning import _close, rounds_at
 from transports.testing import local_world
 
 PRICES = Prices({"ring": ((100, 1.0), (200, 2.0), (400, 3.0)), "rabenseifner": ((100, 0.5), (200, 2.5), (400, 6.0))})

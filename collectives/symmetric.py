@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectives._vector import Vector
+from collectives.arrays import Vector
 
 
 @dataclass(frozen=True, slots=True)

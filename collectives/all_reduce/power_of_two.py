@@ -11,10 +11,10 @@ Source: Thakur, Rabenseifner, Gropp, section 4.5 (number of processes not a powe
 
 from collections.abc import Awaitable, Callable
 
-from collectives._group import Group
-from collectives._reduction import Reduction
-from collectives._streams import receive_pieces, reduce_pieces, send_pieces
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.pipelining import receive_pieces, reduce_pieces, send_pieces
+from collectives.reduction import Reduction
 
 
 def core_of(size: int) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from time import perf_counter
 
 import numpy as np
 
-from collectives._group import Group
 from collectives.all_reduce import algorithms, all_reduce
 from collectives.barrier import barrier
+from collectives.group import Group
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes at which algorithms are timed."""

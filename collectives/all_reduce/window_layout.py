@@ -5,10 +5,10 @@ greeting 0 | greeting 1 | place 0 | place 1        place: slot 0 | slot 1 | ... 
 
 from typing import Any
 
-from collectives._calling import Call
-from collectives._group import Group
-from collectives._terms import GREETING_BYTES
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.call import Call
+from collectives.group import Group
+from collectives.signature import GREETING_BYTES
 from transports.base import Shared
 
 ALIGNED = 64

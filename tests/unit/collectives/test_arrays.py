@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from collectives._vector import Vector
+from collectives.arrays import Vector
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "bfloat16", "float32", "complex64"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives._pieces import Range
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.partition import Range
 
 # dtypes that each op makes sense for: floating, complex, signed, unsigned, boolean
 ACCEPTED = {"sum": "fciu", "mean": "fc", "max": "fiub"}

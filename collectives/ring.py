@@ -21,11 +21,11 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collectives._group import Group
-from collectives._pieces import Range, segment
-from collectives._reduction import Reduction
-from collectives._together import together
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.concurrency import together
+from collectives.group import Group
+from collectives.partition import Range, segment
+from collectives.reduction import Reduction
 
 
 @dataclass(frozen=True, slots=True)

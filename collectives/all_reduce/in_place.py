@@ -10,11 +10,11 @@ The one rule: between the two meetings each byte of every array is read and writ
 from collections.abc import Sequence
 from time import perf_counter
 
-from collectives._calling import Call
-from collectives._pieces import Range, pieces, segment
-from collectives._reduction import Reduction
-from collectives._vector import Vector
-from collectives.all_reduce._places import Places
+from collectives.all_reduce.window_layout import Places
+from collectives.arrays import Vector
+from collectives.call import Call
+from collectives.partition import Range, pieces, segment
+from collectives.reduction import Reduction
 from transports.base import Shared
 
 AT_ONCE = 512 << 10

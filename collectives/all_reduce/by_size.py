@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from math import inf
 
-from collectives.all_reduce._known import known
+from collectives.all_reduce.registry import known
 
 Choices = tuple[tuple[float, str], ...]
 EXAMPLE = "write for example recursive_doubling:16384,ring"

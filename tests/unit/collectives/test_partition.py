@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import segment, segments
-from collectives._pieces import pieces
+from collectives.partition import pieces
 
 
 @given(st.integers(0, 10_000), st.integers(1, 64))

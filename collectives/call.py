@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from collectives._terms import GREETING_BYTES, Mismatch, greeting, told
+from collectives.signature import GREETING_BYTES, Mismatch, greeting, told
 from transports.base import Key, Transport
 from transports.errors import TransportError
 
 if TYPE_CHECKING:
-    from collectives._group import Group
+    from collectives.group import Group
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it sends its call to the first rank."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from collectives._group import Group
-from collectives._pieces import Range, pieces
-from collectives._reduction import Reduction
-from collectives._vector import Vector
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.partition import Range, pieces
+from collectives.reduction import Reduction
 
 WIDTHS = {"float32": ("bfloat16", "float16", "float32")}
 """What sums may be kept in, and of which dtypes."""

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from collectives._group import Group
-from collectives._reduction import Reduction
-from collectives._vector import Vector
-from collectives.all_reduce import _wide
-from collectives.all_reduce._by_size import algorithm_for, choices
-from collectives.all_reduce._known import known
+from collectives.all_reduce import accumulate as _wide
+from collectives.all_reduce.by_size import algorithm_for, choices
+from collectives.all_reduce.registry import known
+from collectives.arrays import Vector
+from collectives.group import Group
+from collectives.reduction import Reduction
 
 Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
 
