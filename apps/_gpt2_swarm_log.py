@@ -9,8 +9,8 @@ from contextlib import suppress
 from apps._report import Report
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.directory import CutOff, Directory, FellBehind
 from pipelined.optimizer import Recipe
-from pipelined.swarm.directory import CutOff, Directory, FellBehind
 from pipelined.swarm.membership import RETRY_S, Roster
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
 from pipelined.swarm.rules import Rules

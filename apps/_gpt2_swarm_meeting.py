@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from apps._swarm_run import endpoint_at
 from pipelined.clock import RealClock
+from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
 from pipelined.exchange import share
 from pipelined.nursery import Nursery
 from pipelined.runtime import together
-from pipelined.swarm.directory import serve_directory
 from transports import Transport
 from transports.rpc import Endpoint
 

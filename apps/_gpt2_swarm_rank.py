@@ -13,8 +13,8 @@ from apps._training import place_of
 from apps._weights_shelf import WeightsShelf
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
+from pipelined.directory import Directory
 from pipelined.launch import Launch
-from pipelined.swarm.directory import Directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head, Mark, common_step
 from pipelined.swarm.rules import Rules

@@ -24,8 +24,8 @@ from apps._text import Text, read_text
 from apps._tokenizer import Tokenizer
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
+from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
-from pipelined.swarm.directory import CutOff, Directory, LeaseLost
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.saved import load_whole
 from pipelined.swarm.torch_stage import TorchStage

@@ -15,8 +15,8 @@ from apps._swarm_config import SUBJECT, Told
 from apps._swarm_said import said
 from apps._swarm_waiting import MOMENT_S, waits_for
 from pipelined import events
+from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
-from pipelined.swarm.directory import CutOff, Directory, Entry, View
 from pipelined.swarm.membership import WORKING
 from pipelined.swarm.records import (
     CONDUCTOR,

@@ -28,10 +28,10 @@ from apps._text import read_text
 from pipelined.claim import Claim, claim
 from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
+from pipelined.directory import Conflict, Directory, open_directory, serve_directory
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.preemption import asking, hang_up
-from pipelined.swarm.directory import Conflict, Directory, open_directory, serve_directory
 from pipelined.swarm.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.shelf import DiskShelf

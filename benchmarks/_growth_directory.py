@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from pipelined.clock import Clock, VirtualClock
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.directory.disks import NoDisk
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.disk import NoDisk
 from transports import Block
 from transports.rpc import Answer, Endpoint, Handler, Party, Question, Unreachable
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
+from pipelined.directory import keep
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import keep
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
 from pipelined.swarm.standing import Standing

@@ -15,9 +15,9 @@ from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
+from pipelined.directory import Directory, open_directory, serve_directory
+from pipelined.directory.limits import Limits
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import Directory, open_directory, serve_directory
-from pipelined.swarm.directory.limits import Limits
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules

@@ -9,11 +9,11 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.clock import VirtualClock
+from pipelined.directory import Change, Directory, Lease, Prefixes, View
+from pipelined.directory.asked import Request
+from pipelined.directory.keeping import RENEWALS
+from pipelined.directory.state_machine import Machine
 from pipelined.swarm.bell import Bell
-from pipelined.swarm.directory import Change, Directory, Lease, Prefixes, View
-from pipelined.swarm.directory.asked import Request
-from pipelined.swarm.directory.keeping import RENEWALS
-from pipelined.swarm.directory.machine import Machine
 
 
 class DirectDirectory(Directory):

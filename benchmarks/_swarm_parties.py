@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back, take_time_to_code
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.clock import Clock
-from pipelined.swarm.directory.insisting import PATIENCE_S
+from pipelined.directory.retry import PATIENCE_S
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch

@@ -15,7 +15,7 @@ from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules

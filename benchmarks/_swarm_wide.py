@@ -17,8 +17,8 @@ import numpy as np
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.averaging import Round
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch, Passed

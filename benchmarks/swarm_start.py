@@ -17,7 +17,7 @@ import tyro
 
 from benchmarks._swarm_devices import Relay
 from pipelined.clock import run_virtual
-from pipelined.swarm.directory import MemoryDisk
+from pipelined.directory import MemoryDisk
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stage import Microbatch

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from pipelined.clock import Clock
+from pipelined.directory import Conflict, CutOff
 from pipelined.errors import UsageError
 from pipelined.events import emit, warn
 from pipelined.nursery import Nursery
@@ -24,7 +25,6 @@ from pipelined.swarm.board import Board
 from pipelined.swarm.boards import Boards
 from pipelined.swarm.calling import Calling
 from pipelined.swarm.choosing import Placing
-from pipelined.swarm.directory import Conflict, CutOff
 from pipelined.swarm.evaluating import Evaluating
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import RETRY_S, Ended, Roster

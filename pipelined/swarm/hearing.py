@@ -9,10 +9,10 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pipelined.aio.timeouts import within
 from pipelined.clock import Clock
 from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
-from pipelined.swarm.directory.within import within
 from pipelined.swarm.membership import Ended
 from pipelined.swarm.records import Peer
 from transports.rpc import Refusal

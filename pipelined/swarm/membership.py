@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from pipelined.clock import Clock
+from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.events import warn
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.census import Census
-from pipelined.swarm.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.swarm.records import (
     CAME,
     CONDUCTOR,

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.directory import CutOff, LeaseLost
 from pipelined.events import warn
 from pipelined.nursery import Nursery
 from pipelined.swarm.announcing import Announcing
@@ -20,7 +21,6 @@ from pipelined.swarm.choosing import Choosing
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import OtherModel
 from pipelined.swarm.delayed import late
-from pipelined.swarm.directory import CutOff, LeaseLost
 from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.holding import Holding
 from pipelined.swarm.joining import Joining

@@ -6,13 +6,13 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.choosing import PLACE
 from pipelined.swarm.coding import Coding
 from pipelined.swarm.conductor import Leadership, OtherModel
-from pipelined.swarm.directory import CutOff, Directory, LeaseLost
 from pipelined.swarm.evaluating import due
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.leaving import GRACE_S

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pipelined.clock import Clock
+from pipelined.directory import Conflict
 from pipelined.events import warn
-from pipelined.swarm.directory import Conflict
 from pipelined.swarm.membership import Ended, Roster
 from pipelined.swarm.records import EVICTED
 from pipelined.swarm.standing import Standing

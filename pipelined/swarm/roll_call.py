@@ -10,13 +10,13 @@ from collections.abc import Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pipelined.aio.timeouts import within
 from pipelined.clock import Clock
+from pipelined.directory import Conflict, CutOff
 from pipelined.events import emit, warn
 from pipelined.nursery import Nursery, beside
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.attempt import Failure
-from pipelined.swarm.directory import Conflict, CutOff
-from pipelined.swarm.directory.within import within
 from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.history import MOST_DOUBLINGS, History
 from pipelined.swarm.membership import Ended, Roster

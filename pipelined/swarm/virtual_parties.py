@@ -10,8 +10,8 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import TimedDevice
+from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.swarm.conductor import Moves
-from pipelined.swarm.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.swarm.peer import Build
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules

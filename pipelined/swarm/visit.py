@@ -9,10 +9,10 @@ from typing import Any
 
 from pipelined.clock import Clock
 from pipelined.device import Device
+from pipelined.directory import Directory
 from pipelined.nursery import Nursery
 from pipelined.swarm.asking import Asking
 from pipelined.swarm.delayed import late, settled
-from pipelined.swarm.directory import Directory
 from pipelined.swarm.hearing import Hearing
 from pipelined.swarm.joining import Joining
 from pipelined.swarm.membership import Roster

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from pipelined.clock import Clock
+from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
 from transports import TransportError
 from transports.rpc import Endpoint
 

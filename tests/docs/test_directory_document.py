@@ -3,11 +3,11 @@
 import re
 from dataclasses import fields
 
-from pipelined.swarm.directory import Limits
-from pipelined.swarm.directory.insisting import PATIENCE_S
-from pipelined.swarm.directory.journal import LEAST_COMPACTED, MAGIC
-from pipelined.swarm.directory.machine import DEEDS
-from pipelined.swarm.directory.round_trip import LEAST_S
+from pipelined.aio.round_trip import LEAST_S
+from pipelined.directory import Limits
+from pipelined.directory.journal import LEAST_COMPACTED, MAGIC
+from pipelined.directory.retry import PATIENCE_S
+from pipelined.directory.state_machine import DEEDS
 from tests.launching import ROOT
 
 TEXT = (ROOT / "docs/directory.md").read_text()

@@ -12,7 +12,7 @@ from apps._swarm_look import look
 from apps._swarm_prometheus import metrics
 from apps._swarm_table import COLUMNS
 from apps.swarm import parse
-from pipelined.swarm.directory import View
+from pipelined.directory import View
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT

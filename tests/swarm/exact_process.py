@@ -17,8 +17,8 @@ from functools import partial
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
+from pipelined.directory import open_directory, serve_directory
 from pipelined.swarm import averaging, donor, holding, load, passes, rounds, trainer
-from pipelined.swarm.directory import open_directory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.rules import Rules

@@ -15,9 +15,9 @@ import pytest
 
 from pipelined.clock import RealClock, run_virtual
 from pipelined.device import TimedDevice
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing

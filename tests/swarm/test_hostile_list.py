@@ -13,9 +13,9 @@ import numpy as np
 
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.standing import standing

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.swarm.directory import MemoryDisk
+from pipelined.directory import MemoryDisk
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import name_digest
 from pipelined.swarm.rules import Rules

@@ -10,8 +10,8 @@ from apps._gpt2_swarm_log import Busy, Log
 from apps._gpt2_swarm_meeting import beside
 from apps._report import reporting
 from pipelined.clock import RealClock
+from pipelined.directory import Change, CutOff, Entry, FellBehind, View
 from pipelined.optimizer import Recipe
-from pipelined.swarm.directory import Change, CutOff, Entry, FellBehind, View
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
 from pipelined.swarm.rules import Rules
 

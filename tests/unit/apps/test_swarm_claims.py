@@ -12,8 +12,8 @@ from apps._swarm_run import agree, claim_for, serve
 from pipelined.checkpoint import CheckpointError
 from pipelined.claim import claim
 from pipelined.clock import RealClock
+from pipelined.directory import open_directory, serve_directory
 from pipelined.nursery import Nursery
-from pipelined.swarm.directory import open_directory, serve_directory
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

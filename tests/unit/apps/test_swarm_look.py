@@ -13,7 +13,7 @@ from apps._swarm_said import FIELDS
 from apps._swarm_waiting import MOMENT_S
 from apps._swarm_web import as_json, page
 from pipelined.clock import run_virtual
-from pipelined.swarm.directory import CutOff, Entry, View
+from pipelined.directory import CutOff, Entry, View
 from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from apps._swarm_peer_log import PeerLog
-from pipelined.swarm.directory import Change, Entry
+from pipelined.directory import Change, Entry
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import PEERS, Head, Peer, Phase
 

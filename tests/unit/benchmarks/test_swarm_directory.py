@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks._swarm_directory import DirectDirectory
 from pipelined.clock import VirtualClock
-from pipelined.swarm.directory import LeaseLost
+from pipelined.directory import LeaseLost
 from tests.conformance.directories import EVERYWHERE, Party
 
 pytestmark = pytest.mark.virtual

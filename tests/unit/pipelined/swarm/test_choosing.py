@@ -11,11 +11,11 @@ import pytest
 
 from pipelined import events
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.swarm.bell import Bell
 from pipelined.swarm.boards import Boards
 from pipelined.swarm.calling import Calling
 from pipelined.swarm.choosing import Choosing, Placing
-from pipelined.swarm.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.swarm.going_back import GoingBack
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved

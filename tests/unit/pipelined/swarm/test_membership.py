@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.swarm.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
 from pipelined.swarm.standing import Standing

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import msgpack
 import pytest
 
-from pipelined.swarm.directory.limits import Limits
+from pipelined.directory.limits import Limits
 from pipelined.swarm.records import HEAD, MOST_STAGES, Conductor, Head, Peer, Phase, Took, Trainer, took_key
 
 RECORDS = [

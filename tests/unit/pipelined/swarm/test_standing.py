@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.swarm.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
+from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.swarm.records import Conductor
 from pipelined.swarm.standing import NameTaken, Standing, standing
 

@@ -1,6 +1,6 @@
 """The directory as one would write it first: plain dictionaries, everything kept, everything looked through."""
 
-from pipelined.swarm.directory import Change, Entry
+from pipelined.directory import Change, Entry
 
 
 class NaiveDirectory:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from pipelined.clock import RealClock
-from pipelined.swarm.directory import LeaseLost, open_directory, serve_directory
+from pipelined.directory import LeaseLost, open_directory, serve_directory
 from tests.conformance.directories import kept
 from transports.rpc import open_endpoint
 

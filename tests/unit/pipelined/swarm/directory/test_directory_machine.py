@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from pipelined.swarm.directory import Change, Conflict, Entry, FellBehind, Full, LeaseLost, Limits, View
-from pipelined.swarm.directory.asked import Request, StaleRequest
-from pipelined.swarm.directory.machine import Machine
+from pipelined.directory import Change, Conflict, Entry, FellBehind, Full, LeaseLost, Limits, View
+from pipelined.directory.asked import Request, StaleRequest
+from pipelined.directory.state_machine import Machine
 from tests.unit.pipelined.swarm.directory.naive_directory import NaiveDirectory
 
 KEYS = st.sampled_from(["a", "aa", "ab", "b", "ba"])

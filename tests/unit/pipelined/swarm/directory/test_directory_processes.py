@@ -7,7 +7,7 @@ import sys
 from contextlib import asynccontextmanager
 
 from pipelined.clock import RealClock
-from pipelined.swarm.directory import open_directory
+from pipelined.directory import open_directory
 from tests.launching import started
 from transports.rpc import open_endpoint
 

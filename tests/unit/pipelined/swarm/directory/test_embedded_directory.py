@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelined.aio.timeouts import within
 from pipelined.clock import VirtualClock, run_virtual
-from pipelined.swarm.directory import (
+from pipelined.directory import (
     Conflict,
     CutOff,
     EmbeddedDirectory,
@@ -19,10 +20,9 @@ from pipelined.swarm.directory import (
     JournalError,
     Limits,
     MemoryDisk,
-    letters,
     serve_directory,
 )
-from pipelined.swarm.directory.within import within
+from pipelined.directory import messages as letters
 from tests.conformance.directories import kept
 from transports.rpc import Refusal
 from transports.rpc.virtual.network import VirtualNetwork

@@ -6,7 +6,7 @@ from time import monotonic
 import pytest
 
 from pipelined.clock import RealClock
-from pipelined.swarm.directory import WrongKey, open_directory, serve_directory
+from pipelined.directory import WrongKey, open_directory, serve_directory
 from transports.rpc import open_endpoint
 
 

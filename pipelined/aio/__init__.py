@@ -1,0 +1,1 @@
+"""Small tools over asyncio: nurseries, notifiers, time-outs, back-off, latency estimates, clocks, events."""

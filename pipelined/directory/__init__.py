@@ -1,0 +1,44 @@
+"""The one place where it is decided who is a member and which step is committed; see docs/directory.md."""
+
+from pipelined.directory.api import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    Entry,
+    FellBehind,
+    Full,
+    Lease,
+    LeaseLost,
+    Prefixes,
+    View,
+    WrongKey,
+)
+from pipelined.directory.client import EmbeddedDirectory
+from pipelined.directory.disk import JournalError, MemoryDisk
+from pipelined.directory.keeping import keep
+from pipelined.directory.limits import Limits
+from pipelined.directory.registry import open_directory
+from pipelined.directory.server import serve_directory
+
+__all__ = [
+    "Change",
+    "Conflict",
+    "CutOff",
+    "Directory",
+    "EmbeddedDirectory",
+    "Entry",
+    "FellBehind",
+    "Full",
+    "JournalError",
+    "Lease",
+    "LeaseLost",
+    "Limits",
+    "MemoryDisk",
+    "Prefixes",
+    "View",
+    "WrongKey",
+    "keep",
+    "open_directory",
+    "serve_directory",
+]

@@ -1,0 +1,170 @@
+"""A client of an embedded directory. The rule: a request keeps its number as often as it is asked, so it happens once.
+
+Knows a caller and what letters say; it must not know the machine.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pipelined.aio.round_trip import RoundTrip
+from pipelined.clock import Clock
+from pipelined.directory import messages as letters
+from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View
+from pipelined.directory.caller import Caller, Forgotten
+from pipelined.directory.limits import Limits
+from pipelined.directory.retry import PATIENCE_S
+from pipelined.swarm.bell import Bell
+from transports.rpc import Answer, Endpoint, Party, Question
+
+
+class EmbeddedDirectory(Directory):
+    """A directory served by `serve_directory`.
+
+    Args:
+        endpoint: asks for this client; stays its caller's.
+        address: where the directory is asked.
+        patience: seconds without an answer after which calls raise `CutOff`. A watch is asked anew, and so finds out
+            about silence, each half of it.
+        limits: as the directory has them.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        address: str,
+        clock: Clock,
+        patience: float = PATIENCE_S,
+        limits: Limits | None = None,
+    ):
+        self.broke, self.breaks = Bell(), 0
+        self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or Limits()
+        self._entered: dict[str, Any] | None = None
+        self._next, self._open = 0, dict[int, None]()
+        self._closed = False
+        endpoint.on_lost(self._lost)
+        endpoint.answer(letters.ALIVE, self._say_alive)
+
+    async def read(self, prefix: Prefixes = "") -> View:
+        self._limits.check_prefixes(prefix)
+        told = await self._ask(letters.READ, prefix=prefix)
+        return View(told["revision"], letters.read_entries(told["entries"]))
+
+    async def transact(
+        self,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: Lease | None = None,
+    ) -> int:
+        self._limits.check_transaction(expect, put, delete)
+        change = {"expect": dict(expect), "put": dict(put), "delete": list(delete)}
+        told = await self._ask_once(letters.TRANSACT, **change, lease=lease.number if lease else 0)
+        if "conflict" in told:
+            raise Conflict(letters.read_entries(told["conflict"]))
+        return told["revision"]
+
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+        self._limits.check_prefixes(prefix)
+        wait = min(self._caller.insistence.patience / 2, self._limits.longest_wait)
+        while True:
+            told = await self._ask(letters.CHANGES, wait, prefix=prefix, after=after, wait=wait)
+            if changes := letters.read_changes(told["changes"]):
+                yield changes
+            after = told["through"]
+
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
+        self._limits.check_seconds(seconds)
+        observed, breaks = self._round_trip.seen, self.breaks
+        told = await self._ask_once(letters.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
+        lease = EmbeddedLease(self, told["lease"], seconds, breaks)
+        if not observed and not lasting:
+            await lease.renew()  # says what grace it needs
+        return lease
+
+    async def close(self) -> None:
+        self._closed = True
+
+    @property
+    def grace(self) -> float:
+        """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
+        return self._round_trip.silence
+
+    @property
+    def _round_trip(self) -> RoundTrip:
+        return self._caller.insistence.round_trip
+
+    async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
+        """What a lease asks for itself."""
+        await self._ask(topic, lease=lease, **letter)
+
+    async def _ask_once(self, topic: str, **letter: Any) -> dict[str, Any]:
+        """Ask for what must not happen twice."""
+        with self._numbered() as number:
+            settled = next(iter(self._open))
+            entered = await self._enter()
+            try:
+                return await self._ask(topic, client=entered["client"], number=number, settled=settled, **letter)
+            except Forgotten:
+                if self._entered is entered:
+                    self._entered = {**entered, "client": None}
+                raise
+
+    async def _ask(self, topic: str, held: float | None = None, /, **letter: Any) -> dict[str, Any]:
+        entered = await self._enter()
+        return await self._caller.ask(topic, {"name": entered["name"], **letter}, held)
+
+    async def _enter(self) -> dict[str, Any]:
+        """Learn which directory this is, and which client; who was forgotten is another in the same directory."""
+        if self._closed:
+            raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
+        known = self._entered
+        if known is None or known["client"] is None:
+            told = await self._caller.ask(letters.ENTER, {}, 0.0)  # includes the time to connect
+            if self._entered is known:
+                self._entered = {**told, "name": known["name"]} if known else told
+        return self._entered
+
+    @contextmanager
+    def _numbered(self) -> Iterator[int]:
+        """A request's number, which is settled at the end."""
+        number, self._next = self._next, self._next + 1
+        self._open[number] = None
+        try:
+            yield number
+        finally:
+            del self._open[number]
+
+    async def _say_alive(self, question: Question) -> Answer:
+        """Nobody else answers for this incarnation."""
+        return Answer(note=self._caller.endpoint.incarnation)
+
+    def _lost(self, party: Party) -> None:
+        addresses = {self._caller.address, self._entered and self._entered["address"]}
+        if party.address in addresses:
+            self.breaks += 1
+            self.broke.ring()
+
+
+class EmbeddedLease(Lease):
+    """A lease of an embedded directory.
+
+    Args:
+        breaks: how many times the connection had broken when it was asked for.
+    """
+
+    def __init__(self, directory: EmbeddedDirectory, number: int, seconds: float, breaks: int):
+        self.number, self.seconds = number, seconds
+        self._directory, self._breaks = directory, breaks
+
+    async def renew(self) -> None:
+        breaks = self._directory.breaks
+        await self._directory.ask_of_lease(letters.RENEW, self.number, grace=self._directory.grace)
+        self._breaks = breaks
+
+    async def revoke(self) -> None:
+        await self._directory.ask_of_lease(letters.REVOKE, self.number)
+
+    async def disturbed(self) -> None:
+        while self._breaks == self._directory.breaks:
+            await self._directory.broke.wait()

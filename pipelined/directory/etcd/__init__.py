@@ -1,0 +1,1 @@
+"""The directory kept by an etcd cluster, over its JSON gateway."""

@@ -1,0 +1,140 @@
+"""A directory kept by an etcd cluster. The rule: what etcd promises is what the contract says, and what not is made up.
+
+Knows the contract and what etcd is told; members, retries and marks are others' business.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+
+from pipelined.aio.timeouts import within
+from pipelined.clock import Clock
+from pipelined.directory.api import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    FellBehind,
+    Lease,
+    LeaseLost,
+    Prefixes,
+    View,
+)
+from pipelined.directory.etcd.exactly_once import Marks
+from pipelined.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
+from pipelined.directory.etcd.leases import EtcdLease
+from pipelined.directory.etcd.messages import Keys, Letter, revision_of
+from pipelined.directory.etcd.several import watch_several
+from pipelined.directory.etcd.url import EtcdPlace
+from pipelined.directory.limits import Limits
+from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
+
+
+class EtcdDirectory(Directory):
+    """A directory in an etcd cluster, which others may use besides; revisions are the whole cluster's.
+
+    Args:
+        place: the cluster and the namespace; see `EtcdPlace.parse`.
+        patience: seconds without an answer from any member after which calls raise `CutOff`. A watch without news for
+            half of it is begun anew at the next member.
+        limits: on one call; how much there is in all is for the cluster to limit.
+    """
+
+    def __init__(self, place: EtcdPlace, clock: Clock, patience: float = PATIENCE_S, limits: Limits | None = None):
+        self._gateway, self._clock, self._limits = Gateway(place, clock, patience), clock, limits or Limits()
+        self._keys = Keys(f"{place.namespace}/")
+        self._marks = Marks(self._gateway, clock, f"{place.namespace}.marks/")
+
+    async def read(self, prefix: Prefixes = "") -> View:
+        self._limits.check_prefixes(prefix)
+        return await self._read(prefix)
+
+    async def transact(
+        self,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: Lease | None = None,
+    ) -> int:
+        self._limits.check_transaction(expect, put, delete)
+        keys, number = self._keys, lease.number if lease else 0
+        compare = [keys.compare(key, revision) for key, revision in expect.items()]
+        success = [*(keys.put(key, value, number) for key, value in put.items()), *map(keys.delete, delete)]
+        failure = [keys.get(key) for key in expect]
+        transact = self._marks.transact if success else self._compare
+        try:
+            revision, found = await transact(compare, success, failure)
+        except EtcdError as error:
+            if error.code == NOT_FOUND:
+                raise LeaseLost(f"no such lease (lease: {number}); it ran out or was revoked") from error
+            raise
+        if not revision:
+            entries = {key: entry for each in found for key, entry in keys.entries(each).items()}
+            raise Conflict({key: entries.get(key) for key in expect})
+        return revision
+
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+        self._limits.check_prefixes(prefix)
+        changes = self._watch_one(prefix, after) if isinstance(prefix, str) else self._watch_several(prefix, after)
+        async with aclosing(changes):
+            async for each in changes:
+                yield each
+
+    async def _read(self, prefix: Prefixes, at: int = 0) -> View:
+        """All that begins with the prefixes at one revision; 0: as of now. Raises EtcdError: COMPACTED."""
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
+        told = await self._gateway.call("kv/txn", {"success": ranges})
+        found = {}
+        for each in told["responses"]:
+            found |= self._keys.entries(each["response_range"])
+        return View(at or revision_of(told), found)
+
+    async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncIterator[Sequence[Change]]:
+        try:
+            before = await self._read(prefixes, after) if after else View(0, {})
+        except EtcdError as error:
+            if error.code != COMPACTED:
+                raise
+            raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
+        async with aclosing(watch_several(self, prefixes, before)) as changes:
+            async for each in changes:
+                yield each
+
+    async def _watch_one(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
+        while True:
+            wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
+            stream, told = await self._gateway.stream("watch", {"create_request": wanted})
+            try:
+                while not told.get("canceled"):
+                    if changes := self._keys.changes(told):
+                        yield changes
+                        after = changes[-1].revision
+                    told = await within(self._clock, self._gateway.insistence.patience / 2, anext(stream))
+            except (NoAnswer, TimeoutError):
+                self._gateway.leave()
+            finally:
+                await stream.close()
+            if kept := int(told.get("compact_revision", 0)):
+                raise FellBehind(f"changes are kept from revision {kept} on (after: {after}); read again")
+            await self._clock.sleep(FIRST_PAUSE_S)
+
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
+        self._limits.check_seconds(seconds)
+        number, _ = await self._marks.transact(
+            [], [], []
+        )  # a revision is greater than all before, and is nobody else's
+        return await EtcdLease.grant(self._gateway, number, seconds)
+
+    async def close(self) -> None:
+        with suppress(CutOff, EtcdError, TimeoutError):
+            await within(self._clock, self._gateway.insistence.round_trip.silence, self._marks.close())
+        await self._gateway.close()
+
+    async def _compare(
+        self, compare: Sequence[Letter], success: Sequence[Letter], failure: Sequence[Letter]
+    ) -> tuple[int, list[Letter]]:
+        """A transaction that changes nothing may be done twice."""
+        told = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
+        if told.get("succeeded"):
+            return revision_of(told), []
+        return 0, [each["response_range"] for each in told["responses"]]

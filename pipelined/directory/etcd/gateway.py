@@ -1,0 +1,169 @@
+"""Asking an etcd cluster over its JSON gateway. The rule: any member will do, and one that does not answer is left.
+
+Knows HTTP and etcd's errors; it must not know what a directory is. Source: etcd v3.4, api reference and gRPC gateway.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+
+from pipelined.clock import Clock
+from pipelined.directory.api import CutOff, Full
+from pipelined.directory.etcd.url import EtcdPlace
+from pipelined.directory.retry import Insistence, NoAnswer
+from pipelined.errors import UsageError
+
+NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
+"""gRPC status codes."""
+AGAIN = (1, 2, 4, 10, 13, 14)
+"""Cancelled, unknown, late, aborted, internal, unavailable: a member without a leader, or on its way up or down."""
+AUTHENTICATE = "auth/authenticate"
+NO_SPACE = "database space exceeded"
+LOCKED = ("authentication failed", "user name is empty")
+"""How etcd tells who has no or a wrong password, beside codes."""
+
+
+class EtcdError(Exception):
+    """A member answered that it will not do it.
+
+    Args:
+        code: gRPC's.
+    """
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+class Stream:
+    """Answers that come one after another, each of them a map."""
+
+    def __init__(self, response: httpx2.Response):
+        self._response, self._lines = response, response.aiter_lines()
+
+    def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        """Raises NoAnswer: the stream broke."""
+        try:
+            return _result(json.loads(await anext(self._lines)))
+        except (StopAsyncIteration, httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError) as error:
+            raise NoAnswer(f"the stream broke ({type(error).__name__} {error})") from error
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._response.aclose()
+
+
+class Gateway:
+    """One client's way to the cluster.
+
+    Args:
+        patience: seconds without an answer from any member after which it is cut off.
+    """
+
+    def __init__(self, place: EtcdPlace, clock: Clock, patience: float):
+        self.insistence = Insistence(f"etcd://{','.join(place.members)}", clock, patience)
+        self._place, self._turn = place, 0
+        self._http = httpx2.AsyncClient(verify=place.tls(), timeout=None, trust_env=False)
+        self._token = ""
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask until some member answers; it may be done twice.
+
+        Raises:
+            EtcdError: it was refused. CutOff; UsageError: this client is not let in. Full.
+        """
+        return await self.insistence.ask(lambda: self._once(path, body))
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
+        """Ask until some member begins to answer; the stream, and the first answer. Raises as `call`."""
+        return await self.insistence.ask(lambda: self._begin(path, body))
+
+    def leave(self) -> None:
+        """Ask the next member from now on."""
+        self._turn += 1
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._http.aclose()
+
+    async def _once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self._one_member():
+            response = await self._send(path, body)
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+            return _result(json.loads(response.content))
+
+    async def _begin(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
+        with self._one_member():
+            stream = Stream(await self._send(path, body))
+            try:
+                first = await anext(stream)
+                if first.get("canceled") and "compact_revision" not in first:
+                    raise NoAnswer(f"{self._member}: {first.get('cancel_reason', 'the watch was cancelled')}")
+                return stream, first
+            except BaseException:
+                await stream.close()
+                raise
+
+    async def _send(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
+        if self._place.user and not self._token and path != AUTHENTICATE:
+            told = await self._once(AUTHENTICATE, {"name": self._place.user, "password": self._place.password})
+            self._token = told["token"]
+        if self._http.is_closed:
+            raise CutOff(f"the directory at {self.insistence.where} was closed here; open it again")
+        headers = {"Grpc-Metadata-hasleader": "true"} | ({"Authorization": self._token} if self._token else {})
+        request = self._http.build_request("POST", self._url(path), json=body, headers=headers)
+        return await self._http.send(request, stream=True)
+
+    @contextmanager
+    def _one_member(self) -> Iterator[None]:
+        """Have the next one asked after anything but an answer; a refusal is one."""
+        turn = self._turn
+        try:
+            yield
+        except EtcdError as error:
+            if error.code == UNAUTHENTICATED and self._token:
+                self._token = ""
+                raise NoAnswer(str(error)) from error
+            raise _meant(error) from error
+        except BaseException as error:
+            member, self._turn = self._member, turn + 1
+            if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError)):
+                raise NoAnswer(f"{member}: {type(error).__name__} {error}".rstrip()) from error
+            raise
+
+    def _url(self, path: str) -> str:
+        return f"{self._place.scheme}://{self._member}/v3/{path}"
+
+    @property
+    def _member(self) -> str:
+        return self._place.members[self._turn % len(self._place.members)]
+
+
+def _result(told: Any) -> dict[str, Any]:
+    """What an answer says; those of a stream are wrapped."""
+    error = told.get("error")
+    if error is None:
+        return told.get("result", told)
+    if isinstance(error, dict):
+        code, message = error.get("grpc_code", 2), error.get("message", "")
+    else:
+        code, message = told.get("code", 2), error
+    raise NoAnswer(message) if code in AGAIN else EtcdError(code, message)
+
+
+def _meant(error: EtcdError) -> Exception:
+    """What a refusal says of this client or of the cluster, rather than of what was asked."""
+    if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
+        return UsageError(f"etcd does not let this client in ({error}); give its user and password in the URL")
+    if NO_SPACE in str(error):
+        return Full(f"etcd has no room ({error}); compact and defragment it")
+    return NoAnswer(str(error)) if error.code == EXHAUSTED else error

@@ -1,0 +1,79 @@
+"""What etcd is told and tells: JSON with keys and values in base64 and numbers as text. Values in, values out; no I/O.
+
+Source: etcd v3.4, api reference.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from pipelined.directory.api import Change, Entry
+
+Letter = dict[str, Any]
+
+
+class Keys:
+    """The keys of one directory among those of a cluster.
+
+    Args:
+        namespace: what all of them begin with.
+    """
+
+    def __init__(self, namespace: str):
+        self._namespace = namespace.encode()
+
+    def compare(self, key: str, revision: int) -> Letter:
+        """A key's last change must have been this one; 0: it must not exist."""
+        return {"key": self._full(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+
+    def get(self, key: str) -> Letter:
+        """Ask for a key, inside a transaction."""
+        return {"request_range": {"key": self._full(key)}}
+
+    def put(self, key: str, value: bytes, lease: int) -> Letter:
+        """Put a key, inside a transaction."""
+        return {"request_put": {"key": self._full(key), "value": text(value), "lease": str(lease)}}
+
+    def delete(self, key: str) -> Letter:
+        """Delete a key, inside a transaction."""
+        return {"request_delete_range": {"key": self._full(key)}}
+
+    def below(self, prefix: str) -> Letter:
+        """All keys that begin with a prefix: those from it on, and before the next that does not."""
+        first = self._namespace + prefix.encode()
+        end = first[:-1] + bytes([first[-1] + 1])  # UTF-8 has no byte 255
+        return {"key": text(first), "range_end": text(end)}
+
+    def entries(self, told: Mapping[str, Any]) -> dict[str, Entry]:
+        """What was found."""
+        return {self._key(found): entry_of(found) for found in told.get("kvs", ())}
+
+    def changes(self, told: Mapping[str, Any]) -> list[Change]:
+        """What has changed, in order; etcd never spreads a revision over two answers unless it is asked to."""
+        return [self._change(event) for event in told.get("events", ())]
+
+    def _change(self, event: Mapping[str, Any]) -> Change:
+        found = event["kv"]
+        entry = None if event.get("type") == "DELETE" else entry_of(found)
+        return Change(self._key(found), entry, int(found["mod_revision"]))
+
+    def _key(self, found: Mapping[str, Any]) -> str:
+        return b64decode(found["key"])[len(self._namespace) :].decode()
+
+    def _full(self, key: str) -> str:
+        return text(self._namespace + key.encode())
+
+
+def entry_of(found: Mapping[str, Any]) -> Entry:
+    """What a key holds; etcd leaves out what is empty or 0."""
+    return Entry(b64decode(found.get("value", "")), int(found["mod_revision"]), int(found.get("lease", 0)))
+
+
+def text(data: bytes) -> str:
+    """Bytes as JSON takes them."""
+    return b64encode(data).decode()
+
+
+def revision_of(told: Mapping[str, Any]) -> int:
+    """At which an answer was given."""
+    return int(told["header"]["revision"])

@@ -1,0 +1,166 @@
+"""A machine's deeds on a disk. The rule: a deed is durable before anybody is told of it, or nobody is ever told.
+
+    the magic line      records, one after the other
+    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of deeds
+
+Numbers are big-endian. One write is one record, of all deeds that waited for it, so of the records only the last can be
+torn: its beginning is there, and nothing or zeros behind. It is cut off at the next start; any other damage is refused.
+A file that has grown is replaced by one record that makes the same machine.
+"""
+
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
+from typing import NoReturn
+
+import msgpack
+
+from pipelined.directory.disk import Disk
+from pipelined.directory.state_machine import Deed, Machine
+from pipelined.errors import UsageError
+from pipelined.swarm.bell import Bell
+from transports import Closed
+
+MAGIC = b"pipelined directory journal 1\n"
+_LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
+LEAST_COMPACTED = 4 << 20
+"""Bytes that a journal may have before it is made anew; later twice what was left of it."""
+
+
+class Journal:
+    """The journal of one machine.
+
+    Args:
+        disk: nobody else's.
+        name: of the file, for messages.
+        least_compacted: see `LEAST_COMPACTED`.
+    """
+
+    def __init__(self, disk: Disk, name: str = "the journal", least_compacted: int = LEAST_COMPACTED):
+        self._disk, self._name, self._least = disk, name, least_compacted
+        self._size = self._most = 0
+        self._deeds: list[Deed] = []
+        self._kept = self._written = 0
+        self._wanted, self._progress, self._ended = Bell(), Bell(), False
+
+    async def recover(self, machine: Machine) -> None:
+        """Make an empty machine what the journal says, or begin the journal of a new one.
+
+        Raises:
+            UsageError: it is no journal, or damaged elsewhere than at its end.
+            JournalError: it cannot be written.
+        """
+        data = await self._disk.load()
+        deeds, good = _read(data, self._name)
+        if good < len(data):
+            fact = f"the last write to {self._name} was torn (bytes: {len(data) - good}, at: {good})"
+            warnings.warn(f"{fact}; it was never answered and is cut off", RuntimeWarning, stacklevel=2)
+            await self._disk.cut(good)
+        try:
+            machine.replay(deeds)
+        except Exception as error:
+            raise UsageError(f"{self._name} says what no directory does; restore it from a copy") from error
+        self._size, self._most = good, max(self._least, 2 * good)
+        if not deeds:
+            await self._compact(machine)
+
+    def keep(self, deeds: Sequence[Deed]) -> None:
+        """To be written next."""
+        if deeds:
+            self._deeds.extend(deeds)
+            self._kept += len(deeds)
+            self._wanted.ring()
+
+    async def durable(self) -> None:
+        """Wait until all that was kept so far is on the disk. Raises Closed: it will never be."""
+        goal = self._kept
+        while self._written < goal:
+            if self._ended:
+                raise Closed(f"{self._name} is not written any more")
+            await self._progress.wait()
+
+    async def write(self, machine: Machine) -> NoReturn:
+        """Write what is kept until cancelled. Raises JournalError."""
+        try:
+            while True:
+                if not self._deeds:
+                    await self._wanted.wait()
+                await (self._append() if self._size <= self._most else self._compact(machine))
+        finally:
+            self._ended = True
+            self._progress.ring()
+
+    async def close(self) -> None:
+        """Let go of the disk."""
+        await self._disk.close()
+
+    async def _append(self) -> None:
+        """All deeds that wait become one record."""
+        deeds, self._deeds, goal = self._deeds, [], self._kept
+        data = _record(deeds)
+        await self._disk.append(data)
+        self._size += len(data)
+        self._reached(goal)
+
+    async def _compact(self, machine: Machine) -> None:
+        """The machine as it stands takes the place of all that it did, also of what waits."""
+        snapshot, goal = machine.snapshot(), self._kept
+        self._deeds = []
+        self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
+        self._most = max(self._least, 2 * self._size)
+        self._reached(goal)
+
+    def _reached(self, goal: int) -> None:
+        self._written = goal
+        self._progress.ring()
+
+
+def _record(deeds: Sequence[Deed]) -> bytes:
+    payload = msgpack.packb(deeds)
+    length = _LENGTH.pack(len(payload))
+    return _HEAD.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
+
+
+def _read(data: bytes, name: str) -> tuple[list[Deed], int]:
+    """All deeds, and where the last whole record ends."""
+    if not data.startswith(MAGIC):
+        if MAGIC.startswith(data):
+            return [], 0
+        fact = f"{name} is no journal of a directory of this version (it begins with {data[:16]!r})"
+        raise UsageError(f"{fact}; name another file")
+    deeds, good = list[Deed](), len(MAGIC)
+    while good < len(data):
+        rest = memoryview(data)[good:]
+        payload = _payload(rest)
+        if payload is None:
+            if _is_torn(rest):
+                break
+            fact = f"{name} is damaged before its end (at: {good}, bytes: {len(data)})"
+            raise UsageError(f"{fact}; restore it from a copy")
+        deeds += msgpack.unpackb(payload, strict_map_key=False)
+        good += _HEAD.size + len(payload)
+    return deeds, good
+
+
+def _length(rest: memoryview) -> int | None:
+    """The first record's payload's, if it can be believed."""
+    length, checksum, _ = _HEAD.unpack(rest[: _HEAD.size]) if len(rest) >= _HEAD.size else (0, 0, 0)
+    return length if zlib.crc32(rest[: _LENGTH.size]) == checksum else None
+
+
+def _payload(rest: memoryview) -> memoryview | None:
+    """What the first record holds, if it is whole."""
+    length = _length(rest)
+    if length is None or len(rest) < _HEAD.size + length:
+        return None
+    payload = rest[_HEAD.size : _HEAD.size + length]
+    return payload if zlib.crc32(payload) == _HEAD.unpack(rest[: _HEAD.size])[2] else None
+
+
+def _is_torn(rest: memoryview) -> bool:
+    """Whether the first record, which is not whole, can be what the last write left."""
+    length = _length(rest)
+    if length is None:
+        return not any(rest[_HEAD.size :])
+    return _HEAD.size + length >= len(rest)

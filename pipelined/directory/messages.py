@@ -1,0 +1,157 @@
+"""What clients and an embedded directory write to one another. Bytes and values; nothing read is believed unchecked.
+
+A question is one msgpack map: the directory's name, and what its topic needs. An answer is one, too: what was found, or
+`conflict`. What else may come of a question is a refusal whose reason stands for an exception on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
+from pipelined.directory.asked import Request, StaleRequest
+from pipelined.directory.limits import Limits, check_length_of_time, check_whole
+from transports.rpc import Answer, Question, Refusal
+
+TOPIC = "directory."
+ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
+    TOPIC + each for each in ("enter", "read", "changes", "transact", "grant", "renew", "revoke")
+)
+ALIVE = TOPIC + "alive"
+"""What the directory asks a client: who it is; answered with its incarnation as a note."""
+ANOTHER, STOPPING = "another directory", "stopping"
+OVERHEAD = 64
+"""Bytes that a key takes in a question at most, beside itself and its value."""
+
+MEANINGS: dict[str, type[Exception]] = {
+    "lease lost": LeaseLost,
+    "fell behind": FellBehind,
+    "full": Full,
+    "stale request": StaleRequest,
+    "bad request": ValueError,
+}
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """The refusal that stands for an error."""
+    reason = next(reason for reason, kind in MEANINGS.items() if isinstance(error, kind))
+    return Refusal(reason, why=str(error))
+
+
+def error_of(refusal: Refusal) -> Exception:
+    """The error that a refusal stands for; itself, if for none."""
+    kind = MEANINGS.get(refusal.reason)
+    return kind(str(refusal.facts.get("why", refusal.reason))) if kind else refusal
+
+
+def most_bytes(limits: Limits) -> int:
+    """Of the largest question there is."""
+    return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
+
+
+def pack(letter: Mapping[str, Any]) -> bytes:
+    """A letter as it is sent."""
+    return msgpack.packb(letter)
+
+
+def unpack(answer: Answer) -> dict[str, Any]:
+    """An answer as it was sent."""
+    return msgpack.unpackb(answer.blocks[0].data, strict_map_key=False)
+
+
+def _unpack_checked(question: Question, most: int) -> dict[str, Any]:
+    """A question as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
+    if len(question.blocks) != 1:
+        raise ValueError(f"a letter is one block (blocks: {len(question.blocks)})")
+    count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
+    hooks = {"list_hook": count, "object_hook": count}
+    try:
+        told = msgpack.unpackb(question.blocks[0].data, strict_map_key=False, **sizes, **hooks)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
+        raise ValueError(f"not a letter: {type(error).__name__} {error}".rstrip()) from error
+    if not isinstance(told, dict):
+        raise ValueError(f"a letter is a map (it is: {type(told).__name__})")
+    return told
+
+
+class _Containers:
+    """Counts the lists and maps of a letter as they are read, for empty ones take 60 times their bytes in memory."""
+
+    most = 4
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, container: Any) -> Any:
+        self._seen += 1
+        if self._seen > self.most:
+            raise ValueError(f"too many lists and maps (most: {self.most})")
+        return container
+
+
+class Asking:
+    """What a question says, each part checked when it is read.
+
+    Raises:
+        ValueError: from every method: it does not say so.
+    """
+
+    def __init__(self, question: Question, limits: Limits):
+        self.asker = question.asker
+        self._told, self._limits = _unpack_checked(question, limits.keys_at_once), limits
+
+    def whole(self, name: str) -> int:
+        """A number from 0 up."""
+        check_whole(name, self._told.get(name))
+        return self._told[name]
+
+    def time(self, name: str) -> float:
+        """A length of time in seconds."""
+        check_length_of_time(name, self._told.get(name))
+        return self._told[name]
+
+    def prefix(self) -> Prefixes:
+        """What is read or watched."""
+        told = self._told.get("prefix")
+        prefixes = tuple(told) if isinstance(told, list) else told
+        self._limits.check_prefixes(prefixes)
+        return prefixes
+
+    def seconds(self) -> float:
+        """How long a lease is to live."""
+        self._limits.check_seconds(self._told.get("seconds"))
+        return float(self._told["seconds"])
+
+    def request(self) -> Request:
+        return Request(self.whole("client"), self.whole("number"), self.whole("settled"))
+
+    def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
+        """What is expected, put and deleted, and the lease."""
+        expect, put, delete = (self._told.get(name) for name in ("expect", "put", "delete"))
+        if not isinstance(expect, dict) or not isinstance(put, dict) or not isinstance(delete, list):
+            raise ValueError("a transaction expects and puts maps, and deletes a list")
+        self._limits.check_transaction(expect, put, delete)
+        return expect, put, delete, self.whole("lease")
+
+
+def tell_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
+    """Keys and what they hold, as plain lists."""
+    return [[key, entry and list(entry)] for key, entry in entries.items()]
+
+
+def read_entries(told: Any) -> dict[str, Entry | None]:
+    """The same as they were told."""
+    return {key: entry and Entry(*entry) for key, entry in told}
+
+
+def tell_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
+    """Changes, a revision an item."""
+    return [
+        [changes[0].revision, tell_entries({change.key: change.entry for change in changes})] for changes in revisions
+    ]
+
+
+def read_changes(told: Any) -> list[Change]:
+    """The same as they were told, one after another."""
+    return [Change(key, entry, at) for at, each in told for key, entry in read_entries(each).items()]

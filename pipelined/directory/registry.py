@@ -1,0 +1,44 @@
+"""From a URL to a directory: `etcd://` is a cluster, any endpoint's address is where an embedded one is served.
+
+The rule: what one kind alone needs is imported only for it.
+"""
+
+from pipelined.clock import Clock
+from pipelined.directory.api import Directory
+from pipelined.directory.client import EmbeddedDirectory
+from pipelined.directory.retry import PATIENCE_S
+from pipelined.errors import UsageError
+from transports.rpc import Endpoint, endpoint_schemes
+
+ETCD = "etcd"
+
+
+def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:
+    """A client of the directory at a URL; nothing is asked yet.
+
+    Args:
+        endpoint: asks an embedded directory; stays its caller's.
+        patience: seconds without an answer after which calls raise `CutOff`.
+    Raises:
+        UsageError: no such kind of directory (the known ones are named), or a URL that makes no sense.
+    """
+    scheme = url.partition("://")[0]
+    if scheme == ETCD:
+        return _etcd(url, clock, patience)
+    if scheme not in endpoint_schemes():
+        known = ", ".join(f"{each}://" for each in (ETCD, *endpoint_schemes()))
+        raise UsageError(f"unknown directory {url!r}; known: {known}")
+    return EmbeddedDirectory(endpoint, url, clock, patience)
+
+
+def _etcd(url: str, clock: Clock, patience: float) -> Directory:
+    from pipelined.directory.etcd.url import EtcdPlace
+
+    place = EtcdPlace.parse(url)
+    try:
+        from pipelined.directory.etcd.client import EtcdDirectory
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"etcd needs a package that is not here ({error.name}); pip install 'pipelined[etcd]'"
+        ) from error
+    return EtcdDirectory(place, clock, patience)

@@ -1,0 +1,261 @@
+"""The embedded directory itself: a machine, its journal, and an endpoint that is asked.
+
+The rule: nobody is told what may still be forgotten: every answer waits until all deeds before it are in the journal.
+Time is this process's own. A lease is held by who asked for it or renewed it last. When a connection with its holder
+breaks, it is asked whether it lives; until it says so or renews, its leases have only the grace that it asked for.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipelined.aio.timeouts import within
+from pipelined.clock import Clock
+from pipelined.directory import messages as letters
+from pipelined.directory import past
+from pipelined.directory.api import Change, Conflict, Prefixes
+from pipelined.directory.disk import Disk, disk_of
+from pipelined.directory.journal import Journal
+from pipelined.directory.limits import Limits
+from pipelined.directory.messages import Asking
+from pipelined.directory.state_machine import Machine
+from pipelined.directory.watchers import Watchers
+from pipelined.nursery import Nursery
+from pipelined.swarm.bell import Bell
+from transports import TransportError
+from transports.rpc import Answer, Endpoint, Handler, Party, Question, Refusal
+
+LATE_S = 0.1
+"""A timer that is later than this says that the process did not run meanwhile."""
+PART_BYTES = 1 << 20
+"""Changes beyond these are told in the next answer."""
+SHARED = 1024
+"""Answers that are kept for others that ask the same, until something changes."""
+
+Told = dict[str, Any]
+Decide = Callable[[Asking], Awaitable[Told | bytes]]
+"""Answers one kind of question; bytes are a letter that is packed already."""
+
+
+async def serve_directory(
+    endpoint: Endpoint,
+    clock: Clock,
+    journal: str | Path | Disk | None = None,
+    limits: Limits | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
+
+    Args:
+        journal: a file from which it goes on after a restart, or a simulated machine's disk; None: a restart would
+            begin another directory, which its clients refuse.
+        limits: on what is held and taken.
+        ready: called as soon as it is one.
+    Raises:
+        UsageError: the file is no journal, or cannot be used.
+        JournalError: it cannot be written any more; nobody was told of what is not in it.
+    """
+    limits = limits or Limits()
+    machine, log = Machine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
+    try:
+        await log.recover(machine)
+        machine.begin(clock.now())
+        ready()
+        await _Server(endpoint, clock, limits, machine, log).run()
+    finally:
+        await log.close()
+
+
+class _Server:
+    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: Machine, journal: Journal):
+        self._endpoint, self._clock, self._limits = endpoint, clock, limits
+        self._machine, self._journal = machine, journal
+        self._holders: dict[int, Party] = {}
+        self._held: dict[Party, dict[int, float]] = {}
+        self._tasks = Nursery()
+        self._watchers, self._hurried = Watchers(clock), Bell()
+        self._told: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
+        self._stopped = False
+
+    async def run(self) -> NoReturn:
+        """Answer, write the journal, and end leases."""
+        async with self._tasks as tasks:
+            self._open()
+            tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
+            tasks.create_task(self._watchers.wake(), name="wake those that watch the directory")
+            try:
+                await self._end_leases()
+            finally:
+                self._stopped = True
+        raise AssertionError("leases never end ending")
+
+    def _open(self) -> None:
+        answers = {
+            letters.ENTER: self._enter,
+            letters.READ: self._read,
+            letters.CHANGES: self._changes,
+            letters.TRANSACT: self._transact,
+            letters.GRANT: self._grant,
+            letters.RENEW: self._renew,
+            letters.REVOKE: self._revoke,
+        }
+        for topic, decide in answers.items():
+            self._endpoint.answer(topic, self._answering(decide), letters.most_bytes(self._limits))
+        self._endpoint.on_lost(self._lost)
+
+    async def _end_leases(self) -> NoReturn:
+        """End each when its time has come."""
+        while True:
+            self._catch_up()
+            due = self._machine.due()
+            if due is None:
+                await self._hurried.wait()
+                continue
+            with suppress(TimeoutError):
+                await within(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
+
+    def _answering(self, decide: Decide) -> Handler:
+        async def answer(question: Question) -> Answer:
+            outcome = await self._outcome(decide, question)
+            await self._journal.durable()
+            if isinstance(outcome, Refusal):
+                raise outcome
+            return Answer((outcome if isinstance(outcome, bytes) else letters.pack(outcome),))
+
+        return answer
+
+    async def _outcome(self, decide: Decide, question: Question) -> Told | bytes | Refusal:
+        """What a question comes to; nothing is told yet."""
+        if self._stopped:
+            return Refusal(letters.STOPPING)
+        try:
+            asking = Asking(question, self._limits)
+            if decide != self._enter and asking.whole("name") != self._machine.name:
+                return Refusal(letters.ANOTHER)
+            self._catch_up()
+            return await decide(asking)
+        except Conflict as conflict:
+            return {"conflict": letters.tell_entries(conflict.found)}
+        except tuple(letters.MEANINGS.values()) as error:
+            return letters.refusal_of(error)
+        finally:
+            self._announce()
+
+    async def _enter(self, asking: Asking) -> Told:
+        return {"name": self._machine.name, "client": self._machine.enter(), "address": self._endpoint.address}
+
+    async def _read(self, asking: Asking) -> Told:
+        view = self._machine.read(asking.prefix())
+        return {"revision": view.revision, "entries": letters.tell_entries(view.entries)}
+
+    async def _changes(self, asking: Asking) -> bytes:
+        """Wait for changes, at most as long as the asker says."""
+        prefixes, after = asking.prefix(), asking.whole("after")
+        end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
+        with self._watchers.waiting(prefixes) as group:
+            while True:
+                told, some = self._changes_after(prefixes, after)
+                left = end - self._clock.now()
+                if some or left <= 0:
+                    return told
+                after = max(after, self._machine.revision)
+                with suppress(TimeoutError):
+                    await within(self._clock, left, group.wait())
+
+    def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
+        """As much as one answer takes, and whether that is anything.
+
+        It is worked out once for all that have heard as much, until something changes.
+        """
+        if (prefixes, after) not in self._told:
+            if len(self._told) >= SHARED:
+                self._told.clear()
+            told = _part(self._machine.changes(prefixes, after))
+            through = told[-1][0].revision if told else after
+            letter = {"changes": letters.tell_changes(told), "through": through}
+            self._told[prefixes, after] = letters.pack(letter), bool(told)
+        return self._told[prefixes, after]
+
+    async def _transact(self, asking: Asking) -> Told:
+        return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
+
+    async def _grant(self, asking: Asking) -> Told:
+        grace = asking.time("grace")
+        lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
+        self._hold(lease, asking.asker, grace)
+        self._hurried.ring()
+        return {"lease": lease}
+
+    async def _renew(self, asking: Asking) -> Told:
+        lease, grace = asking.whole("lease"), asking.time("grace")
+        self._machine.renew(lease, self._clock.now())
+        self._hold(lease, asking.asker, grace)
+        return {}
+
+    async def _revoke(self, asking: Asking) -> Told:
+        self._machine.revoke(asking.whole("lease"))
+        return {}
+
+    def _hold(self, lease: int, holder: Party, grace: float) -> None:
+        """From now on this is who is asked whether it lives."""
+        if self._machine.lives(lease):
+            self._let_go(lease)
+            self._holders[lease] = holder
+            self._held.setdefault(holder, {})[lease] = grace
+
+    def _let_go(self, lease: int) -> None:
+        """Nobody holds this lease any more."""
+        holder = self._holders.pop(lease, None)
+        if holder is not None:
+            del self._held[holder][lease]
+            if not self._held[holder]:
+                del self._held[holder]
+
+    def _lost(self, party: Party) -> None:
+        """A connection with a party broke, perhaps not the only one."""
+        held = self._held.get(party)
+        if not held or self._stopped:
+            return
+        for lease, grace in held.items():
+            self._machine.hurry(lease, self._clock.now() + grace)
+        self._hurried.ring()
+        self._tasks.create_task(self._look_after(party, max(held.values())), name=f"ask whether {party.address} lives")
+
+    async def _look_after(self, party: Party, grace: float) -> None:
+        """Ask a party whether it lives; if it does, so do its leases."""
+        with suppress(TransportError, TimeoutError):
+            answer = await within(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
+            if answer.note != party.incarnation:
+                return
+            for lease in self._held.get(party, ()):
+                self._machine.renew(lease, self._clock.now())
+
+    def _catch_up(self) -> None:
+        """End what has run out, unless this process did not run while it should have heard of renewals."""
+        now, due = self._clock.now(), self._machine.due()
+        if due is not None and now - due > LATE_S:
+            self._machine.spare(now)
+        self._machine.expire(now)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell the journal and those who watch of what was done."""
+        for name, *told in self._machine.deeds:
+            if name == "end":
+                self._let_go(told[0])
+        if self._machine.deeds:
+            self._journal.keep(self._machine.deeds)
+            self._told.clear()
+            self._watchers.changed(self._machine.latest())
+        self._machine.deeds.clear()
+
+
+def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
+    """As many of these as one answer takes, at least one."""
+    nbytes = 0
+    for told, changes in enumerate(revisions):
+        nbytes += past.size(changes)
+        if told and nbytes > PART_BYTES:
+            return revisions[:told]
+    return revisions

@@ -1,0 +1,247 @@
+"""The directory as a state machine. The rule: no input, no output and no clock; the same deeds give the same state.
+
+A question is decided in one call, so what callers see is in one order: linearizable, as long as nobody is told of what
+may be forgotten. For that all that changes is told in `deeds`, of which a journal is made, and `replay` does it again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
+from pipelined.directory.asked import Asked, Client, Request
+from pipelined.directory.folders import Folders
+from pipelined.directory.leases import Leases
+from pipelined.directory.limits import Limits
+from pipelined.directory.past import Past
+
+Deed = tuple[Any, ...]
+"""The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
+
+
+class Machine:
+    """A map of keys to values with leases, of which every change has a revision.
+
+    Args:
+        name: drawn when the directory began; tells it from one that has forgotten everything.
+        limits: on what it holds. What one question may bring is checked before it comes here.
+    Attributes:
+        revision: of the last change.
+        deeds: done since somebody last emptied the list.
+    """
+
+    def __init__(self, name: int, limits: Limits | None = None):
+        self.name, self.limits = name, limits or Limits()
+        self.revision = 0
+        self.deeds: list[Deed] = []
+        self._numbers = self._bytes = self._told = 0
+        self._entries: dict[str, Entry] = {}
+        self._folders = Folders()
+        self._bound: dict[int, set[str]] = {}
+        self._leases, self._past, self._asked = Leases(), Past(self.limits.history), Asked(self.limits)
+
+    def read(self, prefix: Prefixes) -> View:
+        """Everything below the prefixes. Cost: as `Folders.below`."""
+        return View(self.revision, self._folders.below(prefix))
+
+    def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
+        """All changes below the prefixes since a revision, a revision an item. Raises FellBehind."""
+        return self._past.after(prefix, after)
+
+    def latest(self) -> list[Change]:
+        """What has changed since this was last asked; what is no longer kept by now is left out."""
+        since, self._told = max(self._told, self._past.since), self.revision
+        return [change for changes in self._past.after("", since) for change in changes]
+
+    def enter(self) -> int:
+        """A new client's number."""
+        self._do("enter", self._numbers + 1)
+        return self._numbers
+
+    def grant(self, request: Request, seconds: float, now: float) -> int:
+        """A new lease's number. Raises StaleRequest; Full."""
+        lease = self._asked.result(request)
+        if lease is None:
+            if len(self._leases) >= self.limits.leases:
+                raise Full(f"too many leases (leases: {len(self._leases)}, most: {self.limits.leases})")
+            lease = self._numbers + 1
+            self._do("grant", request, lease, seconds)
+            self._leases.renew(lease, now)
+        return lease
+
+    def renew(self, lease: int, now: float) -> float:
+        """It lives its whole time again, which is returned. Raises LeaseLost."""
+        if lease not in self._leases:
+            raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
+        return self._leases.renew(lease, now)
+
+    def lives(self, lease: int) -> bool:
+        """Whether there is such a lease."""
+        return lease in self._leases
+
+    def revoke(self, lease: int) -> None:
+        """It is gone with its keys, if it was not before."""
+        if lease in self._leases:
+            self._do("end", lease)
+
+    def transact(
+        self,
+        request: Request,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: int = 0,
+    ) -> int:
+        """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: nothing has changed."""
+        done = self._asked.result(request)
+        if done is not None:
+            return done
+        if lease and lease not in self._leases:
+            raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
+        self._compare(expect)
+        gone = [key for key in delete if key in self._entries]
+        if not put and not gone:
+            return self.revision
+        self._check_room(put, gone)
+        self._do("change", request, dict(put), gone, lease)
+        return self.revision
+
+    def due(self) -> float | None:
+        """The moment at which the next lease runs out."""
+        return self._leases.due()
+
+    def expire(self, now: float) -> None:
+        """End all leases whose time has come."""
+        for lease in self._leases.run_out(now):
+            self._do("end", lease)
+
+    def hurry(self, lease: int, end: float) -> None:
+        """Its holder may be gone: unless it is renewed it ends at this moment, or before."""
+        self._leases.hurry(lease, end)
+
+    def spare(self, now: float) -> None:
+        """The directory did not run for a while up to now: see `Leases.spare`."""
+        self._leases.spare(now)
+
+    def begin(self, now: float) -> None:
+        """After a restart every lease lives its whole time."""
+        for lease in self._leases.lengths():
+            self._leases.renew(lease, now)
+
+    def replay(self, deeds: Iterable[Deed]) -> None:
+        """Do again what another machine did; `begin` is to follow."""
+        for name, *arguments in deeds:
+            DEEDS[name](self, *arguments)
+
+    def snapshot(self) -> list[Deed]:
+        """All of it, as deeds that make an empty machine such a one."""
+        entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
+        clients = [[number, client.settled, dict(client.results)] for number, client in self._asked.clients.items()]
+        past = [[_plain(change) for change in changes] for changes in self._past]
+        whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
+        return [whole, ("remember", self._past.since, past), ("hold", dict(self._asked.holders))]
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        DEEDS[name](self, *arguments)
+        self.deeds.append((name, *arguments))
+
+    def _compare(self, expect: Mapping[str, int]) -> None:
+        found = {key: self._entries.get(key) for key in expect}
+        if any((found[key].revision if found[key] else 0) != revision for key, revision in expect.items()):
+            raise Conflict(found)
+
+    def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
+        entries = len(self._entries) + sum(key not in self._entries for key in put) - len(gone)
+        if entries > self.limits.entries:
+            raise Full(f"too many keys (keys: {entries}, most: {self.limits.entries}); delete some")
+        before = sum(self._size(key) for key in (*put, *gone))
+        total = self._bytes - before + sum(_size(key, value) for key, value in put.items())
+        if total > self.limits.total:
+            raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
+
+    # The deeds: each is done as it is told, without a question, so that replaying them gives the same state.
+
+    def _enter(self, client: int) -> None:
+        self._numbers = client
+        self._asked.enter(client)
+
+    def _grant(self, request: Sequence[int], lease: int, seconds: float) -> None:
+        self._numbers = lease
+        self._leases.add(lease, seconds)
+        self._asked.keep(Request(*request), lease)
+        self._asked.hold(Request(*request).client, lease)
+
+    def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
+        self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
+        self._asked.keep(Request(*request), self.revision)
+
+    def _end(self, lease: int) -> None:
+        if lease in self._leases:
+            self._leases.remove(lease)
+        self._asked.release(lease)
+        if gone := sorted(self._bound.get(lease, ())):
+            self._write(_without(gone))
+
+    def _restore(self, name: int, revision: int, numbers: int, leases: Any, entries: Any, clients: Any) -> None:
+        self.name, self.revision, self._numbers = name, revision, numbers
+        for lease, seconds in leases.items():
+            self._leases.add(lease, seconds)
+        for key, *entry in entries:
+            self._place(key, Entry(*entry))
+        for number, settled, results in clients:
+            self._asked.clients[number] = Client(settled, dict(results))
+
+    def _remember(self, since: int, past: Any) -> None:
+        self._past = Past(self.limits.history, since)
+        for changes in past:
+            self._past.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
+
+    def _hold(self, holders: Mapping[int, int]) -> None:
+        for lease, client in holders.items():
+            self._asked.hold(client, lease)
+
+    # Where keys are kept.
+
+    def _write(self, entries: Sequence[tuple[str, Entry | None]]) -> None:
+        self.revision += 1
+        for key, entry in entries:
+            self._place(key, entry)
+        self._past.add([Change(key, entry, self.revision) for key, entry in entries])
+
+    def _place(self, key: str, entry: Entry | None) -> None:
+        """Put a key, or delete it, and bind it to its lease alone."""
+        self._bytes -= self._size(key)
+        before = self._entries.pop(key, None)
+        self._folders.place(key, entry)
+        if before and before.lease:
+            self._unbind(before.lease, key)
+        if entry:
+            self._entries[key] = entry
+            self._bytes += self._size(key)
+            if entry.lease:
+                self._bound.setdefault(entry.lease, set()).add(key)
+
+    def _unbind(self, lease: int, key: str) -> None:
+        self._bound[lease].remove(key)
+        if not self._bound[lease]:
+            del self._bound[lease]
+
+    def _size(self, key: str) -> int:
+        return _size(key, self._entries[key].value) if key in self._entries else 0
+
+
+DEEDS = {
+    name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
+}
+"""All that can be done to a machine, by name."""
+
+
+def _size(key: str, value: bytes) -> int:
+    return len(key.encode()) + len(value)
+
+
+def _without(keys: Iterable[str]) -> list[tuple[str, Entry | None]]:
+    return [(key, None) for key in keys]
+
+
+def _plain(change: Change) -> list[Any]:
+    return [change.key, change.entry and list(change.entry), change.revision]

@@ -1,0 +1,50 @@
+"""Work has ended, one way or another, when the wait for it has."""
+
+import asyncio
+
+import pytest
+
+from pipelined.aio.timeouts import within
+from pipelined.clock import VirtualClock, run_virtual
+
+pytestmark = pytest.mark.virtual
+
+CLOCK = VirtualClock()
+
+
+async def worked(seconds, story):
+    try:
+        await CLOCK.sleep(seconds)
+        return "done"
+    except asyncio.CancelledError:
+        story.append(CLOCK.now())
+        raise
+
+
+def test_what_comes_in_time_is_returned():
+    assert run_virtual(within(CLOCK, 2.0, worked(1.0, []))) == "done"
+
+
+async def test_what_does_not_is_cancelled():
+    story = []
+    with pytest.raises(TimeoutError, match=r"nothing came within 2 s"):
+        await within(CLOCK, 2.0, worked(3.0, story))
+    assert story == [2.0]
+
+
+async def test_its_error_is_raised():
+    async def failing():
+        raise KeyError("a")
+
+    with pytest.raises(KeyError):
+        await within(CLOCK, 2.0, failing())
+
+
+async def test_who_waits_is_cancelled_with_it():
+    story = []
+    waiting = asyncio.create_task(within(CLOCK, 2.0, worked(3.0, story)))
+    await CLOCK.sleep(1.0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert story == [1.0]

@@ -1,0 +1,27 @@
+"""Who gives up says what was heard last."""
+
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.directory import CutOff
+from pipelined.directory.retry import Insistence, NoAnswer
+
+
+class Oversleeps(VirtualClock):
+    """As a machine's clock does."""
+
+    async def sleep(self, seconds):
+        await super().sleep(seconds + 0.004)
+
+
+def test_who_is_cut_off_tells_the_last_error_though_sleeps_are_longer_than_asked_for():
+    async def nobody():
+        await VirtualClock().sleep(0.001)
+        raise NoAnswer("connection refused")
+
+    async def ask(patience):
+        with pytest.raises(CutOff, match="last: connection refused"):
+            await Insistence("tcp://there", Oversleeps(), patience).ask(nobody)
+
+    for milliseconds in range(100, 200, 2):
+        run_virtual(ask(milliseconds / 1e3))
