@@ -21,10 +21,10 @@ from pipelined.claim import claim
 from pipelined.ending import tell
 from pipelined.exchange import gather
 from pipelined.launch import Launch
+from pipelined.membership.view import Roster
 from pipelined.nursery import Nursery
 from pipelined.preemption import StopRequest
 from pipelined.runtime import together
-from pipelined.swarm.membership import Roster
 from transports import Transport
 
 

@@ -13,8 +13,8 @@ from apps._swarm_export import Say, Wish
 from apps._swarm_weights import Weights
 from apps._text import Text
 from apps._training import compare
-from pipelined.swarm import saved
-from pipelined.swarm.visit import Visited
+from pipelined.state import saved
+from pipelined.state.observer import Visited
 
 
 @dataclass(frozen=True)

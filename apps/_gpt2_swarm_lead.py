@@ -17,9 +17,9 @@ from apps._swarm_run import entered
 from apps._swarm_waiting import WaitLog
 from pipelined.clock import RealClock
 from pipelined.directory import Directory
+from pipelined.membership.view import Roster
 from pipelined.nursery import Nursery
 from pipelined.preemption import StopRequest
-from pipelined.swarm.membership import Roster
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
 

@@ -10,10 +10,10 @@ from apps._report import Report
 from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.directory import CutOff, Directory, FellBehind
+from pipelined.membership.view import RETRY_S, Roster
 from pipelined.optimizer import Recipe
-from pipelined.swarm.membership import RETRY_S, Roster
+from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
-from pipelined.swarm.rules import Rules
 from pipelined.trainer import StepReport
 from transports import Transport
 

@@ -15,13 +15,13 @@ from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.directory import Directory
 from pipelined.launch import Launch
+from pipelined.state.observer import Visitor
+from pipelined.state.store import DiskShelf, Shelf
+from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head, Mark, common_step
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.shelf import DiskShelf, Shelf
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
-from pipelined.swarm.visit import Visitor
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 from transports import Transport
 from transports.rpc import Endpoint
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from apps._batches import Batches, Rows, validation_windows
 from apps._text import Text
-from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.stages.stage import Microbatch
 
 Arrays = tuple[np.ndarray, ...]
 

@@ -26,11 +26,11 @@ from pipelined.clock import RealClock
 from pipelined.device import TorchDevice
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.saved import load_whole
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
-from pipelined.swarm.visit import Visitor
+from pipelined.state.observer import Visitor
+from pipelined.state.saved import load_whole
+from pipelined.swarm.config import Rules
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 from transports.rpc import Endpoint
 
 Say = Callable[[str], None]

@@ -17,7 +17,8 @@ from apps._swarm_waiting import MOMENT_S, waits_for
 from pipelined import events
 from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
-from pipelined.swarm.membership import WORKING
+from pipelined.membership.view import WORKING
+from pipelined.state.saver import saver
 from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
@@ -37,7 +38,6 @@ from pipelined.swarm.records import (
     Trainer,
     saved_steps,
 )
-from pipelined.swarm.saving import saver
 from transports.rpc import Endpoint, Refusal, Unreachable
 
 SILENT_S = 1.0

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from apps._rows import append
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
 from pipelined.swarm.records import Head
 
 STEP = "step "

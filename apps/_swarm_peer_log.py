@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apps._swarm_waiting import unreadable_head
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
 from pipelined.swarm.records import HEAD, Peer, Phase
 
 

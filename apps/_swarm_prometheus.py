@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from apps._swarm_look import Look
-from pipelined.swarm.membership import WORKING
+from pipelined.membership.view import WORKING
 
 
 class Number(NamedTuple):

@@ -32,9 +32,9 @@ from pipelined.directory import Conflict, Directory, open_directory, serve_direc
 from pipelined.errors import UsageError
 from pipelined.nursery import Nursery
 from pipelined.preemption import asking, hang_up
-from pipelined.swarm.peer import StagePeer
+from pipelined.state.store import DiskShelf
+from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.shelf import DiskShelf
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 
@@ -51,7 +51,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(entered(flags.place))
         from apps._swarm_subject import check_device, rules_of, training_of
-        from pipelined.swarm.torch_stage import TorchStage
+        from pipelined.swarm.stages.torch_stage import TorchStage
 
         await asyncio.to_thread(check_device, flags.device)
         told = await what_is_trained(directory, flags.place, say)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.state.saved import marks, text_of
 from pipelined.swarm.records import Mark, common_step
-from pipelined.swarm.saved import marks, text_of
 
 
 def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:

@@ -11,9 +11,9 @@ from apps._untied_model import UntiedGPT2
 from pipelined.compression import NONE
 from pipelined.errors import UsageError
 from pipelined.optimizer import Recipe
-from pipelined.swarm import torch_stage
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.training import Training
+from pipelined.swarm.config import Rules
+from pipelined.swarm.stages import torch_stage
+from pipelined.swarm.stages.training import Training
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""

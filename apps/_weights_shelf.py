@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from apps._huggingface_read import EMBEDDING, HEAD, digest_of_weights, read_config, read_tensors
 from pipelined.errors import UsageError
+from pipelined.state.manifest import Layout
+from pipelined.state.store import Shelf, ShelfError
 from pipelined.swarm.records import Mark
-from pipelined.swarm.shelf import Shelf, ShelfError
-from pipelined.swarm.transfer import Layout
 from transports import Block
 
 if TYPE_CHECKING:

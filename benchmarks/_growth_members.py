@@ -8,10 +8,10 @@ from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.directory import keep
+from pipelined.directory.registration import Standing
+from pipelined.membership.view import Roster
 from pipelined.nursery import Nursery
-from pipelined.swarm.membership import Roster
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
-from pipelined.swarm.standing import Standing
 
 MODEL = "growth"
 

@@ -17,11 +17,11 @@ from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import Limits
+from pipelined.membership.view import Roster
 from pipelined.nursery import Nursery
-from pipelined.swarm.membership import Roster
+from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.stages.stage import Microbatch
 from transports import new_event_loop
 from transports.rpc import Endpoint, open_endpoint
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelined.clock import Clock
 from pipelined.device import TimedDevice
-from pipelined.swarm.stage import Microbatch, Passed
+from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block
 from transports.rpc import Answer, Endpoint, Handler, Question
 

@@ -14,13 +14,13 @@ from benchmarks._swarm_account import Account
 from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.clock import VirtualClock, run_virtual
+from pipelined.directory.registration import Standing
+from pipelined.membership.view import Roster
 from pipelined.nursery import Nursery
-from pipelined.swarm.choosing import Placing
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.moving import Moving
-from pipelined.swarm.rebalance import moves
+from pipelined.swarm.leader.moving import Moving
+from pipelined.swarm.leader.rebalance import moves
+from pipelined.swarm.peer.placement import Placing
 from pipelined.swarm.records import PEERS, Peer, Phase
-from pipelined.swarm.standing import Standing
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from apps._swarm_data import MicrobatchFeed, feed_of
 from apps._swarm_subject import rules_of, training_of
 from apps._text import Text
 from pipelined.clock import run_virtual
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
-from pipelined.swarm.virtual_parties import VirtualParties
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.simulated import VirtualParties
+from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -17,10 +17,10 @@ from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back,
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.clock import Clock
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch
-from pipelined.swarm.virtual_parties import VirtualParties
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.simulated import VirtualParties
+from pipelined.swarm.stages.stage import Microbatch
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEAST_PIECE = 8

@@ -16,9 +16,9 @@ from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import Rules
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

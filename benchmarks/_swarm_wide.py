@@ -18,10 +18,10 @@ import numpy as np
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.averaging import Round
+from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.all_reduce import Round
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch, Passed
+from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
 from transports.rpc import Question, open_endpoint
 

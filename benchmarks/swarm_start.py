@@ -18,10 +18,10 @@ import tyro
 from benchmarks._swarm_devices import Relay
 from pipelined.clock import run_virtual
 from pipelined.directory import MemoryDisk
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.stage import Microbatch
-from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.simulated import DIRECTORY, VirtualParties
+from pipelined.swarm.stages.stage import Microbatch
 from transports.rpc.virtual.network import VirtualNetwork
 
 DELAY_S, JITTER_S, WRITE_S = 1e-3, 5e-4, 2e-3

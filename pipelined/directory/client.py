@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pipelined.aio.notifier import Bell
 from pipelined.aio.round_trip import RoundTrip
 from pipelined.clock import Clock
 from pipelined.directory import messages as letters
@@ -14,7 +15,6 @@ from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, 
 from pipelined.directory.caller import Caller, Forgotten
 from pipelined.directory.limits import Limits
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.swarm.bell import Bell
 from transports.rpc import Answer, Endpoint, Party, Question
 
 

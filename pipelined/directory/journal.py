@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import msgpack
 
+from pipelined.aio.notifier import Bell
 from pipelined.directory.disk import Disk
 from pipelined.directory.state_machine import Deed, Machine
 from pipelined.errors import UsageError
-from pipelined.swarm.bell import Bell
 from transports import Closed
 
 MAGIC = b"pipelined directory journal 1\n"

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from pipelined.aio.notifier import Bell
 from pipelined.clock import Clock
 from pipelined.directory.api import Change, Prefixes
-from pipelined.swarm.bell import Bell
 
 ANSWER_S = 5e-5
 """About what the answer to one watcher takes of a core. After waking N watchers none is woken for N times as long."""

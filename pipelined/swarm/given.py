@@ -6,8 +6,8 @@ The one rule: what a conductor or a peer says is read field by field, and what c
 import math
 from typing import Any, NamedTuple
 
-from pipelined.swarm.notes import field, whole
-from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.protocol import field, whole
+from pipelined.swarm.stages.stage import Microbatch
 from transports.rpc import Answer, Refusal
 
 

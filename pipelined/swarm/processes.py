@@ -7,25 +7,25 @@ from typing import Any
 from pipelined.clock import Clock
 from pipelined.device import Device
 from pipelined.directory import CutOff, Directory, LeaseLost
+from pipelined.directory.registration import standing
+from pipelined.membership.client import Asking
+from pipelined.membership.view import RETRY_S, Roster
 from pipelined.nursery import Nursery
+from pipelined.state.store import Shelf
 from pipelined.swarm import records
-from pipelined.swarm.asking import Asking
-from pipelined.swarm.choosing import PLACE
-from pipelined.swarm.coding import Coding
-from pipelined.swarm.conductor import Leadership, OtherModel
-from pipelined.swarm.evaluating import due
-from pipelined.swarm.going_back import GoingBack
-from pipelined.swarm.leaving import GRACE_S
-from pipelined.swarm.membership import RETRY_S, Roster
-from pipelined.swarm.moving import Moves
-from pipelined.swarm.peer import Build, StagePeer
-from pipelined.swarm.rebalance import moves
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.shelf import Shelf
-from pipelined.swarm.standing import standing
-from pipelined.swarm.topics import events_asked_for
-from pipelined.swarm.trainer import Data, Trainer
-from pipelined.swarm.wiring import Wiring
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.evaluation import due
+from pipelined.swarm.leader.leader import Leadership, OtherModel
+from pipelined.swarm.leader.moving import Moves
+from pipelined.swarm.leader.rebalance import moves
+from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.peer.lifecycle import GRACE_S
+from pipelined.swarm.peer.peer import Build, StagePeer
+from pipelined.swarm.peer.placement import PLACE
+from pipelined.swarm.peer.service import events_asked_for
+from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.trainer.routing import Wiring
+from pipelined.swarm.trainer.trainer import Data, Trainer
 from transports.rpc import Answer, Endpoint, Question
 
 

@@ -18,10 +18,14 @@ from functools import partial
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.directory import open_directory, serve_directory
-from pipelined.swarm import averaging, donor, holding, load, passes, rounds, trainer
+from pipelined.state import donor
+from pipelined.swarm.config import Rules
+from pipelined.swarm.peer import all_reduce as averaging
+from pipelined.swarm.peer import load, passes, rounds
+from pipelined.swarm.peer import replica as holding
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
-from pipelined.swarm.rules import Rules
+from pipelined.swarm.trainer import trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
 from transports import new_event_loop

@@ -13,7 +13,7 @@ from apps._swarm_run import SUBJECT
 from apps._text import read_text
 from pipelined.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.conductor import OtherModel
+from pipelined.swarm.leader.leader import OtherModel
 from pipelined.swarm.records import HEAD, Head
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm

@@ -3,8 +3,8 @@
 import pytest
 
 from pipelined import events
+from pipelined.state.store import ShelfError
 from pipelined.swarm.records import CONDUCTOR, PEERS
-from pipelined.swarm.shelf import ShelfError
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 SELDOM_S = 1e6

@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from pipelined.aio.notifier import Bell
 from pipelined.clock import run_virtual
-from pipelined.swarm.bell import Bell
-from pipelined.swarm.membership import Roster
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.virtual_parties import VirtualParties
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.simulated import VirtualParties
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
 from transports.rpc.virtual.network import VirtualNetwork

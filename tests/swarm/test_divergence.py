@@ -6,7 +6,7 @@ import pytest
 from pipelined import events
 from pipelined.clock import run_virtual
 from pipelined.errors import UsageError
-from pipelined.swarm.rounds import Rounds
+from pipelined.swarm.peer.rounds import Rounds
 from tests.swarm import exact, virtual_swarm
 from tests.swarm.exact import WIDTH, ExactStage, data
 from tests.swarm.virtual_swarm import VirtualSwarm

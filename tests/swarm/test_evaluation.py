@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.clock import run_virtual
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm
 

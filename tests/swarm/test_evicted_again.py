@@ -10,10 +10,10 @@ import pytest
 
 from pipelined import events
 from pipelined.clock import run_virtual
-from pipelined.swarm.averaging import Round
+from pipelined.swarm.leader.roll_call import MOST_FAILED
+from pipelined.swarm.peer.all_reduce import Round
+from pipelined.swarm.peer.rounds import Rounds
 from pipelined.swarm.records import members_of
-from pipelined.swarm.roll_call import MOST_FAILED
-from pipelined.swarm.rounds import Rounds
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Refusal
 

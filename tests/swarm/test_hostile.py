@@ -16,11 +16,11 @@ import pytest
 from pipelined.clock import RealClock, run_virtual
 from pipelined.device import TimedDevice
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.registration import standing
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
+from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.standing import standing
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm

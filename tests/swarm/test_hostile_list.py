@@ -14,11 +14,11 @@ import numpy as np
 from pipelined.clock import RealClock
 from pipelined.device import TimedDevice
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.registration import standing
 from pipelined.nursery import Nursery
 from pipelined.swarm import records
+from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.standing import standing
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.endpoints.hostile import KEY, forged, intruder, question, resident, until_lost

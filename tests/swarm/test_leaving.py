@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.swarm.leaving import GRACE_S
+from pipelined.swarm.peer.lifecycle import GRACE_S
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 pytestmark = pytest.mark.virtual

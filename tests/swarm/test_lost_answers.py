@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.swarm.conductor import OtherModel
+from pipelined.swarm.leader.leader import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

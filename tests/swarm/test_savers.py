@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.clock import run_virtual
-from pipelined.swarm.shelf import ShelfError
+from pipelined.state.store import ShelfError
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.clock import run_virtual
 from pipelined.device import TimedDevice
-from pipelined.swarm.visit import Visitor
+from pipelined.state.observer import Visitor
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 

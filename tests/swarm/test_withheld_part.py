@@ -10,8 +10,8 @@ import pytest
 
 from pipelined import events
 from pipelined.clock import run_virtual
-from pipelined.swarm.averaging import Round
-from pipelined.swarm.taking import Taking
+from pipelined.swarm.leader.step import Taking
+from pipelined.swarm.peer.all_reduce import Round
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 LEASE_S, FOR_EVER_S = 1.0, 1e9
@@ -93,7 +93,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 4)
-        monkeypatch.setattr("pipelined.swarm.averaging.UNDER_WAY", 1)
+        monkeypatch.setattr("pipelined.swarm.peer.all_reduce.UNDER_WAY", 1)
         monkeypatch.setattr(Round, "_ask", slowly)
         assert await seconds_of_the_next_step(swarm) > 2 * 15 * LEASE_S
         assert not told("peer evicted")

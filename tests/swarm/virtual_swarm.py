@@ -9,14 +9,14 @@ from collections import defaultdict
 
 import numpy as np
 
+from pipelined.aio.watchdog import Stuck
 from pipelined.directory import MemoryDisk
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
+from pipelined.state.manifest import layout_of
+from pipelined.state.store import ShelfError
+from pipelined.swarm.config import Rules
 from pipelined.swarm.records import name_digest
-from pipelined.swarm.rules import Rules
-from pipelined.swarm.shelf import ShelfError
-from pipelined.swarm.transfer import layout_of
-from pipelined.swarm.virtual_parties import DIRECTORY, VirtualParties
-from pipelined.swarm.watched import Stuck
+from pipelined.swarm.simulated import DIRECTORY, VirtualParties
 from tests.swarm.exact import ExactStage, Reference, data
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork

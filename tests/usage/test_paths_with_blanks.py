@@ -17,10 +17,10 @@ from pipelined.__main__ import main as pipelined_command
 from pipelined.optimizer import Recipe
 from pipelined.plan import Plan
 from pipelined.planner import PlanFile, write_plan
-from pipelined.swarm import saved
+from pipelined.state import saved
 from pipelined.swarm.records import Mark
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 from tests.launching import ROOT
 
 ODD = "Läufe & 'Größen' = 1 %"

@@ -8,8 +8,8 @@ from apps._gpt2_swarm_checks import check_swarm_job, read_swarm_text
 from apps._gpt2_swarm_job import resolve_swarm
 from apps._swarm_saved import other_text
 from pipelined.errors import UsageError
+from pipelined.state.saved import marks, save
 from pipelined.swarm.records import Mark
-from pipelined.swarm.saved import marks, save
 from tests.launching import ROOT
 
 

@@ -12,8 +12,8 @@ from apps._report import reporting
 from pipelined.clock import RealClock
 from pipelined.directory import Change, CutOff, Entry, FellBehind, View
 from pipelined.optimizer import Recipe
+from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
-from pipelined.swarm.rules import Rules
 
 RULES = Rules(model="a", stages=2, batch=4, samples=4, eval_every=2, eval_batch=1)
 START = Head(2, "a")

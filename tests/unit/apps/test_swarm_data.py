@@ -9,7 +9,7 @@ from apps._batches import Batches, validation_windows
 from apps._swarm_data import feed_of
 from apps._text import read_text
 from pipelined.errors import UsageError
-from pipelined.swarm.stage import Microbatch
+from pipelined.swarm.stages.stage import Microbatch
 
 
 @pytest.fixture

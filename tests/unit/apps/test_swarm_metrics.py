@@ -4,10 +4,10 @@ import asyncio
 import json
 
 from apps._swarm_metrics import StepLog
-from pipelined.swarm.evaluating import due
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.records import Evaluated, Head
-from pipelined.swarm.rules import Rules
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
 

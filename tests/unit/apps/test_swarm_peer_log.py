@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from apps._swarm_peer_log import PeerLog
 from pipelined.directory import Change, Entry
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
 from pipelined.swarm.records import PEERS, Head, Peer, Phase
 
 HEAD = Head(2, "m", 3)

@@ -8,7 +8,7 @@ from apps._swarm_config import Place
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.clock import run_virtual
 from pipelined.directory import Change, Entry
-from pipelined.swarm.membership import Roster
+from pipelined.membership.view import Roster
 from pipelined.swarm.records import PEERS, Conductor, Head, Peer, Phase, Trainer
 
 HEAD, LEADER = Head(2, "m"), Conductor("t", "at t")

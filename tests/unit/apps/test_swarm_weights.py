@@ -14,8 +14,8 @@ from apps._swarm_weights import Weights
 from apps._tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from pipelined.optimizer import Recipe
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 from tests.unit.apps.rotary import exported_config
 
 CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)

@@ -10,11 +10,11 @@ from apps._model import GPT2
 from apps._presets import ModelConfig
 from apps._weights_shelf import WeightsShelf
 from pipelined.optimizer import Recipe
+from pipelined.state.manifest import layout_of
+from pipelined.state.store import DiskShelf, ShelfError
 from pipelined.swarm.records import Mark, common_step
-from pipelined.swarm.shelf import DiskShelf, ShelfError
-from pipelined.swarm.torch_stage import TorchStage
-from pipelined.swarm.training import Training
-from pipelined.swarm.transfer import layout_of
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
 
 TIED = ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6)
 UNTIED = replace(TIED, tied=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 
-from pipelined.swarm.wiring import Wiring
+from pipelined.swarm.trainer.routing import Wiring
 from transports.rpc import Party
 
 

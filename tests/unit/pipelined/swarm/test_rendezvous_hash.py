@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from pipelined.state.rendezvous import by_preference
 from pipelined.swarm.records import Peer, Phase
-from pipelined.swarm.rendezvous import by_preference
 
 
 def peers(count):

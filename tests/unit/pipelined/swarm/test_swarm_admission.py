@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pipelined.swarm.admission import Admission
-from pipelined.swarm.membership import Roster
+from pipelined.membership.access import Admission
+from pipelined.membership.view import Roster
 from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
 from transports.rpc import Party, Question, Refusal
 

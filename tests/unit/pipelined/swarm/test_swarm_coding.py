@@ -7,10 +7,10 @@ import pytest
 
 from pipelined.clock import VirtualClock
 from pipelined.device import TimedDevice
-from pipelined.swarm.coding import Coding
-from pipelined.swarm.holding import Holding
+from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.records import Point
-from pipelined.swarm.rules import Rules
+from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
 from transports.rpc import Party, Question

@@ -1,0 +1,48 @@
+"""Asking a member for as long as it is one.
+
+The one rule: nobody who has left, or is not who was meant, keeps us waiting.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.swarm.records import Peer
+from transports.rpc import Answer, Endpoint, Unreachable
+
+
+class Asking:
+    """One process's questions to peers."""
+
+    def __init__(self, endpoint: Endpoint, roster: Roster):
+        self._endpoint, self._roster = endpoint, roster
+
+    async def ask(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Answer:
+        """Ask a peer under the incarnation that we know.
+
+        Args:
+            limit: seconds after which it is late.
+        Raises:
+            Ended: it is gone, cannot be reached, or is late; whether it did what was asked is unknown.
+            Refusal: as its handler says.
+        """
+        async with self._roster.as_long_as(lambda: self._roster.is_here(who)) as scope:
+            if limit is not None:
+                scope.reschedule(asyncio.get_running_loop().time() + limit)
+            try:
+                return await self._endpoint.ask(who.address, topic, *arrays, note={"to": who.incarnation, **note})
+            except Unreachable as error:
+                raise Ended(str(error)) from error
+
+    async def insist(self, who: Peer, topic: str, **note: Any) -> None:
+        """Ask again whenever no answer came, until one does or the peer is gone.
+
+        Raises:
+            Refusal: as its handler says.
+        """
+        while self._roster.is_here(who):
+            with suppress(Ended):
+                await self.ask(who, topic, **note)
+                return
+            await self._roster.next_change(RETRY_S)

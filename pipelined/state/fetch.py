@@ -1,0 +1,173 @@
+"""Coming to where a stage is: its state from whoever serves it, then the steps taken meanwhile.
+
+The one rule: what is loaded has the hashes of what a peer of the stage holds, and the steps after it are taken with the
+very totals that the stage took them with, so a joiner equals its donors to the bit. A donor that is lost is replaced by
+another: what was fetched is kept where the other has the same state.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+from pipelined.device import Device
+from pipelined.events import warn
+from pipelined.membership.client import Asking
+from pipelined.membership.probe import Hearing
+from pipelined.membership.view import Ended, Roster
+from pipelined.nursery import Nursery
+from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
+from pipelined.state.rendezvous import by_preference
+from pipelined.state.steps import Missed, lineage_of, missed
+from pipelined.swarm.protocol import field, whole
+from pipelined.swarm.records import Peer, Point
+from pipelined.swarm.stages.stage import SwarmStage
+from transports import Block
+from transports.rpc import Answer, Refusal
+
+Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
+"""The tensors of a layout as they were at a point, if they were saved where this peer can find them."""
+UNDER_WAY = 4  # chunks asked for at once
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
+
+
+class Joining:
+    """One peer on its way to a stage's state.
+
+    Args:
+        name: of the peer; donors are tried in its own order.
+        index: which stage.
+        point: where `stage` is now, if it is of this swarm; None: nobody knows.
+        find: asked where nobody has the state.
+
+    Attributes:
+        donor: the peer that the state comes from now; "": none does.
+        trouble: what became of the last donor that failed; "": none did.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stage: SwarmStage,
+        index: int,
+        point: Point | None,
+        roster: Roster,
+        asking: Asking,
+        hearing: Hearing,
+        device: Device,
+        find: Find,
+    ):
+        self.point, self._find, self._hearing, self._name = point, find, hearing, name
+        self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
+        self._download: Download | None = None
+        self.donor = ""
+        self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
+
+    async def arrive(self) -> Point:
+        """Fetch what is missing until this stage is where the swarm stands; returns that.
+
+        Waits while nobody serves the stage, and nobody saved it.
+        """
+        while self.point != self._roster.head.point:
+            donor, seen = self._donor(), self._roster.revision
+            if donor is None:
+                found = not self._roster.holding(self._index) and await self._found()
+                if not found and self._roster.revision == seen:
+                    await self._roster.next_change(self._patience())
+                continue
+            self.donor = donor.name
+            try:
+                await self._hearing.while_heard(donor, self._go_on_with(donor))
+            except (Ended, Refusal, TransferError) as error:
+                self._failed.add(self._roster.announced[donor.name])
+                why = str(error) or "gone, or silent for too long"
+                self.trouble = f"{donor.name}: {why}"
+                warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
+        self.donor = ""
+        return self.point
+
+    async def _go_on_with(self, donor: Peer) -> None:
+        if not await self._caught_up(donor):
+            await self._fetch(donor)
+
+    def _patience(self) -> float:
+        """Seconds until those who failed are asked again though nothing is heard of them: where all stand still nothing
+        ever is.
+        """
+        if not self._roster.holding(self._index):
+            return math.inf
+        self._pause = min(2 * self._pause, MOST_PAUSE_S)
+        return self._pause
+
+    async def _found(self) -> bool:
+        """Load what was saved of where the swarm stands, if it was."""
+        point = self._roster.head.point
+        state = await self._find(point, await self._layout())
+        if state is not None:
+            await self._load(state, point)
+        return state is not None
+
+    def _donor(self) -> Peer | None:
+        """The first peer that has the state, in this peer's own order. A donor that failed is tried again once all have
+        failed, or when it announces itself again.
+        """
+        serving = by_preference(self._name, self._roster.holding(self._index))
+        fresh = [peer for peer in serving if self._roster.announced[peer.name] not in self._failed]
+        if serving and not fresh:
+            self._failed.clear()
+            return None
+        return fresh[0] if fresh else None
+
+    async def _caught_up(self, donor: Peer) -> bool:
+        """Take the steps that are missing, if the donor has their totals."""
+        try:
+            while self.point is not None and self.point.step < self._roster.head.step:
+                for step in await missed(self._asking, donor, self.point, self._stage.sums):
+                    await self._take(step)
+        except Refusal as refusal:
+            if refusal.reason != "not kept":
+                raise
+        return self.point == self._roster.head.point
+
+    async def _take(self, step: Missed) -> None:
+        def take() -> None:
+            self._stage.apply(self.point.step, step.total, step.scale)
+            self.point = step.after
+
+        await self._device.run("step", take)
+
+    async def _fetch(self, donor: Peer) -> None:
+        answer = await self._asking.ask(donor, "manifest")
+        manifest = expect(await self._layout(), _only(answer), field(answer.note, "root"))
+        point = Point(whole(answer.note, "step"), lineage_of(answer.note))
+        if self._download is None or self._download.manifest.root != manifest.root:
+            self._download = Download(manifest)
+        limit = asyncio.Semaphore(UNDER_WAY)
+        async with Nursery() as tasks:
+            for index in list(self._download.missing):
+                tasks.create_task(self._fetch_chunk(donor, index, limit))
+        await self._load(self._download.finish(), point)
+
+    async def _layout(self) -> Layout:
+        """Of this stage's state, which a GPU copies to the host when it is asked for."""
+        return (await self._device.run("layout", lambda: layout_of(self._stage.state())))[0]
+
+    async def _load(self, state: Mapping[str, Block], point: Point) -> None:
+        def load() -> None:
+            self.point = None
+            self._stage.load(state)
+            self._stage.clear()
+            self.point = point
+
+        await self._device.run("load", load)
+
+    async def _fetch_chunk(self, donor: Peer, index: int, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            root = self._download.manifest.root
+            answer = await self._asking.ask(donor, "chunk", root=root, index=index)
+            self._download.add(index, answer.blocks)
+
+
+def _only(answer: Answer) -> Block:
+    if len(answer.blocks) != 1 or answer.blocks[0].dtype == "bfloat16":
+        raise TransferError(f"an answer of other arrays than were asked for (arrays: {len(answer.blocks)})")
+    return answer.blocks[0]

@@ -1,0 +1,86 @@
+"""A visit: a process that serves no stage copies the state of every stage, all at one step.
+
+A visitor is an observer in the directory, not a peer: peers give it states and totals as they give them to a joiner,
+checked by hash, and no decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelined.clock import Clock
+from pipelined.device import Device
+from pipelined.directory import Directory
+from pipelined.directory.registration import standing
+from pipelined.membership.client import Asking
+from pipelined.membership.probe import Hearing
+from pipelined.membership.view import Roster
+from pipelined.nursery import Nursery
+from pipelined.state.fetch import Joining
+from pipelined.state.manifest import Layout
+from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.records import OBSERVERS, Mark, Observer, Point
+from pipelined.swarm.stages.delayed import late, settled
+from transports.rpc import Endpoint
+
+Visited = list[tuple[Mark, Mapping[str, Any]]]
+"""Of each stage where it stood, and its state, with every gradient applied that was summed."""
+
+
+class Visitor:
+    """A process that visits a swarm.
+
+    Args:
+        name: unique in this swarm.
+        build: builds a stage, to be filled.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Build,
+        rules: Rules,
+        endpoint: Endpoint,
+        directory: Directory,
+        clock: Clock,
+        device: Device,
+    ):
+        self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
+        self._endpoint, self._roster = endpoint, Roster(directory, clock)
+        self._asking = Asking(endpoint, self._roster)
+        self._hearing = Hearing(self._asking, clock, rules.lease_s)
+
+    async def take(self) -> Visited:
+        """Every stage's state, all of the step that stands; waits while a stage has no peer.
+
+        Where steps are taken meanwhile, what was fetched already follows by the totals of these steps.
+
+        Raises:
+            LeaseLost, CutOff: the directory could not be asked for longer than a lease lives.
+        Cost: memory of all stages; their bytes once over the network.
+        """
+        async with Nursery() as tasks:
+            following = tasks.create_task(self._roster.follow())
+            await self._roster.wait_for(lambda: self._roster.head is not None)
+            async with standing(
+                self._roster.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock
+            ) as place:
+                await place.put(Observer(self.name, self._endpoint.address, place.incarnation))
+                taken = await self._all()
+            following.cancel()
+        return taken
+
+    async def _all(self) -> Visited:
+        stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
+        points: list[Point | None] = [None] * len(stages)
+        while any(point != self._roster.head.point for point in points):
+            for index, stage in enumerate(stages):
+                ways = self._roster, self._asking, self._hearing, self._device, _nowhere
+                points[index] = await Joining(self.name, stage, index, points[index], *ways).arrive()
+        at = self._roster.head.point
+        marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
+        return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
+
+
+async def _nowhere(point: Point, layout: Layout) -> None:
+    """What this visitor finds of what was saved: only peers are asked."""

@@ -1,0 +1,137 @@
+"""One peer's saving of its stage while training goes on, and what it tells others that it has saved.
+
+The one rule: a step that is saved is saved by every stage or waited for: a peer whose last state is still being written
+takes no other for writing before that is done, so that stages do not save different steps. Knows no peers but its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeVar
+
+from pipelined.directory.registration import Standing
+from pipelined.events import emit, warn
+from pipelined.nursery import Nursery
+from pipelined.state.manifest import Layout
+from pipelined.state.store import Shelf, ShelfError
+from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved
+from transports import Block
+
+T = TypeVar("T")
+
+
+def saver(peers: Iterable[Peer], step: int) -> Peer | None:
+    """The peer that saves a stage at a step; None where there is no such peer.
+
+    Of those that save at this step it is the one that has been a member for longest: a newcomer never takes over.
+
+    Args:
+        peers: that serve the stage.
+    """
+    saving = [peer for peer in peers if peer.saves_every > 0 and step % peer.saves_every == 0]
+    return min(saving, key=lambda peer: peer.incarnation, default=None)
+
+
+class Saving:
+    """What one peer saves, and finds again.
+
+    Args:
+        shelf: where; None: nothing is saved.
+        every: steps from one save to the next.
+        threads: whether the loop has threads to write in.
+        news: called when something else lies there than before.
+
+    Attributes:
+        marks: what lay there when this peer looked last; nothing where it could not be listed.
+    """
+
+    def __init__(self, shelf: Shelf | None, every: int, threads: bool, news: Callable[[], None]):
+        self.marks: Sequence[Mark] = ()
+        self._unlisted = self._unwritten = ""
+        self._shelf, self._every, self._threads, self._news = shelf, every, threads, news
+        self._writing: asyncio.Task[None] | None = None
+        self._place: Standing | None = None
+        self._said: Sequence[Mark] = ()
+        self._unreadable, self._lost = set[Mark](), set[int]()
+
+    @property
+    def saves(self) -> bool:
+        """Whether anything is saved at all."""
+        return self._shelf is not None and self._every > 0
+
+    @property
+    def failed(self) -> str:
+        """Why the last save, or the last look at what lies there, failed; "": it did not."""
+        return self._unwritten or self._unlisted
+
+    @property
+    def told_every(self) -> int:
+        """What the directory is told: steps from one save to the next; 0: nothing is saved, or saving fails."""
+        return self._every if self.saves and not self.failed else 0
+
+    def due(self, step: int) -> bool:
+        """Whether a state of this step is to be saved."""
+        return self.saves and step > 0 and step % self._every == 0
+
+    async def look(self) -> None:
+        """See what lies there. Where that fails the peer goes on, and `failed` says why."""
+        if self._shelf is None:
+            return
+        try:
+            self.marks, self._unlisted = sorted(await self._apart(self._shelf.marks)), ""
+        except OSError as error:
+            self.marks, self._unlisted = (), f"what was saved cannot be listed ({error}); look at the directory's disk"
+            warn("saves not listed", why=error)
+
+    async def look_after(self, lost: Set[int]) -> None:
+        """See what lies there where stages are lost that were not before: who saved them last tells of it no more."""
+        if lost - self._lost:
+            await self.look()
+        self._lost = lost
+
+    async def tell(self, place: Standing) -> None:
+        """Tell the others what lies there, if they have not heard.
+
+        Raises: as `Standing.put`.
+        """
+        if self._shelf is None:
+            return
+        if self._place is None or self._place.lease is not place.lease:
+            self._place, self._said = place.another(SAVED), ()
+        marks = self.marks
+        if marks != self._said:
+            await self._place.put(Saved([list(mark) for mark in marks]))
+            self._said = marks
+
+    async def save(self, tasks: Nursery, mark: Mark, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Copy a state as it is now; it is written while training goes on.
+
+        Args:
+            tasks: what the writing is a child of.
+        """
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+        self._writing = tasks.create_task(self._write(mark, await copy()))
+
+    async def find(self, point: Point, layout: Layout) -> Mapping[str, Block] | None:
+        """The tensors of this layout as they were there, if they were saved here."""
+        for mark in self.marks:
+            if mark.point == point and mark not in self._unreadable:
+                try:
+                    return await self._apart(lambda mark=mark: self._shelf.load(mark, layout))
+                except ShelfError:
+                    self._unreadable.add(mark)
+        return None
+
+    async def _write(self, mark: Mark, state: Mapping[str, Any]) -> None:
+        try:
+            await self._apart(lambda: self._shelf.save(mark, state))
+            self._unwritten = ""
+            emit("stage saved", stage=mark.stage, step=mark.step)
+        except ShelfError as error:
+            self._unwritten = str(error)
+            warn("save failed", stage=mark.stage, step=mark.step, why=error)
+        await self.look()
+        self._news()
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work) if self._threads else work()

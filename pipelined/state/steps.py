@@ -1,0 +1,59 @@
+"""Steps that were taken while a peer was elsewhere: what they were taken with, from whoever kept that.
+
+The one rule: a step is named by the point before it, so what is taken follows from what is here, to the bit. Knows a
+donor's answer; it must not know who takes the steps, nor when.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelined.membership.client import Asking
+from pipelined.state.manifest import TransferError
+from pipelined.swarm.protocol import field, number
+from pipelined.swarm.records import Peer, Point
+from transports.rpc import Answer
+
+
+class Missed(NamedTuple):
+    """One step: its total and scale, see `SwarmStage.apply`, and where it leads."""
+
+    total: np.ndarray
+    scale: float
+    after: Point
+
+
+async def missed(
+    asking: Asking, donor: Peer, point: Point, like: np.ndarray, limit: float | None = None
+) -> list[Missed]:
+    """The steps that a donor took from this point on: the first of them, in order; at least one.
+
+    Args:
+        like: totals are of its dtype and shape.
+        limit: seconds after which the donor is late.
+    Raises:
+        Refusal: "not kept", there are none, or they are not kept there any more.
+        Ended: the donor is gone, or late. TransferError: what it says is none of this.
+    """
+    answer = await asking.ask(donor, "totals", limit=limit, **point._asdict())
+    return list(_read(answer, point, like))
+
+
+def _read(answer: Answer, point: Point, like: np.ndarray) -> Iterator[Missed]:
+    scales, lineages = field(answer.note, "scales"), field(answer.note, "lineages")
+    if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(answer.blocks):
+        raise TransferError(f"totals without a scale and a lineage each (totals: {len(answer.blocks)})")
+    for block, scale, lineage in zip(answer.blocks, scales, lineages, strict=True):
+        if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
+            raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
+        point = Point(point.step + 1, lineage_of({"lineage": lineage}))
+        yield Missed(block.numpy(), number({"scale": scale}, "scale"), point)
+
+
+def lineage_of(note: object) -> str:
+    """What an answer says of where a state is. Raises TransferError: nothing."""
+    lineage = field(note, "lineage")
+    if type(lineage) is not str:
+        raise TransferError(f"an answer of no lineage (got: {lineage!r:.40})")
+    return lineage

@@ -1,0 +1,1 @@
+"""The leader of a swarm: work, assignments, and the commit of each step."""

@@ -1,0 +1,124 @@
+"""What a conductor gives out: the work of the step under way and, where updates are delayed, of the next beside it.
+
+The one rule: the step under way comes first, for all wait for it. A board stays the same one when its step's turn
+comes, with what is on it; it is known by its step and by the head's revision when it was opened, and what is told of
+any other is not heard. Knows who is there; it must not know rounds, nor who leads.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pipelined.aio.notifier import Bell
+from pipelined.membership.view import Roster
+from pipelined.swarm.leader.board import Board
+from pipelined.swarm.leader.evaluation import Evaluating
+from pipelined.swarm.protocol import read_done
+from pipelined.swarm.records import Head
+
+
+class Opened(NamedTuple):
+    """A board, and what its work is for.
+
+    Args:
+        step: which.
+        basis: of the parameters that it is for; see `Head`.
+        revision: of the head when it was opened.
+    """
+
+    step: int
+    basis: str
+    revision: int
+    board: Board
+
+
+class Boards:
+    """One conductor's boards.
+
+    Args:
+        evaluating: makes them.
+        changed: rung whenever one has changed.
+    """
+
+    def __init__(self, roster: Roster, evaluating: Evaluating, changed: Bell):
+        self._roster, self._evaluating, self._changed = roster, evaluating, changed
+        self._open: list[Opened] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether there are any."""
+        return bool(self._open)
+
+    @property
+    def left(self) -> int | None:
+        """Microbatches that the step under way still misses; None where there is none."""
+        return self._open[0].board.left if self._open else None
+
+    @property
+    def unscored(self) -> int | None:
+        """Microbatches of validation data that are still to be scored; None where no step is under way."""
+        return self._open[0].board.unscored if self._open else None
+
+    @property
+    def late_in(self) -> float:
+        """Seconds until something that is given is late, if no news comes; may be infinite."""
+        return min(opened.board.late_in() for opened in self._open)
+
+    def turn_to(self, head: Head, revision: int) -> Board:
+        """The board of the step that is under way now: the one that was opened before, where this is its step."""
+        before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.basis)]
+        self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.board(head))]
+        if before:
+            self._evaluating.hold_out(head, before[0].board)
+        self._changed.ring()
+        return self._open[0].board
+
+    def open_next(self, head: Head, revision: int) -> bool:
+        """Give out the step after this head's, too, if its parameters are there; whether it is given out now."""
+        if len(self._open) == 1 and (board := self._evaluating.next_board(head)) is not None:
+            self._open.append(Opened(head.step + 1, head.lineage, revision, board))
+            self._changed.ring()
+        return len(self._open) > 1
+
+    def close(self) -> None:
+        """Give out no more."""
+        self._open = []
+        self._changed.ring()
+
+    def take(self, slot: str) -> Mapping[str, Any] | None:
+        """The next microbatch for this slot of a trainer, as it is told of it; None while there is none to give."""
+        for step, basis, revision, board in self._open:
+            given = board.take(slot)
+            if given is not None:
+                named = {"step": step, "index": given.index, "lineage": basis, "revision": revision}
+                return {**named, "stages": list(given.stages)}
+        return None
+
+    def take_down(self, slot: str, told: Any, stages: int) -> None:
+        """A slot asks for more, and says what it has done.
+
+        Raises:
+            Refusal: that cannot be read.
+        """
+        done = read_done(told, stages)
+        for opened in self._open:
+            if done is not None and done[:2] == (opened.step, opened.revision):
+                opened.board.done(slot, *done[2:])
+            opened.board.give_back(lambda held: held == slot)
+        self._changed.ring()
+
+    async def watch(self) -> None:
+        """Put back what those had who left, until cancelled."""
+        roster = self._roster
+        with roster.census.departures() as peers:
+            while True:
+                trainers = list(roster.trainers.values())
+                await roster.next_change()
+                gone = {each.name for each in trainers if not roster.is_here(each)}
+                left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
+                self._evaluating.pace.forget(left)
+                for opened in self._open:
+                    opened.board.give_back(left)
+                    for peer in peers:
+                        opened.board.forget(peer.name, peer.heir)
+                peers.clear()
+                self._changed.ring()

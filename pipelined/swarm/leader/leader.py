@@ -1,0 +1,306 @@
+"""Leading the swarm from step to step, by whichever trainer holds that key in the directory.
+
+A step is taken in two phases. First every peer of every stage says which microbatches its sum holds, until together
+these are exactly the batch at each stage; then each stage sums among its peers, and when every one of them holds the
+total, the directory's head is moved: that, and nothing else, is the commit. Who led before and does not know yet that
+it does no longer cannot move it, for the transaction expects the conductor's own key as it was. All stages take a step
+or none. A conductor that dies leaves nothing undone: peers keep their sums, and the next one asks what they have.
+"""
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from pipelined.aio.notifier import Bell
+from pipelined.clock import Clock
+from pipelined.directory import Conflict, CutOff
+from pipelined.directory.registration import Standing
+from pipelined.errors import UsageError
+from pipelined.events import emit, warn
+from pipelined.membership.client import Asking
+from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.nursery import Nursery
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.assignments import Boards
+from pipelined.swarm.leader.board import Board
+from pipelined.swarm.leader.calling import Calling
+from pipelined.swarm.leader.evaluation import Evaluating
+from pipelined.swarm.leader.moving import Moves, Moving
+from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.leader.roll_call import RollCall
+from pipelined.swarm.leader.step import Taking
+from pipelined.swarm.peer.placement import Placing
+from pipelined.swarm.protocol import RoundName, field, told, whole
+from pipelined.swarm.records import CONDUCTOR, HEAD, LOST, Conductor, Head, Lost, Mark, Record
+from transports.rpc import Answer, Question, Refusal
+
+
+class Deposed(Exception):
+    """Somebody else leads."""
+
+
+class OtherModel(UsageError):
+    """The swarm trains something else than this process would."""
+
+    def __init__(self, ours: str, theirs: str):
+        super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
+
+
+class Leadership:
+    """One trainer's part in leading: it does so whenever nobody else does.
+
+    Args:
+        name, address: of the trainer.
+        moves: decides who changes stage, once in `rules.rebalance_s`.
+        back: knows when all must go back to what was saved.
+        steps: after so many the run is over; None: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        roster: Roster,
+        asking: Asking,
+        rules: Rules,
+        clock: Clock,
+        moves: Moves,
+        back: GoingBack,
+        steps: int | None = None,
+    ):
+        self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
+        self._back, self._term, self._attempts = back, 0, 0
+        self._changed, self._calling = Bell(), Calling(roster, rules, clock)
+        self._placing = Placing(roster, rules.stages)
+        self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
+        self._boards = Boards(roster, self._evaluating, self._changed)
+        self._roll_call, moving = RollCall(roster, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
+        self._taking = Taking(roster, asking, rules, clock, moving, self._roll_call, self._changed)
+
+    @property
+    def left(self) -> int | None:
+        """Microbatches that the step under way still misses; None where another leads."""
+        return self._boards.left
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far the step under way is, for status; empty where another leads."""
+        taking = self._taking
+        told = {"step_phase": taking.phase, "attempt": taking.attempts, "last_failure": taking.last_failure}
+        return told if self._boards.open else {}
+
+    @property
+    def unscored(self) -> int | None:
+        """Microbatches of validation data that are still to be scored; None where another leads."""
+        return self._boards.unscored
+
+    async def run(self, standing: Standing) -> None:
+        """Lead whenever nobody else does, until cancelled.
+
+        That this one leads may be news to it: it had asked to, and was cut off before it heard the answer.
+        """
+        directory, roster = self._roster.directory, self._roster
+        while True:
+            await self._roll_call.stand_back()
+            await roster.wait_for(lambda: roster.conductor in (None, self._me) and self._can_begin)
+            try:
+                self._term = await directory.transact(
+                    {CONDUCTOR: roster.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
+                )
+            except (Conflict, CutOff):
+                await self._clock.sleep(RETRY_S)
+                continue
+            await roster.wait_for(lambda: roster.revision >= self._term)
+            emit("leads", trainer=self._me.name, term=self._term)
+            try:
+                await self._lead()
+            except Deposed as error:
+                warn("leadership lost", trainer=self._me.name, term=self._term, why=error)
+                continue
+            finally:
+                self._boards.close()
+
+    async def work(self, question: Question) -> Answer:
+        """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
+
+        Raises:
+            Refusal: "not leading"; "stranger": it is no member under this incarnation.
+        """
+        trainer = self._roster.trainers.get(str(field(question.note, "name")))
+        proved = question.asker.address, question.note.get("incarnation")
+        if trainer is None or (trainer.address, trainer.incarnation) != proved:
+            raise Refusal("stranger", address=question.asker.address)
+        if trainer.model != self._rules.digest:
+            raise Refusal("another model", here=self._rules.digest, there=trainer.model)
+        slot = f"{trainer.name}/{whole(question.note, 'slot')}"
+        self._boards.take_down(slot, field(question.note, "done"), self._rules.stages)
+        while True:
+            if not self._boards.open:
+                raise Refusal("not leading")
+            if not self._roster.is_here(trainer):  # while it waited: what it were given now nobody would take back
+                raise Refusal("stranger", address=question.asker.address)
+            given = self._boards.take(slot)
+            if given is not None:
+                return Answer(note=given)
+            await self._news(self._boards.late_in)
+
+    async def place(self, question: Question) -> Answer:
+        """A newcomer asks which stage it is to hold.
+
+        Raises:
+            Refusal: "not leading"; "stranger": it has not announced in the directory that it comes.
+        """
+        if self._roster.conductor != self._me:
+            raise Refusal("not leading")
+        return await self._placing.place(question)
+
+    async def _lead(self) -> None:
+        """Take step after step, while the boards are kept true to who is there.
+
+        Raises:
+            Deposed: another trainer leads, or is to lead.
+        """
+        if not self._can_begin:
+            await self._resign()
+        if self._roster.head is None:
+            await self._decide(await self._while_leading(self._first()), self._roster.head_revision)
+        if self._roster.head.model != self._rules.digest:
+            raise OtherModel(self._rules.digest, self._roster.head.model)
+        async with Nursery() as tasks:
+            tasks.create_task(self._boards.watch())
+            tasks.create_task(self._tell_losses())
+            await self._take_steps()
+
+    @property
+    def _can_begin(self) -> bool:
+        """Whether this trainer knows the step that stands, or may say it: not where the directory has one that cannot
+        be read, unless it is to go back to what was saved. Another trainer may remember the step.
+        """
+        return self._roster.head is not None or not self._roster.head_revision or self._back.resume
+
+    async def _resign(self) -> NoReturn:
+        """Raises: Deposed: always."""
+        with suppress(Conflict, CutOff):
+            await self._roster.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
+        raise Deposed("the directory's head cannot be read, and this trainer remembers no other")
+
+    async def _tell_losses(self) -> None:
+        """Say in the directory which stages are lost, until cancelled; before the first step none is.
+
+        Raises:
+            Deposed: another trainer leads.
+        """
+        roster = self._roster
+        while True:
+            stages = range(self._rules.stages if roster.head.step else 0)
+            lost = {stage for stage in stages if not roster.census.holding(stage)}
+            if lost - roster.lost or (roster.lost and not lost):
+                before = roster.lost_revision
+                await self._write(LOST, Lost(sorted(lost)), before)
+                await roster.wait_for(lambda before=before: roster.lost_revision != before)
+            else:
+                await roster.next_change()
+
+    async def _take_steps(self) -> None:
+        known = 0  # steps of which nobody has counted anything for who led before
+        while True:
+            head, revision = self._roster.head, self._roster.head_revision
+            board = self._boards.turn_to(head, revision)
+            after = await self._while_leading(self._led(head, revision, board, known > self._rules.delayed))
+            await self._decide(after, revision)
+            known = known + 1 if after.step == head.step + 1 else 0
+
+    async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
+        """Raises: Deposed: somebody else leads."""
+        try:
+            async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
+                return await work
+        except Ended as error:
+            raise Deposed("the directory names another leader, or none") from error
+        finally:
+            work.close()  # where it was never begun
+
+    async def _first(self) -> Head:
+        """Where a swarm begins: before the first step, or where a former one was saved."""
+        return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
+
+    async def _led(self, head: Head, revision: int, board: Board, known: bool) -> Head:
+        """The step taken, with the next begun meanwhile where it can be; or, if this cannot be, where all go back to.
+
+        Args:
+            known: what peers have counted is on the boards.
+        """
+
+        def complete() -> bool:
+            return known and self._boards.open_next(head, revision)
+
+        step = lambda: self._taking.take(head, board, not known, self._next_name, complete)  # noqa: E731
+        async with Nursery() as tasks:
+            taking = self._evaluating.beside(step, head, board, self._write)
+            ways = [tasks.create_task(way) for way in (taking, self._back.needed(), self._calling.needed())]
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for task in ways:
+                task.cancel()
+        taken, back, called = ways
+        if not taken.cancelled():
+            return taken.result()
+        if not back.cancelled():
+            warn(
+                "rolled back", step=head.step, to=back.result().step, why="a stage lost every peer that held its state"
+            )
+            return self._head_at(back.result())
+        for peer, stage in called.result().items():
+            warn("peer called", peer=peer, stage=stage, why="no peer that stays holds this stage")
+        return replace(head, moves=called.result())
+
+    def _head_at(self, mark: Mark | None) -> Head:
+        """The head that lets all begin there; None: before the first step."""
+        if mark is None:
+            return Head(self._rules.stages, self._rules.digest)
+        name = told(self._next_name())
+        return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage, basis=mark.lineage)
+
+    def _next_name(self) -> RoundName:
+        self._attempts += 1
+        return self._term, self._attempts
+
+    async def _news(self, seconds: float) -> None:
+        """Wait until the board has changed, so many seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                await self._changed.wait()
+
+    async def _decide(self, head: Head, revision: int) -> None:
+        """Move the head, and wait until this process sees it.
+
+        Raises:
+            Deposed: it was moved by another, or somebody else leads.
+        """
+        roster = self._roster
+        await self._put(HEAD, head.entries(roster.took), revision)
+        await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
+
+    async def _write(self, key: str, record: Record, revision: int) -> None:
+        """Write what only who leads may, under a key that is at this revision. Raises as `_put`."""
+        await self._put(key, {key: record.pack()}, revision)
+
+    async def _put(self, key: str, entries: Mapping[str, bytes], revision: int) -> None:
+        """Put what only the leader may, where one of the keys is at this revision.
+
+        Raises:
+            Deposed: it was written by another, or another trainer leads.
+        """
+        while True:
+            try:
+                await self._roster.directory.transact({key: revision, CONDUCTOR: self._term}, entries)
+                return
+            except Conflict as error:
+                found = error.found.get(key)
+                if found is None or found.value != entries[key]:
+                    raise Deposed(f"another leader wrote {key!r}, or leads") from error
+                return  # it had happened before the directory was cut off
+            except CutOff:
+                await self._clock.sleep(RETRY_S)

@@ -1,0 +1,190 @@
+"""What a leader does about a round that lasts, or fails again and again: it evicts the fewest members in the way.
+
+That a round lasts is no reason. It goes on for as long as all members reach the leader and one another. A member that
+does not, or with which `MOST_FAILED` attempts of one step failed, is struck from the directory, in a transaction that
+holds only while this leader leads and another peer serves the stage. A peer that is struck out finds that in the
+directory, keeps its state, and joins again after a pause that the directory keeps (`evicted/NAME`), each time longer.
+"""
+
+from collections.abc import Coroutine, Sequence, Set
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from pipelined.aio.latency import UNKNOWN, Patience
+from pipelined.aio.timeouts import within
+from pipelined.clock import Clock
+from pipelined.directory import Conflict, CutOff
+from pipelined.events import emit, warn
+from pipelined.membership.client import Asking
+from pipelined.membership.partition import who_goes
+from pipelined.membership.probe import Hearing
+from pipelined.membership.view import Ended, Roster
+from pipelined.nursery import Nursery, beside
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
+from pipelined.swarm.leader.overdue import Said, overdue, read_said
+from pipelined.swarm.leader.round import Failure
+from pipelined.swarm.protocol import RoundName, told
+from pipelined.swarm.records import CONDUCTOR, EVICTED, PEERS, Evicted, Peer
+from transports.rpc import Refusal
+
+T = TypeVar("T")
+MOST_FAILED = 3
+"""Attempts of one step that may fail because of members that are still here, before members are evicted."""
+UNREACHED = "the leader or another member of its stage cannot reach it"
+WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
+MOST_LEASES = 16
+"""Leases from one call to the next, at most, however long a round lasts."""
+
+
+class RollCall:
+    """The roll calls of one trainer that leads at times."""
+
+    def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock):
+        self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+        self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
+        self._history, self._sums = History(), Patience(rules.lease_s)
+
+    async def during(
+        self,
+        work: Coroutine[Any, Any, T],
+        name: RoundName,
+        members: Sequence[Sequence[Peer]] | None = None,
+        spread: float = 0.0,
+    ) -> T:
+        """What some part of a round comes to; while it lasts those who take part are called, more and more seldom.
+
+        Args:
+            members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
+                is to reach every stage.
+            spread: seconds over which members spread their parts of a sum.
+        """
+        return await beside(self._call(name, members, spread), work)
+
+    async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
+        """Strike out the fewest members that cover what failed, once it has failed often enough; whether it had.
+
+        Args:
+            attempts: what failed in each attempt of a step. Attempts that failed by members gone since do not count.
+        """
+        roster = self._roster
+        blamed = [[each for each in failed if each.members <= roster.peers.keys()] for failed in attempts]
+        if sum(map(bool, blamed)) < MOST_FAILED:
+            return False
+        for stage in range(self._rules.stages):
+            failures = [each for failed in blamed for each in failed if each.stage == stage]
+            peers = roster.holding(stage)
+            alone = {name for each in failures if len(each.members) == 1 for name in each.members}
+            said = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
+            if not failures:
+                continue
+            why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
+            with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: attempts go on
+                self._history.failed(each.members for each in failures)
+                await self._strike(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
+        return True
+
+    def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
+        """A step was taken by these, by stage, in so many seconds of summing: old failures are forgotten."""
+        self._sums.observe(seconds)
+        self._history.summed(members)
+        evictions = self._roster.evictions
+        for name in [name for names in members for name in names if name in evictions]:
+            if not self._history.remembers(name):
+                del evictions[name]
+
+    async def stand_back(self) -> None:
+        """Who gave up leading lets others lead, if they would."""
+        if self._resigned:
+            self._resigned = False
+            await self._clock.sleep(self._rules.lease_s)
+
+    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+        pause, passed = self._rules.lease_s, 0.0
+        while True:
+            await self._hearing.clock.sleep(pause)
+            passed += pause
+            if members is not None:
+                emit("round lasts", round=told(name), seconds=passed, peers=sum(map(len, members)))
+            pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
+            with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
+                await self._look_at(name, members, spread)
+
+    async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+        roster = self._roster
+        stages = members or [roster.holding(stage) for stage in range(self._rules.stages)]
+        silent = set(await self._hearing.silent(peer for peers in stages for peer in peers))
+        here = [[peer for peer in peers if roster.is_here(peer)] for peers in stages]
+        if self._is_to_resign(here, silent):
+            await self._resign(name[0])
+        elif members is not None:
+            said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
+            limit = lambda name: self._limit(name, spread)  # noqa: E731
+            waits = overdue(said, limit)
+            cuts = {each: said[each].silent | waits[each] for each in said}
+            for stage, peers in enumerate(here):
+                names = {peer.name for peer in peers}
+                held = {other for each in names & said.keys() for other in waits[each] - said[each].silent}
+                why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
+                self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
+                goes = who_goes(peers, cuts, self._history.partners)
+                await self._strike(name[0], stage, goes, said.keys(), why)
+
+    def _limit(self, name: str, spread: float) -> float:
+        """Seconds for which a member may bring nothing to a sum: twice as long each time that it was evicted before."""
+        least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
+        return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
+
+    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Said]:
+        """By name, what each says; members that are missing could not be reached."""
+        async with Nursery() as tasks:
+            asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
+        return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
+
+    async def _ask(self, name: RoundName, peer: Peer) -> Said | None:
+        """What it says; None: it cannot be reached. A member that is gone, or refuses to say, is held up by none."""
+        try:
+            patience = 2 * self._hearing.patience_s
+            asking = self._asking.ask(peer, "hears", round=list(name))
+            return read_said((await within(self._hearing.clock, patience, asking)).note)
+        except TimeoutError:
+            return None
+        except (Ended, Refusal):
+            return Said(frozenset(), {}, {})
+
+    def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:
+        """Whether it reaches nobody of a stage, or less than half of all, where another trainer could lead."""
+        mute = any(peers and silent.issuperset(peer.name for peer in peers) for peers in stages)
+        return (mute or 2 * len(silent) > sum(map(len, stages))) and len(self._roster.trainers) > 1
+
+    async def _resign(self, term: int) -> None:
+        """Others may reach those whom this one does not."""
+        self._resigned = True
+        warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
+        await self._roster.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
+
+    async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
+        """Strike these out of the directory, while another of the stage, who could be asked, stays."""
+        stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in peers]
+        for peer in peers if stays else ():
+            seconds = await self._strike_out(term, peer, stays[0])
+            warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
+
+    async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> float:
+        """Take a peer out of the directory. Returns the seconds that it is to stay away.
+
+        Raises: Conflict: one of the two has said something else meanwhile. CutOff.
+        """
+        roster = self._roster
+        expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
+        times, seconds = self._history.evict(peer.name, roster.evictions.get(peer.name, 0), self._rules.lease_s)
+        put = {EVICTED + peer.name: Evicted(times).pack()}
+        lease = await roster.directory.grant(seconds, lasting=True)
+        await roster.directory.transact({CONDUCTOR: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        await roster.wait_for(lambda: not roster.is_here(peer))
+        return seconds
+
+
+def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
+    """With which other members this one failed to sum."""
+    return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}

@@ -1,0 +1,271 @@
+"""One try at ending a step: ask every peer what it has, then let each stage sum. Nothing is decided in here.
+
+The one rule: who does not answer is left out, and who takes part is fixed before anything is summed; if one of them is
+lost meanwhile the try has failed, and no peer is the worse for it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipelined.errors import UsageError
+from pipelined.membership.client import Asking
+from pipelined.membership.view import Ended
+from pipelined.nursery import Nursery
+from pipelined.swarm.leader.cover import Cover, cover
+from pipelined.swarm.protocol import MOST_NUMBER, RoundName, field, number, tell_members
+from pipelined.swarm.records import Members, Peer, members_of
+from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, PARTIES, parties_of
+from transports.rpc import Answer, Refusal
+
+MOST_TOLD = 3
+"""Members whose refusals a failed attempt tells; it counts the others."""
+ELSEWHERE = ("stale", "behind", "left")
+"""Refusals of a peer that is at another step or life than the leader thinks: it is left out, and at no fault."""
+
+
+class Failure(NamedTuple):
+    """Why one attempt failed at one stage.
+
+    Args:
+        members: the two between which the sum failed; or one, which failed by itself.
+        why: as a member or the leader saw it.
+        by: the member that said so.
+        through: the one of the two that told it, where `by` is neither.
+    """
+
+    stage: int
+    members: frozenset[str]
+    why: str
+    by: str = ""
+    through: str = ""
+
+
+class Failed(Exception):
+    """A member was lost or refused; its name and why."""
+
+
+class Diverged(Exception):
+    """Peers of one stage hold different totals: they are no replicas any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a peer said when asked: its losses by microbatch, and how much work waited at it on average."""
+
+    peer: Peer
+    losses: Mapping[int, float]
+    load: float
+
+
+class Attempt:
+    """One round of prepare and reduce.
+
+    Args:
+        members: by stage, who has its state.
+
+    Attributes:
+        asked: by stage, who has its state.
+        told: by stage and name, what peers said when asked.
+        digests: by stage, of the totals.
+        beyond_codec: why sums could not go coded, by stage; no member is at fault.
+    """
+
+    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
+        self.name, self._step, self._batch = name, step, batch
+        self.asked, self._asking = members, asking
+        self.told: list[dict[str, Told]] = []
+        self.digests: list[Any] = []
+        self._said: list[Failure] = []
+        self.beyond_codec: dict[int, str] = {}
+        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, Ended | Refusal]()
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What members refused, or found wrong with one another.
+
+        A member may pass on that two others failed. If neither of the two says so itself, its word counts against it
+        as much as against the one it had it from: so no member can have two others evicted by what it says.
+        """
+        own = {(each.stage, each.members) for each in self._said if each.by in each.members}
+        return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._said]
+
+    async def prepare(self) -> list[Cover]:
+        """Let everyone count no more and say what is counted; by stage, what that makes up."""
+        self.told, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
+        async with Nursery() as tasks:
+            for stage, peers in enumerate(self.asked):
+                for peer in peers:
+                    tasks.create_task(self._ask_prepared(stage, peer, began))
+        return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
+
+    async def resume(self, covers: Sequence[Cover]) -> None:
+        """Let everyone count again, those to be dropped from nothing; ends when all who are still here have heard it.
+
+        Who did not say what it has may have been asked all the same, and counts nothing until it hears this.
+        """
+        async with Nursery() as tasks:
+            for peers, covered in zip(self.asked, covers, strict=True):
+                for peer in peers:
+                    tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
+
+    async def reduce(self, covers: Sequence[Cover], within: float, plain: Set[int] = frozenset()) -> list[float]:
+        """Sum at every stage at once; the squares of the totals' norms, by stage.
+
+        Args:
+            within: seconds that it may take, as nobody waits for it; 0: somebody does.
+            plain: stages whose sums go without a codec.
+        Raises:
+            Failed: a member was lost, or the squares of a stage's members differ. Diverged: see there.
+            UsageError: the totals are not finite.
+        """
+        self._plain = plain
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
+                stages = [
+                    [tasks.create_task(self._ask_reduced(told.peer, stage, covered, within)) for told in each.values()]
+                    for stage, (each, covered) in enumerate(zip(self.told, covers, strict=True))
+                ]
+        if self._refused:
+            self._end_if_diverged()
+            told = [f"{name}: {error}" for name, error in self._refused.items()]
+            raise Failed(
+                "; ".join(told[:MOST_TOLD]) + (f"; and {len(told) - MOST_TOLD} more" if told[MOST_TOLD:] else "")
+            )
+        answers = [[task.result() for task in tasks] for tasks in stages]
+        for stage, each in enumerate(answers):
+            if len({digest for _, digest in each}) > 1:
+                raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
+        self.digests = [each[0][1] for each in answers]
+        squares = [[square for square, _ in each] for each in answers]
+        self._check_squares(squares)
+        return [each[0] for each in squares]
+
+    def _check_squares(self, squares: Sequence[Sequence[float]]) -> None:
+        """Equal totals have equal squares. Raises Failed: those of one stage differ; every pair that differs failed."""
+        whys = []
+        for stage, each in enumerate(squares):
+            named = dict(zip(self.told[stage], each, strict=True))
+            pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
+            why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
+            self._said += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
+            whys += [why] if pairs else []
+        if whys:
+            raise Failed("; ".join(whys[:MOST_TOLD]))
+
+    def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
+        """By stage, what sums lack; None where all who were asked said nothing: what they have they may still have."""
+        every = zip(self.asked, self.told, covers, strict=True)
+        return [covered.missing if said or not asked else None for asked, said, covered in every]
+
+    def members(self) -> list[Members]:
+        """By stage, those who take part."""
+        return [members_of(each) for each in self.told]
+
+    async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
+        try:
+            self.told[stage][peer.name] = _read_told(peer, await self._ask(peer, "prepare"))
+            self._took = asyncio.get_running_loop().time() - began
+        except Ended:
+            return
+        except Refusal as refusal:
+            if refusal.reason not in ELSEWHERE:
+                self._note(stage, peer, refusal)
+
+    async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
+        """What a peer's total comes to. None: it failed; then the others have as long as it took to prepare them all
+        to say with which members they failed, for the first to say so may not name the member that all others name.
+        """
+        note = {
+            "members": tell_members([told.peer for _, told in sorted(self.told[stage].items())]),
+            "keep": peer.name in covered.keep,
+            "within": within,
+            "coded": stage not in self._plain,
+        }
+        try:
+            answer = await self._ask(peer, "reduce", **note)
+            return _read_square(answer), _read_digest(answer)
+        except (Ended, Refusal) as error:
+            if _reason(error) == NOT_FINITE:
+                raise self._diverged(peer.name, error) from error
+            self._take_down(stage, peer, error)
+            if self._summing.when() is None:
+                self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
+            return None
+
+    def _take_down(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+        self._refused[peer.name] = error
+        if _reason(error) == BEYOND_CODEC and stage not in self._plain:
+            self.beyond_codec[stage] = str(error)
+        else:
+            self._note(stage, peer, error)
+
+    def _end_if_diverged(self) -> None:
+        """Raises UsageError: no member of a stage has finite sums. Where one has, the others alone are at fault."""
+        for told in self.told:
+            reasons = {name: _reason(self._refused.get(name)) for name in told}
+            if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
+                raise self._diverged(*min(self._refused.items()))
+
+    def _diverged(self, name: str, error: Ended | Refusal) -> UsageError:
+        fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
+        return UsageError(f"{fact}; training has diverged: lower the learning rate")
+
+    def _note(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+        """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
+        named, why = parties_of(error), f"{peer.name}: {error}"
+        if not named or not self.told[stage].keys() >= set(named.values()):
+            self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
+        else:
+            self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
+
+    async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
+        with suppress(Refusal):  # it has heard of another round
+            await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
+
+    async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
+        return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+
+
+def _unconfirmed(failure: Failure) -> Failure:
+    """Between the member that said it and the one it had it from."""
+    return failure._replace(members=frozenset([failure.by, failure.through]))
+
+
+def _reason(error: Ended | Refusal | None) -> str:
+    return error.reason if isinstance(error, Refusal) else ""
+
+
+def _read_square(answer: Answer) -> float:
+    """Of a total's norm. Raises Refusal: it is none."""
+    square = number(answer.note, "square")
+    if square < 0:
+        raise Refusal("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
+    return square
+
+
+def _read_digest(answer: Answer) -> bytes:
+    """Of a total. Raises Refusal: it is none."""
+    digest = field(answer.note, "digest")
+    if type(digest) is not bytes:
+        raise Refusal("malformed", why=f"no digest of a total (got: {digest!r:.40})")
+    return digest
+
+
+def _read_told(peer: Peer, answer: Answer) -> Told:
+    """What a peer has counted.
+
+    Raises:
+        Refusal: that cannot be read, or its losses are none; its sum is left out then.
+    """
+    if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
+        raise Refusal("malformed", why="not indices and losses")
+    indices, losses = (block.numpy() for block in answer.blocks)
+    if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
+        raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
+    return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

@@ -1,0 +1,287 @@
+"""The sum over a stage's peers: each owns a slice, adds what the others bring, and hands the same bytes to all.
+
+A round has a name and a fixed list of members; it ends with every member holding equal bits, or it is aborted and
+nothing is changed: the sums that went in are only read. Slices go in pieces, so that adding and sending overlap. With
+a codec the owner decodes the very bytes it hands out, so that replicas stay equal to the bit. Who brings the last part
+may be gone before the total is there, so the owner's own part of the round adds and codes, beside the event loop.
+
+Cost: each member sends and receives 2(M-1)/M of the sums' bytes (less with a codec), in two steps a piece.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipelined.nursery import Nursery
+from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.protocol import RoundName
+from pipelined.swarm.protocol import field as field_of
+from pipelined.swarm.records import Peer
+from pipelined.swarm.stages.codec import Coded, Coding
+from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
+from transports import Block, WireError
+from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
+
+UNDER_WAY = 4  # pieces asked for at once from one owner
+GATHERED = 256 << 20
+"""Bytes of others' parts that an owner holds at most: the more members, the smaller the pieces."""
+TOPIC = "piece"
+MOST_WHY = 120
+"""Characters of one member's reason that another passes on."""
+
+
+@dataclass
+class _Piece:
+    """What one owner gathers for one piece.
+
+    Attributes:
+        bringers: positions of the members that brought a part.
+        brought: by position, the members' parts, until they are added.
+        whole: done when all have brought theirs.
+        total: what all get, as it travels.
+    """
+
+    bringers: set[int] = field(default_factory=set)
+    brought: dict[int, np.ndarray] = field(default_factory=dict)
+    whole: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    total: "asyncio.Future[Coded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Round:
+    """One member's part in one sum.
+
+    Args:
+        name: the same for all members, never used twice; a later round's is greater.
+        members: in the order in which sums are added.
+        me: which of them this is.
+        sums: this member's, flat; not written to.
+        coding: of what travels.
+        piece_bytes: of the sums that go at most at once, the same for all members.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        name: RoundName,
+        members: Sequence[Peer],
+        me: int,
+        sums: np.ndarray,
+        coding: Coding,
+        piece_bytes: int,
+    ):
+        self.name, self._members, self._me, self._coding = name, members, me, coding
+        self._endpoint, self._sums = endpoint, sums
+        self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
+        self._step = max(1, min(piece_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
+        self._pieces: dict[int, _Piece] = {}
+        self._aborted: Refusal | None = None
+        self._scope: asyncio.Timeout | None = None
+        self._owing = Counter[int]()
+        self._came = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
+        self._answered = dict(self._came)
+
+    async def run(self, spread: Spread) -> np.ndarray:
+        """Take part, and return the total.
+
+        Args:
+            spread: says when this member's parts go.
+        Raises:
+            Refusal: "round aborted" here; "lost", with the two members between which the round failed (`by`, `member`).
+        """
+        total = np.empty_like(self._sums)
+        try:
+            async with asyncio.timeout(None) as self._scope, Nursery() as tasks:
+                for owner in range(len(self._members)):
+                    tasks.create_task(self._gather(owner, total, spread))
+        except TimeoutError:
+            raise self._aborted from None
+        except BaseException as error:
+            self._scope = None
+            self.abort(str(error), **parties_of(error))
+            raise
+        self._scope = None
+        return total
+
+    async def take(self, question: Question) -> Answer:
+        """A member brings its part of one of my pieces, and gets the total.
+
+        A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
+        added ends the round, which names the member that brought it: there is no total without its part.
+
+        Raises:
+            Refusal: aborted, or it is no part of what is summed here.
+        """
+        note = question.note
+        position, start = note.get("from"), note.get("start")
+        self._check_bringer(position, question)
+        piece = self._piece(start)
+        if position in piece.bringers:
+            raise Refusal("strange piece", position=position)
+        piece.bringers.add(position)
+        try:
+            self._bring(piece, position, await self._part(question, self._span(start)))
+        except Refusal as refusal:
+            self.abort(str(refusal), by=self._members[self._me].name, member=self._members[position].name)
+            raise
+        blocks, codec_note = await asyncio.shield(piece.total)
+        return Answer(blocks, {"codec": codec_note})
+
+    @property
+    def awaited(self) -> dict[str, dict[str, float]]:
+        """For which members this one waits, by name: seconds since they last did what is waited for.
+
+        Returns: under `parts` members that have not brought the first of my pieces that is not whole; under `totals`
+            owners that owe me the total of a piece that I brought. Neither holds this member.
+        """
+        now, lacking = asyncio.get_running_loop().time(), self._lacking()
+        names = [member.name for member in self._members]
+        return {
+            "parts": {names[at]: now - self._came[at] for at in lacking},
+            "totals": {names[at]: now - self._answered[at] for at in self._owing},
+        }
+
+    def _lacking(self) -> list[int]:
+        """Members behind the first incomplete piece: those that wait for its total may not have brought later ones."""
+        for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
+            piece = self._pieces.get(start)
+            bringers = piece.bringers if piece else set[int]()
+            if piece is None or not piece.whole.done():
+                return [at for at in range(len(self._members)) if at != self._me and at not in bringers]
+        return []
+
+    def abort(self, why: str, **parties: str) -> None:
+        """Give the round up: each member that waits here is refused.
+
+        Args:
+            parties: the two members between which the round failed, as `_lost` names them; none: another reason.
+        """
+        if self._aborted:
+            return
+        self._aborted = Refusal("round aborted", why=why, **parties)
+        if self._scope and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+        for piece in self._pieces.values():
+            if not piece.total.done():
+                piece.total.set_exception(self._aborted)
+                piece.total.exception()  # looked at here: nobody may be waiting
+
+    async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
+        """Bring one owner my part of its slice, piece by piece, and put its totals where they belong.
+
+        Others' turns are between its own, and each member begins with the one behind it.
+        """
+        starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
+        limit, others = asyncio.Semaphore(UNDER_WAY), len(self._members) - 1
+        turn = (owner - self._me - 1) % len(self._members)
+
+        async def one(number: int, start: int) -> None:
+            async with limit:
+                span = self._span(start)
+                if owner == self._me:
+                    total[span] = await self._own(start, span)
+                else:
+                    await spread.wait_for((number + turn / others) / len(starts))
+                    total[span] = await self._ask(owner, start, span)
+
+        async with Nursery() as tasks:
+            for number, start in enumerate(starts):
+                tasks.create_task(one(number, start))
+
+    async def _own(self, start: int, span: slice) -> np.ndarray:
+        piece = self._piece(start)
+        _check_finite(self._sums[span])
+        self._bring(piece, self._me, self._sums[span])
+        await piece.whole
+        coded = await self._encoded(self._added(piece), NOT_FINITE)
+        piece.brought = {}
+        piece.total.set_result(coded)
+        return await self._decoded(*coded, span)
+
+    async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
+        member = self._members[owner]
+        blocks, note = await self._encoded(self._sums[span], PART_NOT_FINITE)
+        told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
+        self._owing[owner] += 1
+        try:
+            answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
+            self._answered[owner] = asyncio.get_running_loop().time()
+            return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
+        except (Unreachable, Refusal) as error:
+            _check_finite(self._sums[span])
+            raise self._lost(member, error) from error
+        finally:
+            self._owing -= Counter([owner])
+
+    def _lost(self, owner: Peer, error: Unreachable | Refusal) -> Refusal:
+        """What to say of an owner that gave no total: where the round failed between two others, these two."""
+        parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
+        return Refusal("lost", why=str(error)[:MOST_WHY], **parties)
+
+    def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
+        piece.brought[position] = part
+        self._came[position] = asyncio.get_running_loop().time()
+        if len(piece.brought) == len(self._members):
+            piece.whole.set_result(None)
+
+    def _added(self, piece: _Piece) -> np.ndarray:
+        """In the members' order: the same bits whoever came first."""
+        total = piece.brought[0].copy()
+        for position in range(1, len(self._members)):
+            total += piece.brought[position]
+        return total
+
+    def _check_bringer(self, position: Any, question: Question) -> None:
+        """Each brings its own part."""
+        known = type(position) is int and position in range(len(self._members))
+        if not known or self._members[position].address != question.asker.address:
+            raise Refusal("strange piece", position=f"{position!r:.40}")
+
+    def _piece(self, start: int) -> _Piece:
+        """What is gathered for the piece that begins here; it must be one of mine."""
+        first, last = self._bounds[self._me], self._bounds[self._me + 1]
+        if self._aborted:
+            raise self._aborted
+        if type(start) is not int or start not in range(first, last, self._step):
+            raise Refusal("strange piece", start=str(start))
+        return self._pieces.setdefault(start, _Piece())
+
+    def _span(self, start: int) -> slice:
+        owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
+        return slice(start, min(start + self._step, self._bounds[owner + 1]))
+
+    async def _part(self, question: Question, span: slice) -> np.ndarray:
+        """Another member's part, decoded. Raises Refusal: it cannot be added."""
+        part = await self._decoded(question.blocks, question.note.get("codec"), span)
+        if not np.isfinite(part).all():
+            raise Refusal(NOT_FINITE, start=span.start)
+        return part
+
+    async def _encoded(self, values: np.ndarray, otherwise: str) -> Coded:
+        """The values as they travel. Raises Refusal: `BEYOND_CODEC` if they are finite, else `otherwise`."""
+        try:
+            return await self._coding.pack([values], "gradient sums")
+        except WireError as error:
+            finite = np.isfinite(values).all()
+            raise Refusal(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
+
+    async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
+        """What came, as numbers; it must be as many as the span has.
+
+        Raises:
+            Refusal: it is not.
+        """
+        most = (span.stop - span.start) * self._sums.itemsize
+        came = [Block.of(block) for block in await self._coding.unpack(blocks, note, most)]
+        if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
+            raise Refusal("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
+        return came[0].numpy()
+
+
+def _check_finite(part: np.ndarray) -> None:
+    """Raises Refusal: this member's own part is not finite."""
+    if not np.isfinite(part).all():
+        raise Refusal(PART_NOT_FINITE)

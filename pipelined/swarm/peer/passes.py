@@ -1,0 +1,133 @@
+"""Forward and backward passes at a peer, and evaluations, as trainers ask for them.
+
+The one rule: a gradient is counted once for each microbatch and step, and what is counted is final once it was told to
+a conductor. Whatever comes is checked before the device sees it. Knows microbatches and codes; it must not know rounds.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+from pipelined.events import warn
+from pipelined.swarm.brought import grouped
+from pipelined.swarm.peer.load import Load
+from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.protocol import check_layouts, whole
+from pipelined.swarm.stages.codec import Coded, Coding
+from pipelined.swarm.stages.stage import Microbatch, NotFinite
+from transports import Block, WireError
+from transports.rpc import Answer, Question, Refusal
+from transports.wire.arrays import SIZES
+
+T = TypeVar("T")
+LEAST_BYTES = 1 << 14
+"""What a codec may add to an array of any size."""
+
+
+class Passes:
+    """The passes of one stage held.
+
+    Attributes:
+        load: what waits for the device.
+        done: passes of each kind.
+    """
+
+    def __init__(self, held: Held, coding: Coding):
+        self._held, self._coding = held, coding
+        self.load, self.done = Load(held.device.clock), {"forwards": 0, "backwards": 0}
+
+    async def forward(self, question: Question) -> Answer:
+        """The outputs of one microbatch.
+
+        Raises:
+            Refusal: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
+        """
+        which = await self._which(question, range(self._held.rules.batch), ahead=True)
+        (inputs,) = await self._inputs(question, 1)
+        outputs = await self._compute("forward", which, lambda: self._held.stage.forward(which, inputs))
+        blocks, note = await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}")
+        return Answer(blocks, {"codec": note})
+
+    async def backward(self, question: Question) -> Answer:
+        """The gradients of one microbatch's inputs; the parameters' are counted, unless they were before.
+
+        Returns: with the note `counted`, whether this peer's sum holds it now, and `loss`.
+        Raises:
+            Refusal: as `forward`.
+        """
+        which = await self._which(question, range(self._held.rules.batch), ahead=True)
+        inputs, given = await self._inputs(question, 2)
+        asked = question.note.get("count") is True
+
+        def work() -> tuple[Any, bool]:
+            ledger = self._held.ledger_of(which.step)
+            count = asked and ledger.frozen is None and which.index not in ledger.losses
+            passed = self._held.stage.backward(which, inputs, given, count)
+            if count:
+                ledger.losses[which.index] = passed.loss or 0.0
+            return passed, which.index in ledger.losses
+
+        passed, counted = await self._compute("backward", which, work)
+        blocks, note = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
+        return Answer(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
+
+    async def evaluate(self, question: Question) -> Answer:
+        """The outputs of one microbatch of validation data; of the last stage, given labels too, each sample's loss.
+
+        Raises:
+            Refusal: as `forward`.
+        """
+        rules, last = self._held.rules, self._held.index == self._held.rules.stages - 1
+        which = await self._which(question, range(rules.batch, rules.batch + rules.eval_batch))
+        groups = await self._inputs(question, 1 + last, fewer=True)
+        outputs = await self._compute("forward", which, lambda: self._held.stage.evaluate(*groups))
+        coding = Coding() if last else self._coding
+        blocks, note = await self._packed(coding, outputs, f"outputs of microbatch {which.index}")
+        return Answer(blocks, {"codec": note})
+
+    @property
+    def most_bytes(self) -> int:
+        """What one group of arrays may come to, decoded."""
+        layouts = [*self._held.stage.expects(), *self._held.stage.expects_given()]
+        return LEAST_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
+
+    async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
+        """As they travel: without the codec where the values, which the stage found finite, are beyond it."""
+        try:
+            return await coding.pack(arrays, what)
+        except WireError as error:
+            warn("arrays go uncoded", peer=self._held.name, stage=self._held.index, codec=coding.codec, why=error)
+            return tuple(arrays), None
+
+    async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
+        def current() -> T:
+            if self._held.given_up:
+                raise Refusal("left")
+            if which.step < self._held.step:
+                raise Refusal("stale", step=self._held.step)
+            try:
+                return work()
+            except NotFinite as error:
+                raise Refusal("not finite", why=str(error)) from error
+            except (ValueError, TypeError) as error:
+                raise Refusal("malformed", why=str(error)) from error
+
+        with self.load.one():
+            result, *_ = await self._held.device.run(op, current)
+        self.done[f"{op}s"] += 1
+        return result
+
+    async def _which(self, question: Question, indices: range, ahead: bool = False) -> Microbatch:
+        which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
+        if which.index not in indices:
+            raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
+        await self._held.reached_basis(question, ahead)
+        return which
+
+    async def _inputs(self, question: Question, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
+        """The question's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
+        stage = self._held.stage
+        taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(question, groups)]
+        for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):
+            check_layouts(blocks, wanted, less)
+        return taken

@@ -1,0 +1,300 @@
+"""A peer: finds the stage that needs it most, fetches its state, serves it, moves when told to, and leaves in order.
+
+A life under one lease is a *standing*; when that is lost the peer begins another by itself, with the state it has. The
+one rule: what it does to its parameters follows from the directory's head alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from pipelined.aio.watchdog import Watched
+from pipelined.clock import Clock
+from pipelined.device import Device
+from pipelined.directory import CutOff, LeaseLost
+from pipelined.directory.registration import Standing, standing
+from pipelined.events import warn
+from pipelined.membership.client import Asking
+from pipelined.membership.probe import Hearing
+from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.nursery import Nursery
+from pipelined.state.fetch import Joining
+from pipelined.state.manifest import Layout
+from pipelined.state.saver import Saving, saver
+from pipelined.state.store import Shelf
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.leader import OtherModel
+from pipelined.swarm.peer.announcing import Announcing
+from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
+from pipelined.swarm.peer.lifecycle import GRACE_S, Leaving
+from pipelined.swarm.peer.placement import Choosing
+from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.returning import Returning, Struck
+from pipelined.swarm.peer.service import Topics
+from pipelined.swarm.protocol import field, read_round
+from pipelined.swarm.records import PEERS, Head, Phase, Point
+from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.stages.delayed import late
+from pipelined.swarm.stages.stage import SwarmStage
+from transports import Block
+from transports.rpc import Answer, Endpoint, Question, Refusal
+
+Build = Callable[[int], SwarmStage]
+"""Build a stage as it is before the first step, the same on all peers."""
+
+
+class StagePeer:
+    """One peer of a swarm.
+
+    Args:
+        name: of this peer, nobody else's.
+        build: builds the stage that it is to hold.
+        stage: which; None: where it helps most.
+        shelf: where it saves what it holds, and finds what was saved; None: nowhere.
+        save_every: steps from one save to the next; 0: never.
+        grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Build,
+        rules: Rules,
+        endpoint: Endpoint,
+        roster: Roster,
+        clock: Clock,
+        device: Device,
+        coding: Coding,
+        stage: int | None = None,
+        shelf: Shelf | None = None,
+        save_every: int = 0,
+        grace_s: float = GRACE_S,
+    ):
+        self.name = name
+        self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
+        self._clock, self._device, self._coding, self._wanted = clock, Watched(device, rules.lease_s), coding, stage
+        self._asking = Asking(endpoint, roster)
+        self._hearing = Hearing(self._asking, clock, rules.lease_s)
+        self._returning = Returning(name, roster, clock, rules.lease_s)
+        self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
+        self._announcing = Announcing(
+            name, endpoint.address, rules.digest, clock, roster.look_again, lambda: self._saving.told_every
+        )
+        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
+        self._choosing = Choosing(name, endpoint, roster, clock, rules.stages)
+        self._leaving = Leaving(name, roster, clock, grace_s)
+        self._joining: Joining | None = None
+
+    @property
+    def holding(self) -> Holding | None:
+        """What it holds now."""
+        return self._topics.holding
+
+    @property
+    def trouble(self) -> str:
+        """Why the state that it last came for did not come from whom it asked; "": it did."""
+        return self._joining.trouble if self._joining else ""
+
+    async def run(self) -> None:
+        """Live under one lease after another, until asked to leave.
+
+        Raises:
+            OtherModel: the swarm trains something else. Stuck: the device does nothing any more.
+            NameTaken: another process of the swarm has this peer's name.
+        """
+        self._topics.open(self._rules.batch)
+        async with Nursery() as self._tasks:
+            watching = self._tasks.create_task(self._device.watch())
+            while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
+                try:
+                    await self._returning.stay_away(self._is_needed)
+                    async with AsyncExitStack() as stack:
+                        if (place := await self._come(stack)) is not None:
+                            await self._live_as_member(place)
+                except (LeaseLost, CutOff) as error:
+                    warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
+                    await self._clock.sleep(RETRY_S)
+                except Struck:
+                    warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
+                    await self._returning.wait_for_step(self._is_needed)
+            watching.cancel()
+
+    def leave(self) -> None:
+        """Hand over and go (a preemption notice); the last of its stage waits for another, see `Leaving`."""
+        self._leaving.ask()
+
+    async def _come(self, stack: AsyncExitStack) -> Standing | None:
+        """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
+        key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
+        with suppress(Ended):
+            async with self._roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
+                waiting = standing(self._roster.directory, key, seconds, self._clock, mine)
+                return await stack.enter_async_context(waiting)
+        return None
+
+    async def _live_as_member(self, place: Standing) -> None:
+        """Raises: LeaseLost; Struck: the directory has this peer no more."""
+        try:
+            async with self._roster.as_long_as(lambda: self._returning.is_member(place)) as scope, Nursery() as tasks:
+                leaving = tasks.create_task(self._leave_in_time(scope))
+                await self._live(place)
+                leaving.cancel()
+        except Ended:
+            if not self._returning.is_member(place):
+                await self._returning.check(place)
+            if self._leaving.left_s > 0:
+                raise
+
+    async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
+        """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
+        await self._roster.wait_for(lambda: self._leaving.asked)
+        await self._clock.sleep(self._leaving.left_s)
+        with suppress(Refusal):
+            await self._device.unless_late(asyncio.Event().wait())
+        scope.reschedule(asyncio.get_running_loop().time())
+
+    def _is_needed(self) -> bool:
+        """Whether a peer that was struck out is to come again at once, or to leave. A process that holds nothing yet is
+        needed where any stage is lost.
+        """
+        lost = not self._roster.serving(self.holding.index) if self.holding else bool(self._roster.lost)
+        return self._leaving.asked or lost
+
+    async def _live(self, place: Standing) -> None:
+        """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
+        await self._saving.look()
+        await self._saving.tell(place)
+        if not await self._comes_to_serve(place):
+            return
+        while not self._leaving.may_go(self.holding.index):
+            head, before = self._roster.head, self.holding.point
+            if not await self.holding.follow(head) and not await self._catch_up(head):
+                if not await self._comes_to_serve(place):
+                    return
+                continue
+            if self.holding.point != before:
+                await self._save(self.holding)
+            await self._saving.look_after(self._roster.lost)
+            await self._saving.tell(place)
+            target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
+            if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
+                self._wanted = target
+                self._let_go()
+                return
+            self.holding.donor.expect(*late_and_on_time(self.holding, head, self._roster))
+            due = self._announcing.due_s
+            if due <= 0 or self._announcing.is_news(self._leaving.phase):
+                await self._say(place, self._leaving.phase)
+            else:
+                await self._roster.next_change(min(due, self._leaving.left_s))
+        await self._hand_over(place)
+
+    async def _comes_to_serve(self, place: Standing) -> bool:
+        """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
+        roster = self._roster
+        try:
+            async with roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
+                await roster.wait_for(lambda: roster.head is not None)
+                if roster.head.model != self._rules.digest:
+                    raise OtherModel(self._rules.digest, roster.head.model)
+                self._topics.incarnation = place.incarnation
+                await self._come_to_hold(place)
+        except Ended:
+            if self._leaving.asked:
+                return False
+            raise
+        await self._say(place, self._leaving.phase)
+        return True
+
+    async def _catch_up(self, head: Head) -> bool:
+        return await catch_up(self.holding, head, self._roster, self._asking, self._rules.lease_s)
+
+    async def _can_be_spared(self, head: Head) -> bool:
+        """Whether another peer of the stage stays, has this step's state, and answers: a peer that died just now is
+        still in the directory.
+        """
+        index = self.holding.index
+        others = [peer for peer in self._roster.serving(index) if peer.phase == Phase.SERVING]
+        for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
+            with suppress(Ended, Refusal):
+                answer = await self._asking.ask(other, "status", limit=self._rules.lease_s)
+                if head.was_taken_by(other.name, index) or field(answer.note, "step") == head.step:
+                    return True
+        return False
+
+    async def _come_to_hold(self, place: Standing) -> None:
+        """Get the state of this peer's stage, as it stands now; what is held already is kept as far as it goes."""
+        holding = self.holding
+        if holding:
+            index = holding.index
+            await self._say(place, Phase.JOINING)
+            await self._roster.wait_for(lambda: self._roster.revision >= place.revision)
+            await holding.follow(self._roster.head)  # it may have been decided while this peer was none
+            await holding.start_afresh()
+        else:
+            index = await self._choosing.choose(place) if self._wanted is None else self._wanted
+            self._roster.add(index)  # before the record is put: what is read from now on has it
+            await place.put(self._announcing.record(place, Phase.JOINING, index))
+            await self._roster.turn_to({index})
+        stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
+        self._let_go()
+        self._roster.look_again()  # what is missing now, who is to leave does not wait for
+        find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
+        ways = self._roster, self._asking, self._hearing, self._device, find
+        self._joining = Joining(self.name, stage, index, point, *ways)
+        point = await self._joining.arrive()
+        rules, device, basis = self._rules, self._device, self._roster.head.basis
+        self._topics.holding = Holding(
+            self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis
+        )
+        self._topics.open(rules.batch)
+
+    def _built(self, index: int) -> SwarmStage:
+        return late(self._build(index), self._rules.delayed)
+
+    async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
+        """What was saved of this point, by this peer or by another that saves in the same place."""
+        await self._saving.look()
+        await self._saving.tell(place)
+        return await self._saving.find(point, layout)
+
+    async def _save(self, holding: Holding) -> None:
+        """Save the state, if this step is to be saved and this peer is the one of its stage to do it.
+
+        A peer that could not save tries at each step that is to be saved; another that can does so beside it.
+        """
+        chosen = saver(self._roster.serving(holding.index), holding.step)
+        mine = chosen is not None and chosen.name == self.name
+        if self._saving.due(holding.step) and (mine or self._saving.failed):
+            await self._saving.save(self._tasks, holding.mark(), holding.copy)
+
+    async def _say(self, place: Standing, phase: Phase, heir: str = "") -> None:
+        await self._announcing.say(place, phase, self.holding.index, heir)
+
+    async def _hand_over(self, place: Standing) -> None:
+        """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
+        holding = self.holding
+        await self._say(place, Phase.LEAVING)
+        last = self._leaving.is_last(holding.index)
+        if not last and (heir := await self._leaving.heir_of(holding, self._asking)):
+            await self._say(place, Phase.LEAVING, heir=heir)
+        if last and self._saving.saves and holding.step > 0:
+            await self._saving.save(self._tasks, holding.mark(), holding.copy)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.holding:
+            self.holding.give_up("its peer holds it no longer")
+        self._topics.holding = None
+
+    async def _hears(self, question: Question) -> Answer:
+        """Which members of its stage this peer cannot reach, and for which the sum waits here."""
+        name = read_round(question.note.get("round"))
+        mates = [peer for peer in self._roster.holding(self.holding.index) if peer.name != self.name]
+        silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
+        return Answer(note={"silent": silent, **(self.holding.rounds.awaited(name) if self.holding else {})})
+
+    def _told(self) -> Mapping[str, Any]:
+        donor = self._joining.donor if self._joining else ""
+        return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed, "donor": donor}

@@ -1,0 +1,113 @@
+"""Which stage a newcomer is to hold, from the peers that are there and what the newcomer has on disk.
+
+The leader decides, for it follows all peers: a newcomer announces in the directory that it comes, and asks the leader.
+Newcomers that ask at once are spread, as the leader counts each of them from its answer on. Where no trainer leads,
+newcomers wait for one.
+"""
+
+import asyncio
+
+from pipelined.clock import Clock
+from pipelined.directory.registration import Standing
+from pipelined.events import warn
+from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.nursery import Nursery
+from pipelined.swarm.leader.rebalance import fewest
+from pipelined.swarm.protocol import field, whole
+from pipelined.swarm.records import CAME
+from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
+
+PLACE = "place"
+
+
+class Choosing:
+    """One peer's choices.
+
+    Args:
+        name: of the peer.
+        stages: of the model.
+    """
+
+    def __init__(self, name: str, endpoint: Endpoint, roster: Roster, clock: Clock, stages: int):
+        self._name, self._endpoint, self._roster, self._clock, self._stages = name, endpoint, roster, clock, stages
+
+    async def choose(self, place: Standing) -> int:
+        """Announce that this peer comes, and ask the leader for a stage until one answers.
+
+        Raises:
+            LeaseLost, CutOff: as `Directory.transact`.
+        Cost: a round trip with the directory and, meanwhile, one with the leader.
+        """
+        news = {CAME + self._name: self._endpoint.address.encode()}
+        async with Nursery() as tasks:
+            tasks.create_task(self._roster.directory.transact({}, news, lease=place.lease))
+            stage = await self._told()
+        return stage
+
+    async def _told(self) -> int:
+        said = ""
+        while True:
+            await self._roster.wait_for(lambda: self._roster.conductor is not None)
+            leader = self._roster.conductor
+            try:
+                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                    answer = await self._endpoint.ask(leader.address, PLACE, note={"name": self._name})
+                stage = whole(answer.note, "stage")
+                if stage < self._stages:
+                    return stage
+                why = f"it said stage {stage}, and the model has {self._stages}"
+            except Ended:
+                continue
+            except (Unreachable, Refusal) as error:
+                why = str(error)
+            if (told := f"{leader.name}: {why}") != said:  # it asks five times a second
+                said = told
+                warn("no stage given", peer=self._name, leader=leader.name, why=why)
+            await self._clock.sleep(RETRY_S)
+
+
+class Placing:
+    """The leader's answers to newcomers.
+
+    Args:
+        stages: of the model.
+    """
+
+    def __init__(self, roster: Roster, stages: int):
+        self._roster, self._stages = roster, stages
+
+    async def place(self, question: Question) -> Answer:
+        """Answer one newcomer.
+
+        Raises:
+            Refusal: "stranger": the directory has no newcomer of this name and address.
+        """
+        name = str(field(question.note, "name"))
+        address, came = question.asker.address, self._roster.came
+        try:
+            async with asyncio.timeout(RETRY_S):  # the directory's news of it may be under way
+                await self._roster.wait_for(lambda: name in came and came[name].address == address)
+        except TimeoutError:
+            raise Refusal("stranger", address=address) from None
+        return Answer(note={"stage": self.stage_for(name)})
+
+    def stage_for(self, name: str) -> int:
+        """The first stage that no peer holds and that this one has saved as it stands; else that of the fewest peers.
+
+        Args:
+            name: of the peer; where it was before does not count.
+        Cost: O(stages), in a swarm of any size.
+        """
+        census, stages = self._roster.census, range(self._stages)
+        lost = [stage for stage in stages if not census.holding(stage)]
+        saved = self._saved(name) if lost else set[int]()
+        stage = next((stage for stage in lost if stage in saved), fewest(census.staying(self._stages, without=name)))
+        census.send(name, stage)
+        return stage
+
+    def _saved(self, name: str) -> set[int]:
+        """The stages whose present state lies at a peer, where that is not all of them."""
+        told, point = self._roster.saved.get(name), self._roster.head.point if self._roster.head else None
+        marks = told.all() if told else []
+        mine = {mark.stage for mark in marks if mark.point == point and mark.stages == self._stages}
+        return mine if len(mine) < self._stages else set()

@@ -1,0 +1,134 @@
+"""One stage at one peer, whole: what trainers and conductors ask of it, and the steps that it takes as it is told.
+
+The one rule: a step is taken when the directory's head says that it stands, with the total that was summed for it, and
+not otherwise. Each part of what is asked lives in a file of its own; this one must not know how any is answered.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+
+from pipelined.device import Device
+from pipelined.state.donor import Donor, copied
+from pipelined.state.steps import Missed
+from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.handover import Succession
+from pipelined.swarm.peer.passes import Passes
+from pipelined.swarm.peer.rounds import Rounds
+from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.protocol import MOST
+from pipelined.swarm.records import Head, Mark, Point
+from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.stages.stage import SwarmStage
+from transports import Block
+from transports.rpc import Answer, Endpoint, Question
+
+
+class Holding:
+    """A stage held.
+
+    Args:
+        name: of the peer.
+        index: which stage.
+        point: where its parameters are; `step`, of it, is the next that they are to take.
+        basis: names what they follow from; None: as the point does.
+
+    Attributes:
+        passes, rounds, succession, donor: what is asked of it.
+        load: what waits for its device.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        stage: SwarmStage,
+        point: Point,
+        rules: Rules,
+        device: Device,
+        endpoint: Endpoint,
+        coding: Coding,
+        basis: str | None = None,
+    ):
+        self.name, self.index, self.stage, self._rules = name, index, stage, rules
+        self._held = Held(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
+        self.passes = Passes(self._held, coding)
+        self.load = self.passes.load
+        self.rounds = Rounds(self._held, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
+        self.succession, self.donor = Succession(self._held), Donor(stage, device, coding.beside)
+
+    @property
+    def step(self) -> int:
+        """The next step to be taken."""
+        return self._held.step
+
+    @property
+    def point(self) -> Point:
+        """Where its parameters are."""
+        return self._held.point
+
+    @property
+    def counted(self) -> Set[int]:
+        """The microbatches of the present step in this peer's sum."""
+        return self._held.ledger.losses.keys()
+
+    async def manifest(self, question: Question) -> Answer:
+        """Which state a joiner can have from here."""
+        return await self.donor.manifest(question, lambda: self.point)
+
+    def mark(self) -> Mark:
+        """The name of its state."""
+        return Mark(self.step, self.index, self._rules.stages, self.point.lineage)
+
+    async def copy(self) -> Mapping[str, Block]:
+        """Its state as it is between two pieces of work."""
+        return (await self._held.device.run("copy", lambda: copied(self.stage.state())))[0]
+
+    async def start_afresh(self) -> None:
+        """Forget what was counted, and count no more: under another incarnation nobody counts on it."""
+        self.rounds.abort("its peer begins another life")
+        self._held.ledger.frozen = self._held.next_ledger.frozen = MOST, 0
+        await self._held.drop(next_too=True)
+
+    async def follow(self, head: Head) -> bool:
+        """Take the step that stands now, if it is not taken yet; whether this holding is where the swarm is.
+
+        False means that it was not a member of what was decided: its state is of no use any more.
+        """
+        if head.point == self.point:
+            self._held.basis = head.basis
+            return True
+        total = self.rounds.total(head.round)
+        here = head.step == self.step + 1 and head.was_taken_by(self.name, self.index)
+        if not here or total is None:
+            return False
+
+        await self._take(Missed(total, head.scale, head.point), head.basis)
+        return True
+
+    async def take_missed(self, steps: Sequence[Missed]) -> None:
+        """Take steps that were taken without this peer, which goes on serving; what it counted of them is of no use."""
+        self.rounds.abort("the step stands without this peer")
+        for step in steps:
+            await self._take(step, self.point.lineage if self._rules.delayed else step.after.lineage)
+
+    async def _take(self, step: Missed, basis: str) -> None:
+        before = self.point
+
+        def take() -> None:
+            held = self._held
+            if held.point != before:  # by who was cancelled meanwhile
+                return
+            self.stage.apply(held.step, step.total, step.scale)
+            self.donor.took(before, step.after, step.total, step.scale)
+            if not self._rules.delayed:
+                self.stage.clear()
+            held.go_on(step.after, basis)
+            self.rounds.forget()
+
+        await self._held.device.run("step", take)
+        self._held.changed.ring()
+
+    def give_up(self, why: str) -> None:
+        """This holding is no more: whoever waits for it is refused."""
+        self._held.given_up = True
+        self.rounds.abort(why)
+        self._held.changed.ring()

@@ -1,0 +1,138 @@
+"""One peer's part in ending a step, as the conductor asks for it: say what was counted, count again, or sum.
+
+The one rule: what is counted is final once it was told (`prepare` freezes it), and sums stay until a step that holds
+them stands. A round is known by its name: who asks under an earlier one leads no more. Knows what was counted and the
+other members; it must not know microbatches, nor the directory.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pipelined.swarm.peer.all_reduce import Round
+from pipelined.swarm.peer.load import Load
+from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.protocol import RoundName, digest_of, number, read_members, read_round, told, whole
+from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.sum_refusals import NOT_FINITE
+from transports.rpc import Answer, Endpoint, Question, Refusal
+
+
+class Rounds:
+    """The rounds of one stage held, one at a time.
+
+    Args:
+        load: told to the conductor, for balancing stages.
+        coding: of what members bring one another.
+
+    Attributes:
+        piece_bytes: what one of them brings at once, before it is coded.
+    """
+
+    def __init__(self, held: Held, load: Load, endpoint: Endpoint, coding: Coding):
+        self._held, self._load, self._endpoint, self._coding = held, load, endpoint, coding
+        self.piece_bytes = held.rules.piece_bytes
+        self._round: Round | None = None
+        self._summed: tuple[RoundName, np.ndarray] | None = None
+        self._term = (0, 0)
+
+    async def prepare(self, question: Question) -> Answer:
+        """Count nothing more, and say what is counted: indices and their losses.
+
+        Raises:
+            Refusal: "stale" (another conductor leads, or the step is past), "behind".
+        """
+        name, held = self._led(question), self._held
+        await held.reached(whole(question.note, "step"))
+        await held.until(lambda: not held.handing_over)
+        self._led(question)  # a later one may have begun meanwhile
+        self.abort("another round began")
+        held.ledger.frozen = name
+        await held.device.run("prepare", lambda: None)  # what is being counted now is in
+        indices = sorted(held.ledger.losses)
+        losses = [held.ledger.losses[index] for index in indices]
+        return Answer((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
+
+    async def resume(self, question: Question) -> Answer:
+        """Count again, after having dropped everything where the conductor says so."""
+        name, ledger = self._led(question), self._held.ledger
+        self.abort("the step goes on")
+        if ledger.frozen is not None and ledger.frozen <= name:
+            await self._keep(question)
+            self._held.ledger.frozen = None
+        return Answer()
+
+    async def reduce(self, question: Question) -> Answer:
+        """Sum over the members of a round. The total is kept until a step that holds it stands, or another round.
+
+        Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
+        Raises:
+            Refusal: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
+                "not finite" (the total), "part not finite", "beyond codec" (sum again with the note `coded` False).
+        """
+        name, members, held = self._led(question), read_members(question.note.get("members")), self._held
+        me = [at for at, member in enumerate(members) if member.name == held.name]
+        if held.ledger.frozen != name or len(me) != 1:
+            raise Refusal("not prepared", round=str(name))
+        await self._keep(question)
+        sums = await self._sums()
+        self.abort("another round began")
+        coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
+        self._round = Round(self._endpoint, name, members, me[0], sums, coding, self.piece_bytes)
+        held.changed.ring()
+        total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
+        (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
+        if not math.isfinite(square):
+            raise Refusal(NOT_FINITE, why="all gradients together")
+        if held.ledger.frozen != name:
+            raise Refusal("round aborted", why="another began")
+        self._summed = name, total
+        return Answer(note={"square": square, "digest": digest})
+
+    async def piece(self, question: Question) -> Answer:
+        """Another member's part of a piece that this one owns; waits until this one has begun the round."""
+        name = read_round(question.note.get("round"))
+        await self._held.until(lambda: self._round is not None and self._round.name >= name)
+        if self._round.name != name:
+            raise Refusal("stale", round=str(name))
+        return await self._round.take(question)
+
+    def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
+        """For which members the sum of this name waits here; empty where it is not under way. See `Round.awaited`."""
+        return self._round.awaited if self._round is not None and self._round.name == name else {}
+
+    def total(self, round_name: str) -> np.ndarray | None:
+        """What the round of this name, as records have it, came to; None where this peer does not hold it."""
+        return self._summed[1] if self._summed is not None and told(self._summed[0]) == round_name else None
+
+    def forget(self) -> None:
+        """The total is of no use any more."""
+        self._summed = None
+
+    def abort(self, why: str) -> None:
+        """Give up the round under way: whoever waits for it is refused."""
+        self._summed = None
+        if self._round is not None:
+            self._round.abort(why)
+
+    async def _sums(self) -> np.ndarray:
+        """What goes into a round: nobody writes to it, though the next step may be under way."""
+        stage = self._held.stage
+        if not self._held.rules.delayed:
+            return stage.sums
+        return (await self._held.device.run("copy", lambda: stage.sums.copy()))[0]
+
+    async def _keep(self, question: Question) -> None:
+        keep: Any = question.note.get("keep")
+        if keep is not True:
+            await self._held.drop()
+
+    def _led(self, question: Question) -> RoundName:
+        """The round's name; one before the last heard of comes from who leads no more."""
+        name = read_round(question.note.get("round"))
+        if name < self._term:
+            raise Refusal("stale", round=str(name))
+        self._term = name
+        return name

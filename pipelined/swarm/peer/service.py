@@ -1,0 +1,144 @@
+"""What a peer can be asked, by whom, and how much a question may bring: one table, and the door before it.
+
+The one rule: nothing is answered that was not meant for this life of the peer, from who may not ask it, or larger than
+what is held can need. Knows topics; it must not know what is done with any.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from pipelined.aio.watchdog import Watched
+from pipelined.events import recent
+from pipelined.membership.access import Admission
+from pipelined.membership.view import Roster
+from pipelined.swarm.peer.all_reduce import UNDER_WAY
+from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.protocol import field
+from transports.rpc import Answer, Endpoint, Handler, Question, Refusal
+
+MOST_PASSES, MOST_ROUNDS = 256, 16
+"""Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
+MOST_EVENTS = 16
+"""The last events that a process tells to status."""
+Admit = Callable[[Question, int], Awaitable[None]]
+"""Refuses who may not ask this; see `Admission`."""
+
+
+class Topic(NamedTuple):
+    """One kind of question.
+
+    Args:
+        method: of what is held, that answers it.
+        admit: lets in who may ask.
+        most_bytes: that it may bring.
+        most_waiting: of one asker, at once.
+    """
+
+    method: Callable[[Holding], Handler]
+    admit: Admit
+    most_bytes: int
+    most_waiting: int
+
+
+class Topics:
+    """Answers for one peer, whatever it holds at the time.
+
+    Args:
+        announce: called when a trainer that banned this peer would have it back.
+        told: facts for the status that are not of what is held.
+        hears: answers a leader who asks whom of its stage the peer cannot reach.
+        device: who does not get on says so to a leader who waits.
+
+    Attributes:
+        holding: what is held; None: nothing, and whoever asks is refused.
+        incarnation: the peer's; who means another is refused.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        roster: Roster,
+        announce: Callable[[], None],
+        told: Callable[[], Mapping[str, Any]],
+        hears: Handler,
+        device: Watched,
+    ):
+        self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(roster), announce, told
+        self._hears, self._device = hears, device
+        self.holding: Holding | None = None
+        self.incarnation = 0
+
+    def open(self, batch: int) -> None:
+        """Answer from now on; how large a question may be follows from what is held now.
+
+        Args:
+            batch: microbatches of a step.
+        """
+        for name, topic in self._table(batch).items():
+            self._endpoint.answer(name, self._for_us(topic), topic.most_bytes, topic.most_waiting)
+        self._endpoint.answer("announce", self._announce, 0, MOST_ROUNDS)
+        self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
+
+    def _table(self, batch: int) -> Mapping[str, Topic]:
+        arrays = self.holding.passes.most_bytes if self.holding else 0
+        sums = self.holding.stage.sums.nbytes if self.holding else 0
+        piece = self.holding.rounds.piece_bytes if self.holding else 0
+        doors = self._admission
+        trainer, conductor, peer, reader = doors.trainer, doors.conductor, doors.peer, doors.reader
+        return {
+            "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
+            "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
+            "evaluate": Topic(lambda held: held.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
+            "prepare": Topic(lambda held: self._in_time(held.rounds.prepare), conductor, 0, MOST_ROUNDS),
+            "resume": Topic(lambda held: held.rounds.resume, conductor, 0, MOST_ROUNDS),
+            "reduce": Topic(lambda held: self._in_time(held.rounds.reduce), conductor, 0, MOST_ROUNDS),
+            "hears": Topic(lambda held: self._hears, conductor, 0, MOST_ROUNDS),
+            "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
+            "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
+            "manifest": Topic(lambda held: self._in_time(held.manifest), reader, 0, MOST_ROUNDS),
+            "chunk": Topic(lambda held: held.donor.chunk, reader, 0, 2 * UNDER_WAY),
+            "totals": Topic(lambda held: held.donor.totals, reader, 0, MOST_ROUNDS),
+        }
+
+    def _for_us(self, topic: Topic) -> Handler:
+        async def answer(question: Question) -> Answer:
+            self._check_meant(question)
+            await topic.admit(question, self.holding.index)
+            self._check_meant(question)
+            return await topic.method(self.holding)(question)
+
+        return answer
+
+    def _in_time(self, handler: Handler) -> Handler:
+        """Raises Refusal: "busy", the device does not get on."""
+        return lambda question: self._device.unless_late(handler(question))
+
+    def _check_meant(self, question: Question) -> None:
+        if field(question.note, "to") != self.incarnation:
+            raise Refusal("stale", incarnation=self.incarnation)
+        if self.holding is None:
+            raise Refusal("behind")
+
+    async def _announce(self, question: Question) -> Answer:
+        await self._admission.trainer(question, 0)
+        self._announced()
+        return Answer()
+
+    async def _status(self, question: Question) -> Answer:
+        """What this peer does, for whoever looks on."""
+        held, endpoint = self.holding, self._endpoint
+        holds = {} if held is None else {"step": held.step, "counted": len(held.counted), **held.load.told()}
+        done = {"forwards": 0, "backwards": 0} if held is None else held.passes.done
+        traffic = {
+            "sent": endpoint.bytes_sent,
+            "received": endpoint.bytes_received,
+            "rejected": dict(endpoint.rejected),
+            "refused": dict(endpoint.refused),
+        }
+        return Answer(note={**holds, **done, **traffic, **self._told(), **events_asked_for(question)})
+
+
+def events_asked_for(question: Question) -> dict[str, Any]:
+    """The last events of this process, where the question has the note `events`: most only ask whether it answers."""
+    asked = type(question.note) is dict and question.note.get("events") is True
+    return {"events": [event.told() for event in recent(MOST_EVENTS)]} if asked else {}

@@ -1,0 +1,127 @@
+"""A swarm's parties in one process: what real machines run, each by its name, over a virtual network.
+
+The one rule: only network, clock and device are not a machine's, so what is seen here is what the system does. It must
+not know what stages compute, nor what befalls the parties: whoever starts them decides that.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from pipelined.clock import Clock
+from pipelined.device import TimedDevice
+from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.state.store import Shelf
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.leader import Moves
+from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.trainer.trainer import Data
+from transports.rpc import Endpoint
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+
+DIRECTORY = "directory"
+
+
+class VirtualParties:
+    """The parties of one swarm; used inside one running loop, on the virtual clock.
+
+    Args:
+        network: between them.
+        rules: of whoever comes while they are these.
+        patience: seconds without an answer from the directory after which a party is cut off.
+
+    Attributes:
+        peers, trainers: who lives, by name.
+        devices: the peers' devices, by name; also of those that are dead.
+        endpoints: the last that each name had.
+        tasks: of everybody that lives, the directory too.
+        dead: tasks of those who were killed.
+    """
+
+    def __init__(self, network: VirtualNetwork, rules: Rules, patience: float = 1.0):
+        self.network, self.rules, self._patience = network, rules, patience
+        self.peers, self.trainers = dict[str, PeerProcess](), dict[str, TrainerProcess]()
+        self.devices, self.endpoints = dict[str, TimedDevice](), dict[str, Endpoint]()
+        self.tasks, self.dead = dict[str, "asyncio.Task[Any]"](), list["asyncio.Task[Any]"]()
+
+    def start_directory(self, disk: MemoryDisk | None = None) -> None:
+        """Start it, or start it again from its journal; without a disk there is none."""
+        endpoint = self.endpoints[DIRECTORY] = self.network.endpoint(DIRECTORY)
+        self.start(DIRECTORY, serve_directory(endpoint, self.network.clock(DIRECTORY), disk))
+
+    def start_peer(
+        self,
+        name: str,
+        build: Build,
+        seconds: Mapping[str, float],
+        stage: int | None = None,
+        shelf: Shelf | None = None,
+        save_every: int = 0,
+    ) -> PeerProcess:
+        """Start a peer whose device takes so many seconds for each op; see `PeerProcess`."""
+        endpoint, directory, clock = self.client(name)
+        device = self.devices[name] = self.device(seconds, clock)
+        process = self.peers[name] = PeerProcess(
+            name,
+            build,
+            self.rules,
+            endpoint,
+            directory,
+            clock,
+            device,
+            stage,
+            threads=False,
+            shelf=shelf,
+            save_every=save_every,
+        )
+        self.start(name, process.run())
+        return process
+
+    def start_trainer(
+        self,
+        name: str,
+        data: Data,
+        slots: int,
+        steps: int | None = None,
+        balance: Moves | None = None,
+        resume: bool = False,
+    ) -> TrainerProcess:
+        """Start a trainer; see `TrainerProcess`."""
+        endpoint, directory, clock = self.client(name)
+        process = self.trainers[name] = TrainerProcess(
+            name, data, self.rules, endpoint, directory, clock, slots, steps, balance, resume
+        )
+        self.start(name, process.run())
+        return process
+
+    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        """Let a party do this; it begins when the loop turns."""
+        self.tasks[name] = self.network.run(name, work)
+
+    def client(self, name: str) -> tuple[Endpoint, EmbeddedDirectory, Clock]:
+        """What a party has: an end, the directory as it sees it, and its clock."""
+        endpoint, clock = self.network.endpoint(name), self.clock(name)
+        self.endpoints[name] = endpoint
+        return endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, self._patience), clock
+
+    def device(self, seconds: Mapping[str, float], clock: Clock) -> TimedDevice:
+        """What a peer computes with."""
+        return TimedDevice(seconds, clock)
+
+    def clock(self, name: str) -> Clock:
+        """A party's clock."""
+        return self.network.clock(name)
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        self.network.kill(name)
+        self.dead.append(self.tasks.pop(name))
+        self.peers.pop(name, None)
+        self.trainers.pop(name, None)
+
+    async def close(self) -> None:
+        """End them all; how they end does not matter any more."""
+        for name in list(self.tasks):
+            self.kill(name)  # one that is frozen would never hear that it is cancelled
+        await asyncio.gather(*self.dead, return_exceptions=True)

@@ -1,0 +1,274 @@
+"""A stage of a swarm that computes with torch, on a CPU or a GPU.
+
+The one rule: gradients are worked out whole before any is added to the sums, so a microbatch counts wholly or not at
+all. Random numbers are keyed by (seed, step, index, place), so that a pass done again, elsewhere, gives the same.
+It must not know of peers or messages.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipelined.noise import Noise
+from pipelined.stage import evaluating
+from pipelined.state.manifest import layout_of
+from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
+from pipelined.swarm.stages.training import Training
+from pipelined.torch_random import TorchRandom
+from pipelined.updates import Learned, find_update, sum_of_squares
+from transports import Block
+
+COUNT = "updates/count"
+"""The name in a state of how many updates were made."""
+
+
+class TorchStage:
+    """One stage of a training; a `SwarmStage`.
+
+    Its methods block, and are to be called one at a time, in a thread of their own where there is an event loop.
+
+    Args:
+        training: of all stages.
+        index: which of them this is.
+        device: "cpu" or "cuda:0".
+
+    Attributes:
+        model: digest of the training and of the code that computes it.
+
+    Cost: memory of 4 times the parameters (values, sums, two moments), once more their size in a backward that
+        counts, and one forward's activations.
+    """
+
+    def __init__(self, training: Training, index: int, device: torch.device | str = "cpu"):
+        self.training, self.index, self.device = training, index, torch.device(device)
+        self.model = training.digest([sys.modules[__name__]])
+        self._module = training.model.build(training.cut[index], training.dtype, self.device, training.seed)
+        self._learned = {n: _at_first(p.requires_grad_()) for n, p in self._module.named_parameters()}
+        self._updates, self._random = 0, TorchRandom(self.device)
+        self._host = torch.zeros(sum(p.value.numel() for p in self._learned.values()), dtype=training.dtype)
+        self._sums, self._stale = self._host.to(self.device), False
+        self._update = find_update(training.update)
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == len(self.training.cut) - 1
+
+    @property
+    def sums(self) -> np.ndarray:
+        """The gradients counted since `clear`, flat, parameter after parameter.
+
+        What is written into it counts once it is assigned, as `stage.sums += more` does.
+
+        Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host where they have changed.
+        """
+        if self._stale:
+            self._host.copy_(self._sums)
+            self._stale = False
+        return self._host.numpy()
+
+    @sums.setter
+    def sums(self, sums: np.ndarray) -> None:
+        self._host.copy_(_tensor(sums))
+        self._sums.copy_(self._host)
+        self._stale = False
+
+    def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        """See `SwarmStage`: token ids (B, T) on the first stage, then the residual stream (B, T, C)."""
+        return (self._flow(self.training.cut[self.index].start),)
+
+    def expects_given(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of what `backward` is given: output gradients, or the last stage's labels (B, T)."""
+        return (self._flow(0 if self.last else self.training.cut[self.index].stop),)
+
+    def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[torch.Tensor]:
+        """See `SwarmStage`. Raises ValueError: not what it `expects`."""
+        with torch.no_grad():
+            output = self._output(self._input(inputs), microbatch)
+            self._refuse_not_finite("outputs", microbatch, [output])
+            return (output.cpu(),)
+
+    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+        """See `SwarmStage`; the loss is the mean nats a token of each sequence, summed over the sequences.
+
+        Raises:
+            ValueError: not what it `expects`; nothing was counted.
+        """
+        x, end = self._input(inputs), self._taken(given, self.expects_given(), "given")
+        sources = [p.value for p in self._learned.values()] if count else []
+        if not self.first:
+            sources.insert(0, x.requires_grad_())
+        if self.last:
+            self._refuse_strange_ids(end, "given")
+        output = self._output(x, microbatch)
+        root, seed = (self._loss(output, end), None) if self.last else (output, end)
+        gradients = list(torch.autograd.grad(root, sources, seed)) if sources else []
+        self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
+        back = [] if self.first else [gradients.pop(0).cpu()]
+        self._count(gradients)
+        return Passed(back, float(root.detach()) if self.last else None)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[torch.Tensor]:
+        """See `SwarmStage`; a sequence's loss is its mean nats a token.
+
+        Raises:
+            ValueError: not what it `expects`, or labels elsewhere than on the last stage.
+        """
+        if self.last != bool(labels):
+            raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
+        with evaluating(self._module), self._precision():
+            output = self._module(self._input(inputs), None).to(self.training.dtype)
+        if self.last:
+            ends = self._labels(labels)
+            losses = [self.training.model.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
+            output = torch.stack(losses).double()
+        if not output.isfinite().all():
+            raise NotFinite(f"validation data comes to nothing finite at stage {self.index}")
+        return (output.cpu(),)
+
+    def clear(self) -> None:
+        """Set the sums to zero."""
+        self._sums.zero_()
+        self._stale = True
+
+    def square(self, total: np.ndarray) -> float:
+        """See `SwarmStage`; the same bits on every processor."""
+        return sum_of_squares(_tensor(total))
+
+    def apply(self, step: int, total: np.ndarray, scale: float) -> None:
+        """Update every parameter at the rate of this step; the same bits on every processor.
+
+        Args:
+            total: like `sums`.
+            scale: what the gradient is multiplied by: one over the batch's sequences, and the clip's share.
+        Raises:
+            ValueError: the total is not of these parameters; nothing was changed.
+        """
+        if total.shape != self._sums.shape or total.dtype.name != _name(self._sums.dtype):
+            mine = f"{_name(self._sums.dtype)} {tuple(self._sums.shape)}"
+            raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
+        recipe = self.training.recipe
+        self._updates += 1
+        for learned, gradient in zip(self._learned.values(), self._parted(_tensor(total)), strict=True):
+            here = gradient.to(self.device) * scale
+            self._update(learned, here, self._updates, recipe.rate(step), recipe)
+
+    def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
+        """See `SwarmStage`."""
+        return dict(zip(self._learned, self._parted(_tensor(flat)), strict=True))
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Every parameter as NAME/value, NAME/exp_avg and NAME/exp_avg_sq, and the count of updates, on the host.
+
+        On a CPU these are the tensors themselves, and the next `apply` changes them.
+        """
+        fields = [(n, f, tensor) for n, p in self._learned.items() for f, tensor in p._asdict().items()]
+        tensors = {f"{name}/{field}": tensor.detach().cpu() for name, field, tensor in fields}
+        return {**tensors, COUNT: torch.tensor(self._updates)}
+
+    def load(self, state: Mapping[str, Block]) -> None:
+        """See `SwarmStage`."""
+        blocks = {name: Block.of(value) for name, value in state.items()}
+        _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, layout_of(self.state()))
+        with torch.no_grad():
+            for name, learned in self._learned.items():
+                for field, tensor in learned._asdict().items():
+                    tensor.copy_(_tensor(blocks[f"{name}/{field}"]))
+        self._updates = int(_tensor(blocks[COUNT]))
+
+    def _flow(self, layer: int) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of what flows into a layer."""
+        shape = self.training.model.shape_of(layer, self.training.rows, self.training.sequence)
+        return (_name(torch.int64 if layer == 0 else self.training.dtype), shape)
+
+    def _labels(self, labels: Sequence[Block]) -> torch.Tensor:
+        """Labels of the whole microbatch, or of its first sequences."""
+        ((dtype, shape),) = self.expects_given()
+        rows = max((1,), min(shape[:1], Block.of(labels[0]).shape[:1]))
+        ends = self._taken(labels, [(dtype, rows + shape[1:])], "labels")
+        self._refuse_strange_ids(ends, "labels")
+        return ends
+
+    def _input(self, inputs: Sequence[Block]) -> torch.Tensor:
+        x = self._taken(inputs, self.expects(), "inputs")
+        if self.first:
+            self._refuse_strange_ids(x, "inputs")
+        return x
+
+    def _taken(self, blocks: Sequence[Block], expected: Sequence[tuple[str, Any]], what: str) -> torch.Tensor:
+        """The one tensor that came, on this device; blocks may also be arrays or tensors."""
+        came = [Block.of(block) for block in blocks]
+        if [(block.dtype, block.shape) for block in came] != list(expected):
+            got = ", ".join(f"{block.dtype} {block.shape}" for block in came) or "nothing"
+            wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
+            raise ValueError(f"strange {what} at stage {self.index} (got: {got}, expected: {wanted})")
+        return _tensor(came[0]).to(self.device)
+
+    def _refuse_strange_ids(self, ids: torch.Tensor, what: str) -> None:
+        """A GPU would not survive the look-up of an id beyond the vocabulary."""
+        least, most = map(int, ids.aminmax())
+        vocabulary = self.training.model.shape_of(self.training.model.layers, 1, 1)[-1]
+        if least < 0 or most >= vocabulary:
+            raise ValueError(f"strange {what} at stage {self.index} (ids: {least} to {most}, symbols: {vocabulary})")
+
+    def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
+        """One number a tensor says it: what is not finite makes its sum so."""
+        if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
+            raise NotFinite(f"{what} at stage {self.index} that are not finite (microbatch: {tuple(microbatch)})")
+
+    def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
+        noise = Noise(self.training.seed, microbatch.step, microbatch.index)
+        with self._precision():
+            output = self._random.run(partial(self._module, x, noise), noise, f"stage {self.index}")
+            return output.to(self.training.dtype)
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.training.model.loss(logits, labels) * self.training.rows
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.training.autocast else nullcontext()
+
+    def _count(self, gradients: Sequence[torch.Tensor]) -> None:
+        if gradients:
+            for piece, gradient in zip(self._parted(self._sums), gradients, strict=True):
+                piece.add_(gradient)
+            self._stale = True
+
+    def _parted(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Views of a flat tensor, one of each parameter's shape."""
+        values = [learned.value for learned in self._learned.values()]
+        pieces = flat.split([value.numel() for value in values])
+        return [piece.view_as(value) for piece, value in zip(pieces, values, strict=True)]
+
+
+def _at_first(parameter: torch.nn.Parameter) -> Learned:
+    return Learned(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))
+
+
+def _tensor(array: np.ndarray | Block) -> torch.Tensor:
+    """What came, viewed; what may not be written to is copied, as torch knows no such tensors."""
+    block = Block.of(array)
+    if block.data.readonly:
+        block = Block(block.dtype, block.shape, memoryview(bytearray(block.data)))
+    return block.torch()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _refuse_other(got: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    strange = sorted(name for name in {*got, *mine} if got.get(name) != mine.get(name))
+    if strange:
+        name = strange[0]
+        fact = f"{name}: {got.get(name, 'missing')} given, {mine.get(name, 'none')} here"
+        raise ValueError(f"a state of another stage ({fact}; tensors that differ: {len(strange)} of {len(mine)})")

@@ -1,0 +1,214 @@
+"""Which peer of a stage a microbatch goes to next: interleaved weighted round-robin over measured answer times.
+
+The rule: each pick adds to a peer the seconds that it is expected to take, and the peer with the least so far is next;
+so each gets microbatches in proportion to how fast it answers, and one trainer needs to know nothing of the others. But
+who has fewer of our questions goes before: seconds alone keep queues alike only on average, and averages are noisy.
+What is decided follows from what was told before: moments are arguments, and a seeded generator breaks ties. This file
+must not know what a microbatch is, how peers are asked, or where the news of them comes from.
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pipelined.aio.backoff import Bans
+from pipelined.swarm.trainer.answer_times import AnswerTimes, Pass
+from transports.rpc import Party
+
+LEAST_HEAP = 16
+"""Entries that a heap may have beside twice those that count."""
+
+
+class Wiring:
+    """One trainer's choice of peers.
+
+    Args:
+        stages: how many there are, numbered from 0.
+        seed: breaks ties; give every trainer another, lest all begin with the same peers.
+
+    Cost: a pick is O(log peers of the stage), a ban O(peers); what is kept is of members and of recent bans alone.
+    Source: SWARM, Appendix C, Algorithm 1. Not from there: newcomers at the minimum, forward and backward apart,
+        estimates by the stage's median, incarnations, back-off.
+    """
+
+    def __init__(self, stages: int, seed: Any = 0):
+        draw = random.Random(str(seed))
+        self._lines = [_Line(AnswerTimes(), draw) for _ in range(stages)]
+        self._stages: dict[str, int] = {}
+        self._bans = Bans()
+
+    def add(self, stage: int, party: Party) -> None:
+        """A peer serves a stage, as it announced; it leaves the one it served before, where its times are forgotten.
+
+        Said again with nothing new this changes nothing. A newcomer, or another incarnation, stands level with the peer
+        that is next (unless banned): were it let in at zero, every trainer would send all to it until it caught up.
+
+        Raises:
+            ValueError: there is no such stage; nothing is changed.
+        """
+        if not 0 <= stage < len(self._lines):
+            raise ValueError(f"{party.address} cannot serve stage {stage} of {len(self._lines)}")
+        if (before := self._stages.get(party.address, stage)) != stage:
+            self._lines[before].remove(party.address)
+        self._stages[party.address] = stage
+        self._lines[stage].add(party)
+
+    def remove(self, party: Party) -> None:
+        """A peer has left. Nothing happens where another incarnation of it is a member by now."""
+        line = self._line(party)
+        if line is not None:
+            line.remove(party.address)
+            del self._stages[party.address]
+
+    def pick(self, stage: int, which: Pass, now: float) -> Party | None:
+        """The peer to ask; None while the stage has none that is not banned: see `returns`."""
+        return self._lines[stage].pick(which, self._bans, now)
+
+    def observe(self, party: Party, which: Pass, seconds: float) -> None:
+        """A peer answered after so many seconds, from the asking to the last byte of the answer.
+
+        What comes from one that is no longer a member under this incarnation is not counted.
+
+        Raises:
+            ValueError: the seconds are negative or not finite.
+        """
+        line = self._line(party)
+        if line is not None:
+            line.times.observe(party.address, which, seconds)
+
+    @contextmanager
+    def under_way(self, party: Party) -> Iterator[None]:
+        """One of our questions is with this peer: who has more of them is picked after who has fewer."""
+        self._count(party, 1)
+        try:
+            yield
+        finally:
+            self._count(party, -1)
+
+    def ban(self, party: Party, now: float) -> float:
+        """A peer failed or was late: pick it no more until it announces itself under another incarnation.
+
+        Not before its ban is over either, and each ban soon after the last lasts twice as long. What old incarnations
+        are blamed for late does not fall back on their successor.
+
+        Returns: the moment from which another incarnation is picked; `now` where nothing happened.
+        """
+        stage = self._stages.get(party.address)
+        if stage is not None and self._lines[stage].members[party.address] != party:
+            return now
+        until = self._bans.ban(party, now)
+        self._bans.forget({member for line in self._lines for member in line.members.values()}, now)
+        return until
+
+    def returns(self, stage: int, now: float) -> float:
+        """The first moment at which the stage has a peer to pick, if no news comes: `now`, later, or infinity."""
+        return min((self._bans.returns(party, now) for party in self.peers(stage)), default=float("inf"))
+
+    def peers(self, stage: int) -> Iterator[Party]:
+        """The members that serve a stage, banned ones too."""
+        return iter(self._lines[stage].members.values())
+
+    def expected(self, party: Party, which: Pass) -> float:
+        """Seconds that a member is expected to take.
+
+        Raises:
+            KeyError: it is no member under this incarnation.
+        """
+        line = self._line(party)
+        if line is None:
+            raise KeyError(party)
+        return line.times.expected(party.address, which)
+
+    def banned(self, now: float) -> Mapping[str, float]:
+        """Seconds that bans still last, by address."""
+        return self._bans.remaining(now)
+
+    def _count(self, party: Party, more: int) -> None:
+        line = self._line(party)
+        if line is not None:
+            line.count(party.address, more)
+
+    def _line(self, party: Party) -> "_Line | None":
+        """Where a party stands, if it is a member under this very incarnation."""
+        stage = self._stages.get(party.address)
+        line = None if stage is None else self._lines[stage]
+        return line if line is not None and line.members[party.address] == party else None
+
+
+class _Entry(NamedTuple):
+    """Where a peer stands; the least is next."""
+
+    under_way: int
+    seconds: float
+    draw: float
+    address: str
+
+
+class _Line:
+    """The peers of one stage: those with the fewest questions under way first, of them the one with the least
+    accumulated seconds.
+
+    A banned peer leaves the heap when its turn comes and returns at the minimum once its ban is over. Entries that were
+    overtaken stay in the heap until they surface.
+    """
+
+    def __init__(self, times: AnswerTimes, draw: random.Random):
+        self.times, self._draw = times, draw
+        self.members: dict[str, Party] = {}
+        self._heap: list[_Entry] = []
+        self._entries: dict[str, _Entry] = {}
+        self._under_way = Counter[str]()
+        self._outside: set[str] = set()
+
+    def add(self, party: Party) -> None:
+        if self.members.get(party.address) == party:
+            return
+        self.members[party.address] = party
+        self.times.add(party.address)
+        del self._under_way[party.address]
+        self._enter(party.address)
+
+    def remove(self, address: str) -> None:
+        del self.members[address]
+        self.times.remove(address)
+        self._entries.pop(address, None)
+        self._outside.discard(address)
+        del self._under_way[address]
+
+    def count(self, address: str, more: int) -> None:
+        self._under_way[address] = max(0, self._under_way[address] + more)
+        if address in self._entries:
+            self._put(address, self._entries[address].seconds)
+
+    def pick(self, which: Pass, bans: Bans, now: float) -> Party | None:
+        for address in [each for each in self._outside if bans.returns(self.members[each], now) <= now]:
+            self._enter(address)
+        while self._first() is not None:
+            _, seconds, _, address = heapq.heappop(self._heap)
+            del self._entries[address]
+            if bans.returns(self.members[address], now) <= now:
+                self._put(address, seconds + self.times.expected(address, which))
+                return self.members[address]
+            self._outside.add(address)
+        return None
+
+    def _enter(self, address: str) -> None:
+        self._outside.discard(address)
+        self._entries.pop(address, None)
+        self._put(address, 0.0 if self._first() is None else self._heap[0].seconds)
+
+    def _put(self, address: str, seconds: float) -> None:
+        self._entries[address] = entry = _Entry(self._under_way[address], seconds, self._draw.random(), address)
+        heapq.heappush(self._heap, entry)
+        if len(self._heap) > LEAST_HEAP + 2 * len(self._entries):
+            self._heap = list(self._entries.values())
+            heapq.heapify(self._heap)
+
+    def _first(self) -> str | None:
+        """Who is next; drops what was overtaken."""
+        while self._heap and self._entries.get(self._heap[0].address) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0].address if self._heap else None

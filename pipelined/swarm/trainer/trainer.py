@@ -1,0 +1,286 @@
+"""A trainer: takes microbatches through the stages, by whichever peers are best, and holds no parameters.
+
+Each of its slots is a coroutine: get a microbatch, find its data from its name, forward through all stages but the
+last, backward through all of them, say what was counted where. It keeps every stage's inputs, so any live peer can do
+a backward; a peer that fails or is late is banned, and another is asked. What travels between two stages passes
+through here as it is, coded or not. Validation data goes forward alone, and the last stage says what it comes to.
+
+Source: SWARM, section 3.2 and Appendix C.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, get_args
+
+from pipelined.aio.latency import Patience
+from pipelined.clock import Clock
+from pipelined.errors import UsageError
+from pipelined.events import emit, warn
+from pipelined.membership.client import Asking
+from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.nursery import Nursery
+from pipelined.swarm.given import Given, Spoilt, Stale, read_given, read_losses
+from pipelined.swarm.protocol import field
+from pipelined.swarm.records import Peer
+from pipelined.swarm.stages.codec import Coded
+from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.trainer.answer_times import Pass
+from pipelined.swarm.trainer.routing import Wiring
+from transports.rpc import Answer, Endpoint, Party, Refusal, Unreachable
+
+MOST_SPOILT = 16
+"""Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
+LEAST_PAUSE_S = 1e-3
+"""How long at least the end of a ban is waited for: timers ring a little early, and would do so again and again."""
+RECENT = 64
+"""So many microbatches back, at most, its present speed is measured."""
+MOST_PAUSE_S = 10.0
+"""How long at most until a banned peer is asked again to announce itself."""
+Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
+"""The inputs of the first stage and the labels of the last, from the name alone; of validation data, whose indices are
+those behind the batch, the labels may be of fewer samples: then what follows them only fills the microbatch up."""
+Topic = Pass | Literal["evaluate"]
+TOPICS: tuple[Topic, ...] = (*get_args(Pass), "evaluate")
+
+
+class Trainer:
+    """One trainer's slots.
+
+    Args:
+        name: of this trainer.
+        stages: of the model.
+        wiring: chooses peers; its seed should be this trainer's own.
+        slots: microbatches under way at once.
+        lease_s: seconds of a peer's lease; no answer is late before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stages: int,
+        data: Data,
+        endpoint: Endpoint,
+        roster: Roster,
+        clock: Clock,
+        wiring: Wiring,
+        slots: int,
+        lease_s: float,
+    ):
+        self.name, self._stages, self._data = name, stages, data
+        self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
+        self._asking = Asking(endpoint, roster)
+        self._patience = {(stage, topic): Patience(lease_s) for stage in range(stages) for topic in TOPICS}
+        self.done, self.answers = 0, Counter[str]()
+        self._ends = deque[float](maxlen=RECENT)
+        self._unheard, self._spoilt = set[Party](), 0
+
+    async def run(self, incarnation: int) -> None:
+        """Train under this incarnation until cancelled."""
+        async with Nursery() as self._tasks:
+            self._tasks.create_task(self._follow())
+            for slot in range(self._slots):
+                self._tasks.create_task(self._work(incarnation, slot))
+
+    def status(self) -> dict[str, Any]:
+        """What it has done, for whoever looks on: microbatches, and how many a second of late; answers by peer; bans
+        in seconds by address.
+        """
+        now = self._clock.now()
+        passed = now - self._ends[0] if self._ends else 0.0
+        return {
+            "done": self.done,
+            "rate": round((len(self._ends) - 1) / passed, 3) if passed else 0.0,
+            "answers": dict(self.answers),
+            "banned": {name: round(left, 3) for name, left in self._wiring.banned(now).items()},
+        }
+
+    async def _follow(self) -> None:
+        """Tell the wiring who serves."""
+        known, seen = [dict[str, Party]() for _ in range(self._stages)], [-1] * self._stages
+        with self._roster.census.departures() as gone:
+            for name in self.answers.keys() - self._roster.peers.keys():
+                del self.answers[name]
+            while True:
+                changes = [self._roster.census.changes(stage) for stage in range(self._stages)]
+                self._wire([stage for stage in range(self._stages) if changes[stage] != seen[stage]], known)
+                for name in {each.name for each in gone} - self._roster.peers.keys():
+                    self.answers.pop(name, None)
+                gone.clear()
+                seen = changes
+                await self._roster.next_change()
+
+    def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
+        """Tell the wiring who serves these stages; `known` is by stage what it was told last, by address."""
+        before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for stage in stages:
+            known[stage] = {peer.address: self._party(peer) for peer in self._roster.serving(stage)}
+        now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for _, party in (before[address] for address in before.keys() - now.keys()):
+            self._wiring.remove(party)
+        for stage, party in (each for address, each in now.items() if each != before.get(address)):
+            self._wiring.add(stage, party)
+
+    def _party(self, peer: Peer) -> Party:
+        """A peer as the wiring knows it: one that announced itself again is another."""
+        return Party(peer.address, self._roster.announced[peer.name])
+
+    async def _work(self, incarnation: int, slot: int) -> None:
+        done: dict[str, Any] | None = None
+        while True:
+            await self._roster.wait_for(lambda: self._roster.conductor is not None)
+            leader = self._roster.conductor
+            note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
+            try:
+                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                    given = (await self._endpoint.ask(leader.address, "work", note=note)).note
+                done = None  # it was heard; before, it is told again: who hears it twice counts it once
+                done = await self._while_it_stands(read_given(given))
+            except Ended:
+                continue
+            except (Unreachable, Refusal) as error:
+                if isinstance(error, Refusal) and error.reason == "malformed":  # nor would it be another time
+                    done = None
+                await self._clock.sleep(RETRY_S)
+
+    async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
+        """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
+        try:
+            async with self._roster.as_long_as(lambda: self._is_of_use(given)):
+                told = await (self._through(given) if given.count else self._evaluated(given))
+        except (Ended, Stale):
+            return None
+        except Spoilt as error:
+            self._spoilt += 1
+            if self._spoilt == MOST_SPOILT:
+                fact = f"{MOST_SPOILT} microbatches one after another came to nothing ({error})"
+                raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
+            return None
+        self.done, self._spoilt = self.done + 1, 0
+        self._ends.append(self._clock.now())
+        return {**given.which._asdict(), "revision": given.revision, "counted": [], **told}
+
+    def _is_of_use(self, given: Given) -> bool:
+        """No head stands that was decided since, or one whose parameters these are: they were there before it was."""
+        head = self._roster.head
+        ours = head is not None and (head.step, head.basis) == (given.which.step, given.lineage)
+        return ours or self._roster.head_revision <= given.revision
+
+    async def _evaluated(self, work: Given) -> dict[str, Any]:
+        """Forward alone; the sum of its losses, and of how many samples."""
+        inputs, labels = self._data(work.which)
+        flow: Coded = (tuple(inputs), None)
+        for stage in range(self._stages):
+            last = stage == self._stages - 1
+            groups = [flow, (tuple(labels), None)] if last else [flow]
+            _, answer = await self._ask(stage, "evaluate", work.which, groups, lineage=work.lineage)
+            flow = (answer.blocks, field(answer.note, "codec"))
+        losses = read_losses(answer, len(labels[0]))
+        return {"score": [math.fsum(losses), len(losses)]}
+
+    async def _through(self, work: Given) -> dict[str, Any]:
+        """Forward, then backward; who counted it, by stage."""
+        which, count, lineage = work.which, work.count, work.lineage
+        inputs, labels = self._data(which)
+        kept: list[Coded] = [(tuple(inputs), None)]
+        for stage in range(self._stages - 1):
+            _, answer = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
+            kept.append((answer.blocks, field(answer.note, "codec")))
+        given, counted = (tuple(labels), None), []
+        for stage in reversed(range(self._stages)):
+            groups = [kept.pop(), given]
+            peer, answer = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
+            given = (answer.blocks, field(answer.note, "codec"))
+            if field(answer.note, "counted") is True:
+                counted.append((stage, peer.name))
+        return {"counted": counted}
+
+    async def _ask(
+        self, stage: int, topic: Topic, which: Microbatch, groups: Sequence[Coded], **note: Any
+    ) -> tuple[Peer, Answer]:
+        """Ask one peer of a stage after another until one answers.
+
+        Raises:
+            Stale: the step is past.
+            Spoilt: what this peer was asked, or what it makes of that, is not finite: it is to be begun anew.
+        """
+        arrays = [block for blocks, _ in groups for block in blocks]
+        told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
+        passed: Pass = "backward" if topic == "backward" else "forward"
+        busy, late = set[Party](), 0
+        while True:
+            peer = await self._pick(stage, passed)
+            party, began = self._party(peer), self._clock.now()
+            patience = self._patience[stage, topic]
+            try:
+                with self._wiring.under_way(party):
+                    limit = patience.limit_after(late)
+                    answer = await self._asking.ask(
+                        peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
+                    )
+            except Ended as error:
+                late += 1
+                self._ban(peer, party, str(error) or f"gone, or no answer to {topic} in {limit:.3g} s")
+                continue
+            except Refusal as refusal:
+                there = refusal.facts.get("step")
+                if refusal.reason == "stale" and type(there) is int and there > which.step:
+                    raise Stale from refusal
+                if refusal.reason == "not finite":
+                    raise Spoilt(str(refusal)) from refusal
+                if refusal.reason == "busy":  # it is no worse for it: the others first
+                    if party in busy:
+                        await self._clock.sleep(RETRY_S)
+                    busy.add(party)
+                    continue
+                if refusal.reason == "stranger":  # it is we who are none, as this peer has heard
+                    await self._clock.sleep(RETRY_S)
+                    continue
+                self._ban(peer, party, str(refusal))
+                continue
+            took = self._clock.now() - began
+            self._wiring.observe(party, passed, took)
+            patience.observe(took)
+            if peer.name in self._roster.peers:
+                self.answers[peer.name] += 1
+            return peer, answer
+
+    def _ban(self, peer: Peer, party: Party, why: str) -> None:
+        """Ask this peer no more until it announces itself again, and ask it to."""
+        now = self._clock.now()
+        seconds = self._wiring.ban(party, now) - now
+        if party not in self._unheard:
+            here = self._roster.is_here(peer)  # else it left or died, as the directory says
+            facts = {"peer": peer.name, "stage": peer.stage, "by": self.name, "seconds": seconds, "why": why}
+            (warn if here else emit)("peer banned", **facts)
+            self._unheard.add(party)
+            self._tasks.create_task(self._ask_to_announce(peer, party))
+
+    async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
+        """Ask until it has, or is gone: who cannot be reached now may be later, and knows of no ban."""
+        pause = RETRY_S
+        try:
+            while self._roster.is_here(peer) and self._party(peer) == party:
+                with suppress(Ended, Refusal):
+                    await self._asking.ask(peer, "announce")
+                await self._roster.next_change(pause)
+                pause = min(2 * pause, MOST_PAUSE_S)
+        finally:
+            self._unheard.discard(party)
+
+    async def _pick(self, stage: int, which: Pass) -> Peer:
+        """The peer whose turn it is; waits while the stage has none, and then takes even one that is banned."""
+        waited = False
+        while True:
+            now, serving = self._clock.now(), self._roster.serving(stage)
+            party = self._wiring.pick(stage, which, now)
+            for peer in serving if party else ():
+                if self._party(peer) == party:
+                    return peer
+            if waited and party is None and serving:
+                banned = self._wiring.banned(now)
+                return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
+            left = min(RETRY_S, max(LEAST_PAUSE_S, self._wiring.returns(stage, now) - now))
+            await self._roster.next_change(left if serving else math.inf)
+            waited = True

@@ -1,0 +1,30 @@
+"""A ban keeps one incarnation away for good and the next for a while, and is forgotten when it does neither."""
+
+import pytest
+
+from pipelined.aio.backoff import Bans
+from transports.rpc import Party
+
+
+def test_what_keeps_nobody_away_and_makes_no_next_ban_longer_is_forgotten():
+    bans, gone = Bans(first=1.0), Party("tcp://a:1", 7)
+    bans.ban(gone, now=0.0)
+    bans.forget(set(), now=2.0)
+    assert bans.ban(Party("tcp://a:1", 8), now=2.0) == 4.0, "a relapse was forgotten"
+    bans.forget(set(), now=6.1)
+    assert bans.ban(Party("tcp://a:1", 9), now=6.1) == 7.1, "it had behaved for as long as the ban had lasted"
+
+
+def test_a_member_stays_banned_for_as_long_as_it_announces_nothing_new():
+    bans, member = Bans(first=1.0), Party("tcp://a:1", 7)
+    bans.ban(member, now=0.0)
+    bans.forget({member}, now=1e6)
+    assert bans.returns(member, now=1e6) == float("inf")
+    bans.forget({Party("tcp://a:1", 8)}, now=1e6)
+    assert bans.returns(member, now=1e6) == 1e6, "whom it is about is no member under that incarnation any more"
+
+
+@pytest.mark.parametrize("most", [0.5, 0.0])
+def test_bans_that_cannot_grow_are_refused(most):
+    with pytest.raises(ValueError, match="cannot grow"):
+        Bans(first=1.0, most=most)

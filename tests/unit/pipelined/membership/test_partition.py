@@ -1,0 +1,90 @@
+"""Who goes where some of a stage cannot reach one another: few, and all are told the same."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.membership.partition import who_goes
+from pipelined.swarm.records import Peer, Phase
+
+
+def peer(name, incarnation=None, phase=Phase.SERVING):
+    return Peer(name, f"virtual://{name}", ord(name) if incarnation is None else incarnation, 0, phase, "")
+
+
+def goes(said, peers=None, **before):
+    return "".join(each.name for each in who_goes(peers or [peer(name) for name in sorted(said)], said, before))
+
+
+def told(*names, **cuts):
+    return {name: set(cuts.get(name, "")) for name in "".join(names)}
+
+
+@pytest.mark.parametrize(
+    "said, gone",
+    [
+        (told("abc"), ""),
+        (told("ab", a="b", b="a"), "b"),
+        (told("ab", a="b"), "b"),
+        (told("ab", b="a"), "b"),
+        (told("abcd", b="a", c="a", d="a"), "a"),
+        (told("abcd", a="bcd"), "a"),
+        (told("abcd", a="cd", b="cd", c="ab", d="ab"), "dc"),
+        (told("a", a="xyz"), ""),
+    ],
+    ids=[
+        "all reach all",
+        "a pair",
+        "one says so",
+        "the other says so",
+        "accused by all",
+        "accuses all",
+        "halves",
+        "alone",
+    ],
+)
+def test_known_answers(said, gone):
+    assert goes(said) == gone
+
+
+@pytest.mark.parametrize("before, gone", [({}, "b"), ({"a": 1, "b": 1}, "b"), ({"a": 2, "b": 1}, "a"), ({"a": 1}, "a")])
+def test_of_a_pair_the_one_goes_that_failed_with_more_others_before(before, gone):
+    assert goes(told("ab", a="b"), **before) == gone
+
+
+def test_what_was_before_counts_less_than_what_is_cut_now():
+    assert goes(told("abc", a="b", c="b"), a=7, c=7) == "b"
+
+
+def test_who_could_not_be_asked_goes_first():
+    peers = [peer(name) for name in "abc"]
+    assert goes(told("bc", b="c"), peers) == "ac"
+
+
+def test_where_nobody_could_be_asked_nobody_goes():
+    assert goes({}, [peer("a"), peer("b")]) == ""
+
+
+def test_who_leaves_anyhow_goes_before_who_stays_and_never_is_the_one_that_is_left():
+    peers = [peer("a", phase=Phase.LEAVING), peer("b")]
+    assert goes(told("ab", a="b"), peers) == "a"
+    assert goes(told("a"), peers) == ""
+
+
+@given(st.integers(1, 7), st.data())
+def test_those_that_are_left_reach_one_another_and_one_serves(count, data):
+    names = "abcdefg"[:count]
+    phases = data.draw(st.lists(st.sampled_from([Phase.SERVING, Phase.LEAVING]), min_size=count, max_size=count))
+    peers = [peer(name, phase=phase) for name, phase in zip(names, phases, strict=True)]
+    heard = data.draw(st.sets(st.sampled_from(names)))
+    said = {name: data.draw(st.sets(st.sampled_from(names))) for name in sorted(heard)}
+    gone = who_goes(peers, said, {})
+    left = [each for each in peers if each not in gone]
+    if any(each.phase == Phase.SERVING and each.name in said for each in peers):
+        assert any(each.phase == Phase.SERVING for each in left) and len(set(gone)) == len(gone)
+        for one, other in itertools.combinations(left, 2):
+            assert other.name not in said[one.name] and one.name not in said[other.name]
+    else:
+        assert not gone

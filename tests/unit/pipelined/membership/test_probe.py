@@ -1,0 +1,82 @@
+"""Who answers can be reached, however late; only silence for as long as this process lived through it is silence."""
+
+import asyncio
+
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.membership.client import Asking
+from pipelined.membership.probe import SILENCE_LEASES, SLICES, Hearing
+from pipelined.membership.view import Ended, Roster
+from pipelined.swarm.records import Peer, Phase
+from transports.rpc import Answer
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+
+LEASE_S = 1.0
+SILENCE_S = SILENCE_LEASES * LEASE_S
+
+
+class Two:
+    """One that listens, and a member that is asked; a moment is by the clock of the one."""
+
+    def __init__(self):
+        self.network = VirtualNetwork()
+        self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
+        self.network.endpoint("other").answer("status", self._answer)
+        self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
+        self.roster = Roster(None, self.clock)
+        self.roster.peers["other"] = self.other
+        self.hearing = Hearing(Asking(endpoint, self.roster), self.clock, LEASE_S)
+
+    async def _answer(self, question):
+        return Answer()
+
+    async def hears(self, *faults):
+        """Whether it is heard, and after how long; faults are moments and what happens then."""
+        listening = self.network.run("one", self.hearing.hears(self.other))
+        for moment, fault, *names in faults:
+            await asyncio.sleep(moment - asyncio.get_running_loop().time())
+            getattr(self.network, fault)(*names)
+        heard, moment = await listening, self.clock.now()
+        self.network.kill("one")
+        self.network.kill("other")
+        return heard, moment
+
+
+def told(*faults):
+    async def listen():
+        return await Two().hears(*faults)
+
+    return run_virtual(listen())
+
+
+def test_who_answers_is_heard_at_once():
+    assert told() == (True, pytest.approx(0.0, abs=0.1))
+
+
+def test_who_is_cut_off_is_not():
+    assert told((0, "cut", "one", "other")) == (False, pytest.approx(SILENCE_S))
+
+
+def test_who_can_be_reached_in_time_is_heard():
+    healed = SILENCE_S - 0.1
+    assert told((0, "cut", "one", "other"), (healed, "heal", "one", "other")) == (True, pytest.approx(healed, abs=0.1))
+
+
+def test_who_was_stopped_itself_listens_on():
+    """All its time is up when it goes on, and the answer is still on its way."""
+    cut, stopped = (0, "cut", "one", "other"), (0.1, "freeze", "one")
+    heard, moment = told(cut, stopped, (9, "heal", "one", "other"), (10, "thaw", "one"))
+    assert heard and moment == pytest.approx(10.0, abs=SILENCE_S / SLICES)
+
+
+@pytest.mark.virtual
+async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because_it_lasts():
+    two = Two()
+    assert await two.hearing.while_heard(two.other, asyncio.sleep(100, "done")) == "done"
+    two.network.cut("one", "other")
+    with pytest.raises(Ended):
+        await two.hearing.while_heard(two.other, asyncio.sleep(100))
+    assert two.clock.now() < 100 + 3 * SILENCE_S
+    two.network.kill("one")
+    two.network.kill("other")

@@ -1,0 +1,167 @@
+"""A roster is what the directory has, and nothing of what it had."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.registration import Standing
+from pipelined.membership.view import Roster
+from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
+from transports.rpc.virtual.network import VirtualNetwork
+
+
+async def followed(story, stages=None):
+    """Let a roster follow while the story changes the directory."""
+    network, clock = VirtualNetwork(), VirtualClock()
+    async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
+        serving = tasks.create_task(serve_directory(end, clock))
+        directory = EmbeddedDirectory(one, end.address, clock)
+        roster = Roster(directory, clock, stages)
+        following = tasks.create_task(roster.follow())
+        await story(roster, directory)
+        following.cancel()
+        serving.cancel()
+
+
+def record(name, stage=0):
+    return Peer(name, f"virtual://{name}", 1, stage, Phase.SERVING, "model").pack()
+
+
+def test_nothing_is_kept_of_peers_that_are_gone():
+    """However many names there were: a peer that comes again has another, and a swarm runs for months."""
+
+    async def story(roster, directory):
+        await directory.transact({}, {f"{PEERS}stays": record("stays")})
+        for number in range(100):
+            lease = await directory.grant(60.0)
+            revision = await directory.transact({}, {f"{PEERS}p{number}": record(f"p{number}")}, lease=lease)
+            await roster.wait_for(lambda revision=revision: roster.revision >= revision)
+            assert roster.announced[f"p{number}"] == revision
+            await lease.revoke()
+        await roster.wait_for(lambda: "p99" not in roster.peers)
+        assert roster.peers.keys() == roster.announced.keys() == {"stays"}
+        assert roster.announced["p0"] == 0 and "p0" not in roster.announced
+
+    run_virtual(followed(story))
+
+
+def test_what_cannot_be_read_is_named_until_it_is_gone():
+    async def story(roster, directory):
+        await directory.transact({}, {f"{PEERS}odd": b"no record"})
+        await roster.wait_for(lambda: bool(roster.strange))
+        assert "not a Peer" in roster.strange[f"{PEERS}odd"] and not roster.peers
+        await directory.transact({}, {}, delete=[f"{PEERS}odd"])
+        await roster.wait_for(lambda: not roster.strange)
+        assert not roster.announced
+
+    run_virtual(followed(story))
+
+
+@pytest.mark.parametrize("stages", [None, {0}])
+def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(stages):
+    """Its own key names no peer when it goes, so that a peer read from it would stay for ever."""
+
+    async def story(roster, directory):
+        keys = [f"{prefix}{name}" for prefix in (PEERS, "stage/0/") for name in ("a", "b")]
+        put = {key: record("c", stage=0) if key.endswith("a") else record("b", stage=1) for key in keys}
+        revision = await directory.transact({}, put)
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert not roster.serving(0) and len(roster.strange) == (1 if stages is None else 2)
+        revision = await directory.transact({}, {}, delete=keys)
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert not roster.peers and not roster.strange
+
+    run_virtual(followed(story, stages))
+
+
+async def put(directory, lease, name, stage):
+    """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
+    place = Standing(directory, PEERS + name, lease, None)
+    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
+    return place
+
+
+def test_who_follows_one_stage_knows_its_peers_and_what_concerns_all_and_nothing_else():
+    async def story(roster, directory):
+        lease = await directory.grant(60.0)
+        for number in range(6):
+            await put(directory, lease, f"p{number}", number % 3)
+        trainer = Trainer("t", "virtual://t", 1, "model").pack()
+        saved = Saved([]).pack()
+        await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
+        await roster.turn_to({1})
+        assert set(roster.peers) == {"p1", "p4"} == {peer.name for peer in roster.serving(1)}
+        assert (set(roster.trainers), roster.saved, roster.lost) == ({"t"}, {}, {2})
+        before = roster.revision
+        await put(directory, lease, "elsewhere", 2)
+        revision = (await put(directory, lease, "p7", 1)).revision
+        await roster.wait_for(lambda: roster.revision > before)
+        assert roster.revision == revision and "elsewhere" not in roster.peers, "it was told of another stage"
+        assert roster.announced["p7"] == revision
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
+    async def story(roster, directory):
+        lease = await directory.grant(60.0)
+        place = await put(directory, lease, "p0", 0)
+        await roster.turn_to({0, 1})
+        await place.put(Peer("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
+        await roster.wait_for(lambda: roster.revision >= place.revision)
+        assert [len(roster.serving(stage)) for stage in (0, 1)] == [0, 1]
+        await roster.turn_to({0})
+        assert not roster.peers and not roster.announced
+        await roster.turn_to({1})
+        assert set(roster.peers) == {"p0"}
+        await lease.revoke()
+        await roster.wait_for(lambda: not roster.peers)
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_a_head_has_the_members_of_the_stages_that_are_followed():
+    members = [[f"p{stage}"] for stage in range(TOOK_KEYS + 2)]
+    head = Head(len(members), "model", step=1, members=members)
+
+    async def story(roster, directory):
+        every = Roster(directory, VirtualClock())
+        following = asyncio.ensure_future(every.follow())
+        assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "all processes are sent it"
+        await directory.transact({}, head.entries({}))
+        await roster.turn_to({1})
+        await every.wait_for(lambda: every.head is not None)
+        assert every.head == head
+        assert roster.head.was_taken_by("p1", 1) and not roster.head.was_taken_by("p2", 2)
+        assert roster.head.was_summed
+        back = Head(len(members), "model", step=0)
+        revision = await directory.transact({}, back.entries({}))
+        await roster.wait_for(lambda: roster.revision >= revision)
+        assert roster.head == back and not roster.head.was_summed, "members of another step were taken for its own"
+        following.cancel()
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_members_are_those_of_the_last_step_that_told_them_and_what_cannot_be_read_is_told_again():
+    head = Head(2, "model", step=1, members=[["a"], ["b"]])
+
+    async def story(roster, directory):
+        async def put(entries):
+            revision = await directory.transact({}, entries)
+            await roster.wait_for(lambda: roster.revision >= revision)
+
+        await put(head.entries({}))
+        after = replace(head, step=2)
+        await put(after.entries(roster.took))
+        assert roster.head == after
+        await put({took_key(1): b"no record"})
+        assert took_key(1) in roster.strange and roster.head.was_taken_by("a", 0)
+        assert not roster.head.was_taken_by("b", 1)
+        await put(replace(after, step=3).entries(roster.took))
+        assert roster.head == replace(head, step=3) and not roster.strange
+
+    run_virtual(followed(story))

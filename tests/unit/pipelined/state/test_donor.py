@@ -1,0 +1,150 @@
+"""What a donor keeps for joiners: a state and the steps behind it, but only so many."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from pipelined.clock import VirtualClock
+from pipelined.device import TimedDevice
+from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
+from pipelined.swarm.records import Point
+from tests.swarm.exact import ExactStage
+from transports.rpc import Party, Question, Refusal
+
+pytestmark = pytest.mark.virtual
+
+LATE = "virtual://late"
+
+
+def asked(**note):
+    return Question(Party(LATE, 1), "topic", note)
+
+
+class Training:
+    """A stage that takes steps beside its donor."""
+
+    def __init__(self):
+        self.stage, self.point = ExactStage(0, 1), Point(0, "at-0")
+        self.device, self.beside_s = TimedDevice({"step": 1.0}, VirtualClock()), 0.0
+        self.donor = Donor(self.stage, self.device, self.beside)
+
+    def take(self, steps):
+        for _ in range(steps):
+            total, after = np.full_like(self.stage.sums, self.point.step), Point(self.point.step + 1, "")
+            after = after._replace(lineage=f"at-{after.step}")
+            self.stage.apply(self.point.step, total, 1.0)
+            self.donor.took(self.point, after, total, 1.0)
+            self.point = after
+
+    async def beside(self, work):
+        await VirtualClock().sleep(self.beside_s)
+        return work()
+
+    async def manifest(self):
+        return (await self.donor.manifest(asked(), lambda: self.point)).note
+
+    async def totals(self, step):
+        return await self.donor.totals(asked(step=step, lineage=f"at-{step}"))
+
+    def kept(self):
+        """The steps whose totals can be had; looked at without asking, for who asks is known to need them."""
+        return [taken.before.step for taken in self.donor._taken]
+
+
+async def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
+    training = Training()
+    training.take(5)
+    assert (await training.manifest())["step"] == 5
+    training.take(MOST_TOTALS)
+    assert (await training.manifest())["step"] == 5
+    assert training.kept() == list(range(5, 5 + MOST_TOTALS))
+
+
+async def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_present_state():
+    """However long somebody is on its way, what is kept for it does not grow; who takes steps by now goes on."""
+
+    training = Training()
+    root = (await training.manifest())["root"]
+    training.take(MOST_TOTALS)
+    await training.donor.chunk(asked(root=root, index=0))
+    training.take(1)
+    with pytest.raises(Refusal, match="not kept"):
+        await training.donor.chunk(asked(root=root, index=0))
+    assert training.kept() == list(range(1, MOST_TOTALS + 1))
+    assert (await training.manifest())["step"] == MOST_TOTALS + 1
+
+
+async def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected():
+    training = Training()
+    await training.manifest()
+    training.take(3)
+    training.donor.expect(set(), {LATE})
+    assert training.kept() == [2]
+    training.take(1)
+    assert training.kept() == [3]
+
+
+def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
+    """A joiner that is cut from its donors never arrives: what is kept for it is given up when it could not use it."""
+    training = Training()
+    for _ in range(MOST_TOTALS + 1):
+        training.donor.expect({LATE}, set())
+        training.take(1)
+    assert len(training.kept()) == 1
+    training.donor.expect({LATE, "virtual://later"}, set())
+    training.take(3)
+    assert len(training.kept()) == 4, "another that has just come needs the steps since"
+
+
+async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_on():
+    training = Training()
+    for _ in range(2 * MOST_TOTALS):
+        training.donor.expect({LATE}, set())
+        training.take(1)
+    assert (await training.manifest())["step"] == 2 * MOST_TOTALS
+    training.take(3)
+    assert (await training.totals(2 * MOST_TOTALS)).note["scales"] == [1.0] * 3
+
+
+async def test_a_copy_is_freed_when_all_that_asked_for_it_take_part():
+    training = Training()
+    await training.manifest()
+    training.donor.expect(set(), set())
+    assert training.donor._copy is not None, "an observer asked, which is no peer of the stage"
+    training.donor.expect(set(), {LATE})
+    assert training.donor._copy is None
+
+
+async def test_one_answer_brings_all_steps_that_are_missing():
+    training = Training()
+    training.donor.expect({LATE}, set())
+    training.take(4)
+    answer = await training.totals(1)
+    assert [block[0] for block in answer.blocks] == [1, 2, 3]
+    assert answer.note == {"scales": [1.0] * 3, "lineages": ["at-2", "at-3", "at-4"]}
+
+
+async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
+    training = Training()
+    training.donor.expect({LATE}, set())
+    for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
+        before, after = Point(step, f"at-{step}"), Point(step + 1, f"at-{step + 1}")
+        training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
+    assert [len((await training.totals(step)).blocks) for step in range(4)] == [2, 2, 1, 1]
+
+
+async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it():
+    """Whoever asks meanwhile waits for the same."""
+
+    training = Training()
+    training.take(1)
+    training.beside_s = 5.0
+    asking = [asyncio.ensure_future(training.manifest()) for _ in range(2)]
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await training.device.run("step", lambda: training.take(1))
+    assert not any(each.done() for each in asking), "a step waited for what it does not need"
+    first, second = await asyncio.gather(*asking)
+    assert first == second and first["step"] == 1 and VirtualClock().now() == 5.0
+    assert training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"

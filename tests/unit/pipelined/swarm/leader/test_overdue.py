@@ -1,0 +1,64 @@
+"""Which members withhold their part of a sum, from what all say; and what cannot be read."""
+
+import pytest
+
+from pipelined.swarm.leader.overdue import Said, overdue, read_said
+from transports.rpc import Refusal
+
+
+def said(parts=(), totals=()):
+    return Said(frozenset(), dict(parts), dict(totals))
+
+
+@pytest.mark.parametrize(
+    "all_say, waits",
+    [
+        ({"a": said(), "b": said()}, {}),
+        ({"a": said({"c": 11.0}), "b": said({"c": 11.0}), "c": said()}, {"a": "c", "b": "c"}),
+        ({"a": said({"c": 9.0}), "b": said({"c": 11.0}), "c": said()}, {"b": "c"}),
+        ({"a": said({}, {"b": 11.0}), "b": said({"c": 11.0}), "c": said({}, {"b": 11.0})}, {"b": "c"}),
+        ({"a": said({}, {"b": 11.0}), "b": said({"c": 1.0}), "c": said()}, {}),
+        ({"a": said({}, {"b": 11.0}), "b": said()}, {"a": "b"}),
+        ({"a": said({}, {"b": 11.0})}, {}),
+        ({"a": said({"slow": 15.0})}, {}),
+        ({"a": said({"slow": 25.0})}, {"a": "slow"}),
+    ],
+    ids=[
+        "none waits",
+        "one withholds its part",
+        "not for long",
+        "an owner that lacks a part owes no total",
+        "nor where it lacks it for a moment",
+        "an owner withholds a total",
+        "an owner that could not be asked",
+        "a longer limit of its own",
+        "over it",
+    ],
+)
+def test_known_answers(all_say, waits):
+    found = overdue(all_say, lambda name: 20.0 if name == "slow" else 10.0)
+    assert {name: "".join(sorted(others)) for name, others in found.items() if others} == waits
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        None,
+        {},
+        {"silent": "a"},
+        {"silent": [1]},
+        {"silent": [], "parts": [1]},
+        {"silent": [], "parts": {1: 1.0}},
+        {"silent": [], "totals": {"a": 1}},
+        {"silent": [], "totals": {"a": -1.0}},
+        {"silent": [], "totals": {"a": float("nan")}},
+        {"silent": [], "parts": {str(at): 1.0 for at in range(5000)}},
+    ],
+)
+def test_what_is_no_list_of_names_or_no_seconds_is_refused(note):
+    with pytest.raises(Refusal):
+        read_said(note)
+
+
+def test_a_member_that_says_nothing_of_a_sum_waits_for_none():
+    assert read_said({"silent": ["a"]}) == Said(frozenset("a"), {}, {})

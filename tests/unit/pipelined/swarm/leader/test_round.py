@@ -1,0 +1,170 @@
+"""What a peer answers to a conductor and nobody can read fails the try, and ends no process."""
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from pipelined.clock import run_virtual
+from pipelined.swarm.leader.round import Attempt, Failed
+from pipelined.swarm.records import Peer, Phase
+from transports import Block
+from transports.rpc import Answer, Refusal
+
+PEER = Peer("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
+
+
+class Asking:
+    """Answers for one peer, of whom all is counted, and who sums to this."""
+
+    def __init__(self, note):
+        self._note = note
+
+    async def ask(self, who, topic, **note):
+        if topic == "reduce":
+            return Answer(note=self._note)
+        return Answer((Block.of(np.array([0])), Block.of(np.array([1.0]))), {"load": 0.5})
+
+
+class Refusing(Asking):
+    """Answers for peers that are all prepared; each refuses to sum with its own refusal, after so many seconds."""
+
+    def __init__(self, refusals):
+        self._refusals = refusals
+
+    async def ask(self, who, topic, **note):
+        if topic == "prepare":
+            await asyncio.sleep(0.1)
+            return await super().ask(who, topic)
+        seconds, refusal = self._refusals[who.name]
+        await asyncio.sleep(seconds)
+        raise refusal
+
+
+def lost(by, member):
+    return Refusal("lost", by=by, member=member, why="strange piece")
+
+
+@pytest.mark.parametrize(
+    "refusals, blamed",
+    [
+        ({"a": (0.0, lost("a", "b")), "b": (9.0, Refusal("late")), "c": (0.05, lost("c", "b"))}, ["ab", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (0.05, lost("b", "c")), "c": (9.0, Refusal("late"))}, ["bc", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["ab"]),
+        ({"a": (0.0, Refusal("no memory")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+        ({"a": (0.0, lost("x", "y")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+        ({"a": (0.0, lost(7, None)), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+    ],
+    ids=[
+        "two pairs",
+        "passed on and confirmed",
+        "passed on by one alone",
+        "one by itself",
+        "it names strangers",
+        "it names no members",
+    ],
+)
+def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed):
+    """The first refusal may come from a member that is at no fault: the others have a moment to name theirs."""
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [peers], Refusing(refusals))
+        covers = await attempt.prepare()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Failed, match=r"^a: "):
+            await attempt.reduce(covers, 0.0)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
+        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+
+    run_virtual(take())
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        None,
+        {},
+        {"square": 1.0},
+        {"square": float("nan"), "digest": b"x"},
+        {"square": -1.0, "digest": b"x"},
+        {"square": 1.7e308, "digest": b"x"},
+        {"square": 1.0, "digest": []},
+    ],
+)
+def test_a_total_of_no_norm_or_no_digest_is_none(note):
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [[PEER]], Asking(note))
+        covers = await attempt.prepare()
+        assert not covers[0].missing
+        with pytest.raises(Failed, match="p0"):
+            await attempt.reduce(covers, 0.0)
+
+    run_virtual(take())
+
+
+def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the_others():
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Refusal("no")) for peer in peers}))
+        covers = await attempt.prepare()
+        with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
+            await attempt.reduce(covers, 0.0)
+
+    run_virtual(take())
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1.7e308])
+def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
+    """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
+
+    class Odd(Asking):
+        async def ask(self, who, topic, **note):
+            return Answer((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 1, [[PEER]], Odd(None))
+        (covered,) = await attempt.prepare()
+        assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
+
+    run_virtual(take())
+
+
+class Summing(Asking):
+    """Answers for peers of one stage that hold one total and say these squares of its norm."""
+
+    def __init__(self, squares):
+        self._squares = squares
+
+    async def ask(self, who, topic, **note):
+        if topic == "reduce":
+            return Answer(note={"square": self._squares[who.name], "digest": b"x"})
+        return Answer((Block.of(np.array([ord(who.name) - ord("a")])), Block.of(np.array([1.0]))), {"load": 0.5})
+
+
+@pytest.mark.parametrize(
+    "squares, blamed",
+    [
+        ({"a": 2.0, "b": 2.0, "c": 2.0}, []),
+        ({"a": 2.0, "b": 2.0, "c": math.nextafter(2.0, 3.0)}, ["ac", "bc"]),
+        ({"a": 3.0, "b": 2.0, "c": 2.0}, ["ab", "ac"]),
+        ({"a": 3.0, "b": 2.0, "c": 4.0}, ["ab", "ac", "bc"]),
+    ],
+    ids=["alike", "one by a bit", "the first", "all"],
+)
+def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(squares, blamed):
+    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
+
+    async def take():
+        attempt = Attempt((1, 1), 0, 3, [peers], Summing(squares))
+        covers = await attempt.prepare()
+        if blamed:
+            with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
+                await attempt.reduce(covers, 0.0)
+        else:
+            assert await attempt.reduce(covers, 0.0) == [2.0]
+        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+
+    run_virtual(take())

@@ -1,0 +1,351 @@
+"""All members of a sum end with the same bits, or with nothing changed; and each sends and receives its share."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm.peer import all_reduce as averaging
+from pipelined.swarm.peer.all_reduce import TOPIC, Round
+from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.records import Peer, Phase
+from pipelined.swarm.stages.codec import Coding
+from transports.rpc import Answer, Refusal
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+
+pytestmark = pytest.mark.virtual
+
+NAME = (1, 1)
+PIECE = 1 << 10
+
+
+def at_once():
+    return Spread(VirtualClock())
+
+
+class Members:
+    """Members with random sums, and their parts in one round."""
+
+    def __init__(self, count, size, codec="", dtype=np.float32, codes=None):
+        self.network = VirtualNetwork(delay=1e-3)
+        names = [f"p{at}" for at in range(count)]
+        self.ends = [self.network.endpoint(name) for name in names]
+        members = [Peer(name, address_of(name), 1, 0, Phase.SERVING, "") for name in names]
+        self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
+        self.kept = [sums.copy() for sums in self.sums]
+        self.rounds = [
+            Round(end, NAME, members, at, sums, Coding(codec, threads=False), PIECE)
+            for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
+        ]
+        self.nbytes = 0
+        self.network.overhear(self._weigh)
+        for end, part in zip(self.ends, self.rounds, strict=True):
+            end.answer(TOPIC, part.take, PIECE)
+
+    def _weigh(self, passing):
+        self.nbytes += passing.nbytes if passing.kind in ("QUESTION", "ANSWER") else 0
+
+    async def run(self, seconds=0.0):
+        parts = [part.run(Spread(VirtualClock(), seconds)) for part in self.rounds]
+        return await asyncio.gather(*parts, return_exceptions=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+async def test_all_hold_the_same_bits_and_the_sum_in_float64_to_rounding(count, size, dtype):
+    stage = Members(count, size, dtype=dtype)
+    totals = await stage.run()
+    assert len({total.tobytes() for total in totals}) == 1
+    exact = np.sum(np.float64(stage.kept), axis=0)
+    bound = count * np.finfo(dtype).eps * np.sum(np.abs(np.float64(stage.kept)), axis=0)
+    assert (np.abs(totals[0] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+async def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_others(count):
+    stage = Members(count, 3000)
+    await stage.run()
+    each = 2 * (count - 1) / count * stage.sums[0].nbytes
+    assert stage.nbytes == count * each
+
+
+@pytest.mark.parametrize("count", [4, 16])
+async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
+    """Four pieces of 4 MiB from each come to 2 GiB where 133 members sum."""
+    window = 16 << 10
+    monkeypatch.setattr(averaging, "GATHERED", window)
+
+    def gathered(part):
+        return sum(brought.nbytes for piece in part._pieces.values() for brought in piece.brought.values())
+
+    stage, held = Members(count, 8192), []
+    *first, last = stage.rounds
+    stage.network.overhear(lambda _: held.append(gathered(stage.rounds[0])))
+    summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
+    await asyncio.sleep(0.1)
+    totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
+    assert len({total.tobytes() for total in totals}) == 1
+    assert max(held) == window * (count - 1) // count
+
+
+async def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
+    stage = Members(3, 9000, "blockwise8")
+    totals = await stage.run()
+    assert len({total.tobytes() for total in totals}) == 1
+    plain = Members(3, 9000)
+    exact, *_ = await plain.run()
+    assert not np.array_equal(totals[0], exact)
+    assert np.square(totals[0] - exact).mean() < 0.01 * np.square(exact).mean()
+    assert stage.nbytes < plain.nbytes / 3
+
+
+@pytest.mark.parametrize("frames", range(1, 40, 3))
+async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_nothing(frames):
+    stage = Members(3, 3000)
+    left = [frames]
+
+    def hear(passing):
+        left[0] -= 1
+        if left[0] == 0:
+            stage.rounds[1].abort("enough")
+
+    stage.network.overhear(hear)
+    mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
+    others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
+    with pytest.raises(Refusal, match="enough"):
+        await mine
+    for at in (0, 2):
+        stage.rounds[at].abort("told by the conductor")
+    await asyncio.gather(*others, return_exceptions=True)
+    assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
+
+
+@pytest.mark.parametrize("note", [None, {}, {"codec": 7}, ["codec"], {"codec": None}])
+async def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
+    async def answer(question):
+        return Answer((np.zeros(1),), note)
+
+    stage = Members(2, 3000)
+    stage.ends[1].answer(TOPIC, answer, PIECE)
+    with pytest.raises(Refusal):
+        await stage.rounds[0].run(at_once())
+
+
+def failed_between(refusal):
+    return refusal.reason, refusal.facts["by"], refusal.facts["member"]
+
+
+async def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
+    stage = Members(2, 3000)
+    stage.network.kill("p1")
+    with pytest.raises(Refusal) as refused:
+        await stage.rounds[0].run(at_once())
+    assert failed_between(refused.value) == ("lost", "p0", "p1")
+
+
+async def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
+    """p1 cannot reach p2; p0 reaches both, and learns of it from p1 alone."""
+
+    async def refuse(question):
+        raise Refusal("strange piece")
+
+    async def wait(question):
+        return await asyncio.get_running_loop().create_future()
+
+    stage = Members(3, 3000)
+    stage.ends[2].answer(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
+    first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
+    for each in (first, second):
+        with pytest.raises(Refusal) as refused:
+            await each
+        assert failed_between(refused.value) == ("lost", "p1", "p2")
+
+
+async def test_a_round_aborted_before_it_began_is_none():
+    stage = Members(2, 3000)
+    stage.rounds[0].abort("too late")
+    with pytest.raises(Refusal, match="too late"):
+        await stage.rounds[0].run(at_once())
+
+
+async def bring(stage, bringer, owner, start, part, position=None):
+    """A member asks an owner to add a part that is not of its round; what it is refused with, "" if it is not."""
+    note = {"round": list(NAME), "from": bringer if position is None else position, "start": start, "codec": None}
+    try:
+        await stage.ends[bringer].ask(address_of(f"p{owner}"), TOPIC, part, note=note)
+    except Refusal as refusal:
+        return refusal.reason
+    return ""
+
+
+def piece_of(stage, owner):
+    """Where the first piece of an owner begins, and how long it is."""
+    part = stage.rounds[owner]
+    start = int(part._bounds[owner])
+    span = part._span(start)
+    return start, span.stop - span.start
+
+
+def foreign(stage):
+    """p2 brings a part in the name of p1."""
+    start, size = piece_of(stage, 0)
+    return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32), position=1)
+
+
+def of_no_piece(stage):
+    """p2 brings a part that begins between two pieces."""
+    start, size = piece_of(stage, 0)
+    return bring(stage, 2, 0, start + 1, np.full(size, 9e9, np.float32))
+
+
+def of_another_slice(stage):
+    """p2 brings p0 a part that p1 owns."""
+    start, size = piece_of(stage, 1)
+    return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
+
+
+@pytest.mark.parametrize("bad", [foreign, of_no_piece, of_another_slice], ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("late", [False, True], ids=["before the round", "after it"])
+async def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_right(bad, late):
+    right = (await Members(3, 3000).run())[0]
+    stage = Members(3, 3000)
+    refused = [] if late else [await bad(stage)]
+    totals = await stage.run()
+    refused += [await bad(stage)] if late else []
+    assert refused == ["strange piece"]
+    assert all(np.array_equal(total, right) for total in totals)
+
+
+@pytest.mark.parametrize("frames", [1, 8, 20, 10**9], ids=["at once", "amid", "late", "after the round"])
+async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frames):
+    """The first part that came counts, before it is added and after."""
+
+    right = (await Members(3, 3000).run())[0]
+    stage, left, again = Members(3, 3000), [frames], []
+    start, size = piece_of(stage, 0)
+
+    async def twice():
+        return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
+
+    def hear(passing):
+        first = passing.kind == "QUESTION" and passing.source == "p2" and passing.destination == "p0"
+        left[0] -= 1
+        if first and left[0] <= 0 and not again:
+            again.append(asyncio.ensure_future(twice()))
+
+    stage.network.overhear(hear)
+    totals = await stage.run()
+    again = again or [asyncio.ensure_future(twice())]
+    assert await again[0] == "strange piece"
+    assert all(np.array_equal(total, right) for total in totals)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_member_that_brought_it(bad):
+    """p2 says nothing of it: what it sends is not what it holds."""
+
+    stage = Members(3, 3000)
+    start, size = piece_of(stage, 0)
+    owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+    assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
+    with pytest.raises(Refusal) as refused:
+        await owner
+    assert failed_between(refused.value)[1:] == ("p0", "p2")
+
+
+@pytest.mark.parametrize("part", [np.zeros(3, np.float32), np.zeros(7, np.float64), np.zeros((1, 8), np.float32)])
+async def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
+    stage = Members(3, 3000)
+    owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+    assert await bring(stage, 2, 0, piece_of(stage, 0)[0], part) == "strange piece"
+    with pytest.raises(Refusal) as refused:
+        await owner
+    assert failed_between(refused.value)[1:] == ("p0", "p2")
+
+
+@pytest.mark.parametrize("at", [0, -1], ids=["of its own slice", "of another's slice"])
+@pytest.mark.parametrize("codec", ["", "blockwise8", "fp16"])
+async def test_a_member_with_sums_that_are_not_finite_says_so_itself(at, codec):
+    stage = Members(2, 3000, codec)
+    stage.sums[0][at] = np.nan
+    first, *_ = await stage.run()
+    assert first.reason == "part not finite"
+
+
+@pytest.mark.parametrize("value", [60000.0, 70000.0], ids=["of the total", "of a part"])
+async def test_finite_sums_beyond_the_codec_are_refused_as_that(value):
+    stage = Members(2, 3000, "fp16")
+    for sums in stage.sums:
+        sums[0] = value
+    assert "beyond codec" in [getattr(each, "reason", "") for each in await stage.run()]
+
+
+PIECE_S = 0.01
+"""What a piece takes on a member's line."""
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(count):
+    """At once a line has four pieces for each other member before whoever comes; spread, one for each."""
+    pieces = 20
+
+    async def longest_wait(seconds):
+        """Also the sum's own seconds."""
+        stage = Members(count, count * pieces * PIECE // 4)
+        for at in range(count):
+            stage.network.line(f"p{at}", PIECE / PIECE_S)
+        trainer = stage.network.endpoint("trainer")
+        stage.ends[0].answer("forward", lambda question: asyncio.sleep(0, Answer()))
+        clock, waits = VirtualClock(), []
+        began, summing = clock.now(), asyncio.ensure_future(stage.run(seconds))
+        while not summing.done():
+            asked = clock.now()
+            await trainer.ask(address_of("p0"), "forward")
+            waits.append(clock.now() - asked)
+            await clock.sleep(PIECE_S)
+        assert all(isinstance(total, np.ndarray) for total in summing.result())
+        return max(waits), clock.now() - began
+
+    others = count - 1
+    wait, took = run_virtual(longest_wait(0.0))
+    assert wait > 4 * others * PIECE_S and took < 1.5 * 2 * others * pieces * PIECE_S
+    wait, took = run_virtual(longest_wait(6.0))
+    assert wait < 2 * count * PIECE_S and 5.0 < took < 6.5
+
+
+def test_a_member_says_for_which_others_it_waits_and_since_when():
+    async def add():
+        stage = Members(3, 3)
+        assert stage.rounds[0].awaited == {"parts": {"p1": 0.0, "p2": 0.0}, "totals": {}}
+        two = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds[:2]]
+        await asyncio.sleep(5.0)
+        awaited = stage.rounds[0].awaited
+        assert awaited == {"parts": {"p2": 5.0}, "totals": {"p1": 5.0, "p2": 5.0}}
+        assert stage.rounds[2].awaited["parts"] == {}, "it lacks its own part alone"
+        await stage.rounds[2].run(at_once())
+        await asyncio.gather(*two)
+        assert stage.rounds[0].awaited == {"parts": {}, "totals": {}}
+
+    run_virtual(add())
+
+
+def test_an_owner_that_answered_some_pieces_is_awaited_since_the_last():
+    async def add():
+        stage, asked = Members(2, 8 * PIECE), []
+
+        async def take(question):
+            asked.append(question)
+            await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
+            return await stage.rounds[1].take(question)
+
+        stage.ends[1].answer(TOPIC, take, PIECE)
+        running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
+        await asyncio.sleep(10.0)
+        assert stage.rounds[0].awaited["totals"] == {"p1": pytest.approx(6.0, abs=0.1)}
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    run_virtual(add())

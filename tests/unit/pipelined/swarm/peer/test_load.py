@@ -1,0 +1,55 @@
+"""How much a peer has to do, as stages are balanced by it."""
+
+import asyncio
+
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.swarm.peer.load import Load
+
+
+async def work(load, seconds):
+    with load.one():
+        await VirtualClock().sleep(seconds)
+
+
+def taken(*works, until=10.0):
+    """The load of ten seconds, after works that begin at these moments and take so long."""
+
+    async def one(load, begins, seconds):
+        await VirtualClock().sleep(begins)
+        await work(load, seconds)
+
+    async def main():
+        load = Load(VirtualClock())
+        async with asyncio.TaskGroup() as tasks:
+            for begins, seconds in works:
+                tasks.create_task(one(load, begins, seconds))
+            await VirtualClock().sleep(until)
+            return load.take()
+
+    return run_virtual(main())
+
+
+def test_who_has_nothing_to_do_has_no_load():
+    assert taken() == 0.0
+
+
+def test_who_is_idle_at_times_is_loaded_as_long_as_it_is_busy():
+    assert taken((1.0, 2.0), (2.0, 3.0)) == 0.4
+
+
+def test_a_queue_that_empties_is_no_more_than_a_busy_time():
+    assert taken((0.0, 5.0), (0.0, 5.0), (0.0, 5.0)) == 0.5
+
+
+def test_who_is_never_idle_is_loaded_by_what_always_waits():
+    async def main():
+        load = Load(VirtualClock())
+        async with asyncio.TaskGroup() as tasks:
+            for seconds in (20.0, 20.0, 12.0):
+                tasks.create_task(work(load, seconds))
+            await VirtualClock().sleep(5.0)
+            load.take()  # what was before counts no more
+            await VirtualClock().sleep(10.0)
+            return load.take()
+
+    assert run_virtual(main()) == 2.0

@@ -1,0 +1,330 @@
+"""The leader sends a newcomer where it is needed most, by the peers there are and what it has on disk."""
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from pipelined import events
+from pipelined.aio.notifier import Bell
+from pipelined.clock import VirtualClock, run_virtual
+from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.directory.registration import standing
+from pipelined.membership.view import Roster
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.assignments import Boards
+from pipelined.swarm.leader.calling import Calling
+from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.peer.placement import Choosing, Placing
+from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
+from transports.rpc import Answer, Refusal
+from transports.rpc.virtual.network import VirtualNetwork
+
+SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
+
+
+def record(name, stage, phase, incarnation=1):
+    return Peer(name, f"virtual://{name}", incarnation, stage, phase, "m")
+
+
+def seen(*peers, saved=(), came=()):
+    """A roster of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
+    roster = Roster(None, None)
+    roster.head = Head(3, "m", step=5, lineage="run-5")
+    for name, at in dict(came).items():
+        roster.note(CAME + name, Entry(f"virtual://{name}".encode(), at))
+    for at, (stage, phase) in enumerate(peers):
+        say(roster, f"p{at}", stage, phase, at + 1)
+    for name, stages in dict(saved).items():
+        roster.note(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
+    return roster
+
+
+def say(roster, name, stage, phase, revision):
+    """A peer says where it is."""
+    roster.note(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
+
+
+@pytest.mark.parametrize(
+    "peers, saved, stage",
+    [
+        ([], [], 0),
+        ([(0, SERVING)], [], 1),
+        ([(0, SERVING), (1, JOINING)], [], 2),
+        ([(0, SERVING), (1, SERVING), (2, SERVING), (2, JOINING), (0, JOINING)], [], 1),
+        ([(0, SERVING), (1, SERVING), (2, LEAVING)], [], 2),  # who leaves does not stay
+        ([(0, SERVING)], [2], 2),  # its state lies here, and nobody has it
+        ([(0, SERVING), (2, SERVING)], [2], 1),  # somebody has it
+        ([(0, SERVING), (2, JOINING)], [1, 2], 1),  # who joins has none yet
+        ([(0, SERVING)], [0, 1, 2], 1),  # all of them lie here, so none more than another
+        ([(0, SERVING), (7, SERVING)], [], 1),  # of another model
+    ],
+)
+def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers, saved, stage):
+    assert Placing(seen(*peers, saved={"new": saved}), 3).stage_for("new") == stage
+
+
+def test_what_was_saved_of_another_point_is_of_no_use():
+    roster = seen((0, SERVING))
+    roster.note(SAVED + "new", Entry(Saved([list(Mark(4, 2, 3, "run-4"))]).pack(), 1000))
+    assert Placing(roster, 3).stage_for("new") == 1
+
+
+def test_where_it_was_itself_does_not_count():
+    assert Placing(seen((0, SERVING), (1, SERVING)), 2).stage_for("p0") == 0
+
+
+def test_a_newcomer_counts_from_its_answer_on():
+    placing = Placing(seen((0, SERVING), came={"first": 10, "second": 11, "third": 12}), 3)
+    assert [placing.stage_for(name) for name in ("first", "second", "third")] == [1, 2, 0]
+    assert placing.stage_for("second") == 2, "asked again it counted itself"
+
+
+def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_sent():
+    roster = seen((0, SERVING), came={"first": 10})
+    placing = Placing(roster, 3)
+    assert placing.stage_for("first") == 1
+    say(roster, "first", 2, JOINING, 11)
+    assert placing.stage_for("new") == 1
+
+
+def test_a_newcomer_that_is_gone_counts_no_longer():
+    roster = seen((0, SERVING), came={"first": 10})
+    placing = Placing(roster, 3)
+    placing.stage_for("first")
+    roster.note(CAME + "first", None)
+    assert placing.stage_for("new") == 1
+
+
+def test_the_record_of_a_former_life_does_not_end_a_promise():
+    roster = seen((0, SERVING), (1, SERVING), came={"p1": 10})
+    placing = Placing(roster, 2)
+    assert placing.stage_for("p1") == 1
+    say(roster, "other", 7, SERVING, 11)
+    assert placing.stage_for("new") == 0
+
+
+def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
+    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    say(roster, "p1", 1, LEAVING, 11)
+    assert roster.census.staying(3, without="") == [1, 0, 1] and roster.census.holding(1) == 1
+    roster.note(PEERS + "p2", None)
+    assert roster.census.staying(3, without="") == [1, 0, 0] and roster.census.holding(2) == 0
+    assert [peer.name for stage in range(3) for peer in roster.holding(stage)] == ["p0", "p1"]
+
+
+def test_a_census_kept_up_is_that_of_the_records():
+    """Through any changes, some of them of newcomers."""
+    draw, roster, sent = random.Random(1), seen(), {}
+    placing = Placing(roster, 3)
+
+    def is_on_its_way(name):
+        return name in roster.came and roster.announced[name] < roster.came[name].revision
+
+    for revision in range(1, 2000):
+        name = f"p{draw.randrange(20)}"
+        match draw.randrange(4):
+            case 0:
+                roster.note(PEERS + name, None)
+                roster.note(CAME + name, None)
+            case 1:
+                roster.note(CAME + name, Entry(b"virtual://x", revision))
+                sent[name] = placing.stage_for(name)
+            case _:
+                say(roster, name, draw.randrange(3), draw.choice([*Phase]), revision)
+        on_their_way = {name: stage for name, stage in sent.items() if is_on_its_way(name)}
+        staying = {name: peer.stage for name, peer in roster.peers.items() if peer.phase in (JOINING, SERVING)}
+        there = Counter((staying | on_their_way).values())
+        assert roster.census.staying(3, without="") == [there[stage] for stage in range(3)]
+        for stage in range(3):
+            here = sorted((peer for peer in roster.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
+            assert [*roster.census.at(stage)] == here
+            assert roster.census.holding(stage) == sum(peer.phase != JOINING for peer in here)
+
+
+@contextmanager
+def counted():
+    """Counts the instructions of Python that run in the block, in any task: the same on any machine."""
+    count = Counter()
+
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        count[event] += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+FEW, MANY = 50, 2000
+
+
+def of_size(peers):
+    return seen(*[(at % 3, SERVING) for at in range(peers)])
+
+
+def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
+    def cost(roster):
+        placing = Placing(roster, 3)
+        with counted() as count:
+            for number in range(10):
+                name, revision = f"new{number}", 10_000 + 3 * number
+                roster.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+                stage = placing.stage_for(name)
+                say(roster, name, stage, JOINING, revision + 1)
+                say(roster, name, stage, SERVING, revision + 2)
+        return count["opcode"]
+
+    assert 0 < cost(of_size(MANY)) < 1.1 * cost(of_size(FEW))
+
+
+def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_there_are():
+    """It looks for stages that are lost or deserted, and takes back what a peer had that is gone."""
+
+    async def cost(peers):
+        roster, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
+        boards = Boards(roster, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Bell())
+        ways = boards.watch(), Calling(roster, rules, clock).needed(), GoingBack(roster, 3, 1.0, clock, False).needed()
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        await clock.sleep(1.0)
+        with counted() as count:
+            for number in range(5):
+                say(roster, "new", 1, SERVING, 10_000 + number)
+                roster.look_again()
+                await clock.sleep(1.0)
+                roster.note(PEERS + "new", None)
+                roster.look_again()
+                await clock.sleep(1.0)
+        for task in tasks:
+            task.cancel()
+        return count["opcode"]
+
+    few, many = (run_virtual(cost(peers)) for peers in (FEW, MANY))
+    assert 0 < many < 1.1 * few
+
+
+def test_peers_that_are_gone_or_came_anew_are_told_as_they_were_last():
+    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    with roster.census.departures() as gone, roster.census.departures() as others:
+        say(roster, "p0", 1, LEAVING, 10)
+        assert not gone
+        roster.note(PEERS + "p0", None)
+        roster.note(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
+        assert [(peer.name, peer.phase, peer.incarnation) for peer in gone] == [("p0", LEAVING, 1), ("p1", SERVING, 1)]
+        gone.clear()
+        assert len(others) == 2
+    roster.note(PEERS + "p2", None)
+    assert not gone
+
+
+class Came3:
+    """A swarm of three stages whose leader answers newcomers; a directory, and one endpoint for each name."""
+
+    def __init__(self, network, tasks):
+        self.network, self.tasks, self.clock = network, tasks, VirtualClock()
+        self.beside = [tasks.create_task(serve_directory(network.endpoint("directory"), self.clock))]
+
+    def party(self, name):
+        endpoint = self.network.endpoint(name)
+        directory = EmbeddedDirectory(endpoint, "virtual://directory", self.clock)
+        roster = Roster(directory, self.clock)
+        self.beside.append(self.tasks.create_task(roster.follow()))
+        return endpoint, roster
+
+    async def lead(self, name, answer=None):
+        endpoint, roster = self.party(name)
+        endpoint.answer("place", answer or Placing(roster, 3).place)
+        await roster.directory.transact({}, {CONDUCTOR: Conductor(name, endpoint.address).pack()})
+
+    async def come(self, name, pause=0.0):
+        endpoint, roster = self.party(name)
+        await self.clock.sleep(pause)
+        async with standing(roster.directory, PEERS + name, 60.0, self.clock) as place:
+            stage = await Choosing(name, endpoint, roster, self.clock, 3).choose(place)
+            await place.put(record(name, stage, JOINING, place.incarnation))
+            await self.clock.sleep(1.0)
+        return stage
+
+
+def played(story, **network):
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            swarm = Came3(VirtualNetwork(**network), tasks)
+            await story(swarm)
+            for task in swarm.beside:
+                task.cancel()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("peers", [1, 2, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_many_that_come_at_once_are_spread_evenly_at_once(peers, seed):
+    async def story(swarm):
+        draw = random.Random(seed)
+        await swarm.lead("leader")
+        pauses = [draw.choice([0.0, draw.uniform(0.0, 0.05)]) for _ in range(peers)]
+        stages = await asyncio.gather(*(swarm.come(f"p{at}", pause) for at, pause in enumerate(pauses)))
+        assert sorted(stages) == sorted(at % 3 for at in range(peers))
+        assert swarm.clock.now() < 1.5, "they waited for one another"
+
+    played(story, seed=seed, delay=1e-2, jitter=5e-3)
+
+
+def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where_one_refuses_or_dies():
+    async def story(swarm):
+        coming = asyncio.ensure_future(swarm.come("p0"))
+
+        async def refuse(question):
+            raise Refusal("not leading")
+
+        await swarm.clock.sleep(5.0)
+        await swarm.lead("refuses", refuse)
+        await swarm.clock.sleep(1.0)
+        assert not coming.done()
+        await swarm.lead("answers")
+        assert await coming == 0
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    "answer, why",
+    [(Refusal("not leading"), "not leading"), (Answer(note={"stage": 7}), "it said stage 7, and the model has 3")],
+    ids=["refused", "a stage that is none"],
+)
+def test_why_a_leader_gives_no_stage_is_told_once(answer, why):
+    async def story(swarm):
+        async def place(question):
+            if isinstance(answer, Refusal):
+                raise answer
+            return answer
+
+        coming = asyncio.ensure_future(swarm.come("p0"))
+        await swarm.lead("leader", place)
+        await swarm.clock.sleep(5.0)
+        coming.cancel()
+        told = [event.facts for event in events.recent() if event.kind == "no stage given"]
+        assert told == [{"peer": "p0", "leader": "leader", "why": why}]
+
+    played(story)
+
+
+def test_what_the_directory_has_not_heard_of_is_given_no_stage():
+    async def story(swarm):
+        await swarm.lead("leader")
+        stranger, roster = swarm.party("stranger")
+        await roster.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
+        for name in ("never", "other"):
+            with pytest.raises(Refusal, match="stranger"):
+                await stranger.ask("virtual://leader", "place", note={"name": name})
+
+    played(story)
