@@ -11,15 +11,15 @@ from apps._job import Job
 from apps._places import check_directory, check_export, check_file
 from apps._resumed import start_of
 from collectives.all_reduce import choices
-from pipelined import checkpoint
-from pipelined.checker import check
-from pipelined.checkpoint import Checkpoint
-from pipelined.claim import Claim, claim
-from pipelined.compression import NONE
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Checkpoint
+from pipelined.checkpoints.claim import Claim, claim
 from pipelined.errors import UsageError
-from pipelined.order import check_steps, read_orders
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.record import record
 from pipelined.schedules import find
+from pipelined.training.compression import NONE
+from pipelined.training.replay import check_steps, read_orders
 from transports import find_codec
 
 MEASURED = "measured"

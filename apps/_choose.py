@@ -7,7 +7,7 @@ runs on one process and on sixty-four give the same losses.
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.schedules import Layout, ScheduleError, Shape, find
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from apps._least import refuse_below
+from pipelined.aio.events import Level
 from pipelined.errors import UsageError
-from pipelined.events import Level
 
 LEAST = {
     **dict.fromkeys(("depth", "width", "chunks", "microbatch", "microbatches", "batch"), 1),

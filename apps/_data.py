@@ -6,7 +6,7 @@ import torch
 
 from apps._batches import Batches, validation_windows
 from apps._text import Text
-from pipelined.evaluate import Window
+from pipelined.training.evaluate import Window
 
 ROWS = 16
 """Windows evaluated at once: the same everywhere, so that an evaluation's sum has one order."""

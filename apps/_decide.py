@@ -13,14 +13,14 @@ from apps._follow import AUTO, arrangement, is_open
 from apps._job import Job
 from apps._resumed import start_of
 from apps._subject import Subject, subject_of
-from pipelined import checkpoint
-from pipelined.exchange import share
-from pipelined.launch import Launch
-from pipelined.plan import Plan
+from pipelined.actors.agree import share
+from pipelined.checkpoints import checkpoint
+from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.decision import Decision, decide, decide_among_all, why_not
-from pipelined.planner.effort import BRIEF
+from pipelined.planner.decide import Decision, decide, decide_among_all, why_not
 from pipelined.planner.plan_file import require_possible
+from pipelined.process.launch import Launch
+from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 from transports import Transport
 

@@ -11,8 +11,8 @@ from typing import Any
 from apps._config import Config, flag
 from apps._presets import ModelConfig
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
 from pipelined.planner.plan_file import PlanFile, read_plan
+from pipelined.programs.plan import Plan
 
 ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
 """The flags that a plan answers."""

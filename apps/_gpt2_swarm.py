@@ -17,14 +17,14 @@ from apps._gpt2_swarm_rank import Rank, prepare
 from apps._swarm_config import Place
 from apps._swarm_run import entered
 from apps._text import Text
-from pipelined.claim import claim
-from pipelined.ending import tell
-from pipelined.exchange import gather
-from pipelined.launch import Launch
+from pipelined.actors.agree import gather
+from pipelined.aio.nursery import Nursery
+from pipelined.checkpoints.claim import claim
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
-from pipelined.preemption import StopRequest
-from pipelined.runtime import together
+from pipelined.process.exit import tell
+from pipelined.process.launch import Launch
+from pipelined.process.run import together
+from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
 

@@ -8,7 +8,7 @@ from apps._places import check_directory, check_export, check_file
 from apps._swarm_data import feed_of
 from apps._swarm_saved import other_text, saved_of
 from apps._text import Text, text_of
-from pipelined import checkpoint
+from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.swarm.records import common_step, saved_steps
 

@@ -13,7 +13,7 @@ from apps._presets import ModelConfig, layer_costs, parameters
 from apps._swarm_config import Subject
 from apps._swarm_families import gpt2_name
 from pipelined.errors import UsageError
-from pipelined.partition import partition
+from pipelined.programs.partition import partition
 
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2

@@ -15,11 +15,11 @@ from apps._report import Report, reporting
 from apps._swarm_config import Place
 from apps._swarm_run import entered
 from apps._swarm_waiting import WaitLog
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
-from pipelined.preemption import StopRequest
+from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
 

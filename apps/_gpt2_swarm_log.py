@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from apps._report import Report
-from pipelined.clock import Clock
-from pipelined.device import Device
+from pipelined.actors.executor import Device
+from pipelined.aio.clock import Clock
 from pipelined.directory import CutOff, Directory, FellBehind
 from pipelined.membership.view import RETRY_S, Roster
-from pipelined.optimizer import Recipe
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
-from pipelined.trainer import StepReport
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import StepReport
 from transports import Transport
 
 BUSY = ("swarm", "busy")

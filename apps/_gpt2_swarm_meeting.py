@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from apps._swarm_run import endpoint_at
-from pipelined.clock import RealClock
+from pipelined.actors.agree import share
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
-from pipelined.exchange import share
-from pipelined.nursery import Nursery
-from pipelined.runtime import together
+from pipelined.process.run import together
 from transports import Transport
 from transports.rpc import Endpoint
 

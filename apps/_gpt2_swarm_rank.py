@@ -11,10 +11,10 @@ from apps._swarm_subject import rules_of, training_of
 from apps._text import Text
 from apps._training import place_of
 from apps._weights_shelf import WeightsShelf
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
-from pipelined.launch import Launch
+from pipelined.process.launch import Launch
 from pipelined.state.observer import Visitor
 from pipelined.state.store import DiskShelf, Shelf
 from pipelined.swarm.config import Rules

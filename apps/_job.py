@@ -9,14 +9,14 @@ from apps._config import Config
 from apps._follow import follow_plan, identity
 from apps._presets import ModelConfig, find_preset, layer_costs, parameters
 from apps._workload import workload
-from pipelined.checker import check
 from pipelined.errors import UsageError
-from pipelined.partition import partition
-from pipelined.plan import Plan
-from pipelined.program import Instruction
-from pipelined.recorder import in_time, record
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.programs.record import in_time, record
 from pipelined.schedules import find
-from pipelined.simulation.memory_model import rank_memory, without_flush
+from pipelined.simulation.memory import rank_memory, without_flush
 
 BATCH = 32
 """Sequences a step where nothing else is asked for."""

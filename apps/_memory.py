@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 
 from apps._presets import ModelConfig, layer_shapes
-from pipelined.simulation.memory_model import optimizer_bytes, weight_bytes
+from pipelined.simulation.memory import optimizer_bytes, weight_bytes
 from pipelined.simulation.workload import Parameters
 
 FLOAT, LONG = 4, 8

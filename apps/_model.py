@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from apps._gelu import gelu
 from apps._presets import ModelConfig, layer_costs
-from pipelined.noise import Noise, keyed_generator
+from pipelined.training.keyed_random import Noise, keyed_generator
 
 
 class GPT2:
@@ -45,7 +45,7 @@ class GPT2:
         return layer_costs(self.config, sequence)
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
-        """Build a range of layers; see `pipelined.model.Model`.
+        """Build a range of layers; see `pipelined.training.model.Model`.
 
         Cost: no more memory than the parameters themselves and the largest of them once more.
         """

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from apps._progress import Progress
 from apps._rows import append
-from pipelined.trainer import StepReport
+from pipelined.training.trainer import StepReport
 
 EVERY = 10
 """Steps between two lines."""

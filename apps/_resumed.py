@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 from apps._config import Config, parse
 from apps._follow import AUTO
-from pipelined import checkpoint
-from pipelined.checkpoint import CheckpointError
+from pipelined.actors.agree import share
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.errors import UsageError
-from pipelined.exchange import share
 from transports import Transport
 
 KINDS: Mapping[str, tuple[type, ...]] = {

@@ -18,7 +18,7 @@ from torch.nn import functional
 from apps._gelu import gelu
 from apps._model import GPT2, Attention, Block, Conv1D, drop, table
 from apps._rotary_presets import BASE, RotaryConfig, layer_costs
-from pipelined.noise import Noise
+from pipelined.training.keyed_random import Noise
 
 
 class RotaryLM(GPT2):

@@ -12,7 +12,7 @@ from typing import Any
 
 from apps._presets import ModelConfig, Shapes, affine
 from pipelined.errors import UsageError
-from pipelined.partition import partition
+from pipelined.programs.partition import partition
 
 SQUEEZES = ("none", "bottleneck", "maxout")
 """What makes the residual stream narrow between stages (appendix I)."""

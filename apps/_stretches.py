@@ -7,8 +7,8 @@ where drains are depends on the flags alone, so a run that was interrupted at on
 from collections.abc import Callable
 
 from apps._config import Config
-from pipelined.asynchronous.trainer import AsynchronousTrainer
-from pipelined.trainer import StepReport, Trainer
+from pipelined.training.trainer import StepReport, Trainer
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
 
 
 async def advance(

@@ -15,7 +15,7 @@ from apps._job import BATCH, model_of, sequence_of
 from apps._presets import ModelConfig, layer_costs
 from apps._workload import workload
 from collectives.all_reduce import algorithms
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
 
 

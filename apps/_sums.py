@@ -12,9 +12,9 @@ from apps._job import Job
 from apps._resumed import start_of
 from apps._workload import workload
 from collectives.all_reduce import choices
-from pipelined import checkpoint
-from pipelined.exchange import share
-from pipelined.planner.sums import measured_sums
+from pipelined.actors.agree import share
+from pipelined.checkpoints import checkpoint
+from pipelined.measurement.sums import measured_sums
 from transports import Transport
 
 

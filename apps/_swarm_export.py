@@ -22,8 +22,8 @@ from apps._swarm_waiting import telling
 from apps._swarm_weights import Weights, check_destination
 from apps._text import Text, read_text
 from apps._tokenizer import Tokenizer
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.state.observer import Visitor

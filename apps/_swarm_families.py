@@ -10,7 +10,7 @@ from apps._presets import PRESETS, ModelConfig, find_preset, layer_costs
 from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
 from apps._swarm_config import Subject
 from pipelined.errors import UsageError
-from pipelined.partition import partition
+from pipelined.programs.partition import partition
 
 
 def gpt2_name(preset: str) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from apps._least import refuse_below
 from apps._places import check_directory, check_file
 from apps._swarm_config import Place, Subject
+from pipelined.aio.events import Level
 from pipelined.errors import UsageError
-from pipelined.events import Level
 
 
 @dataclass(frozen=True)

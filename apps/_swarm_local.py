@@ -26,8 +26,8 @@ from apps._swarm_metrics import STEP
 from apps._swarm_run import endpoint_at, entered, until_asked
 from apps._swarm_status import EVERY_S
 from apps._swarm_table import table
-from pipelined.ending import USAGE
-from pipelined.nursery import Nursery
+from pipelined.aio.nursery import Nursery
+from pipelined.process.exit import USAGE
 
 Child = asyncio.subprocess.Process
 Say = Callable[[str], None]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from apps._swarm_config import SUBJECT, Told
 from apps._swarm_said import said
 from apps._swarm_waiting import MOMENT_S, waits_for
-from pipelined import events
+from pipelined.aio import events
 from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
 from pipelined.membership.view import WORKING

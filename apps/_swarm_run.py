@@ -25,13 +25,13 @@ from apps._swarm_peer_log import PeerLog
 from apps._swarm_saved import other_text, saved_of
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling
 from apps._text import read_text
-from pipelined.claim import Claim, claim
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.checkpoints.claim import Claim, claim
 from pipelined.directory import Conflict, Directory, open_directory, serve_directory
 from pipelined.errors import UsageError
-from pipelined.nursery import Nursery
-from pipelined.preemption import asking, hang_up
+from pipelined.process.stop_request import asking, hang_up
 from pipelined.state.store import DiskShelf
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess

@@ -6,7 +6,7 @@ A field that is unknown, or of another type than `FIELDS` says, is left out. So 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipelined.events import LONGEST
+from pipelined.aio.events import LONGEST
 
 MOST_ENTRIES = 1024
 """Entries of one table or list that are read. A trainer lists each peer that answered it."""

@@ -8,12 +8,12 @@ from apps._rotary_presets import RotaryConfig
 from apps._swarm_config import Told
 from apps._swarm_families import cut_of, is_cut_loose
 from apps._untied_model import UntiedGPT2
-from pipelined.compression import NONE
 from pipelined.errors import UsageError
-from pipelined.optimizer import Recipe
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.compression import NONE
+from pipelined.training.optimizer import Recipe
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from apps._swarm_look import Look
 from apps._swarm_waiting import MOMENT_S
-from pipelined.events import line, printable, read
+from pipelined.aio.events import line, printable, read
 from pipelined.swarm.records import HEAD, Phase
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")

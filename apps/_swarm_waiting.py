@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from apps._progress import EVERY_S, MOMENT_S, Progress
+from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.records import HEAD, Head, saved_steps
 
 

@@ -20,8 +20,8 @@ from apps._job import Job
 from apps._presets import ModelConfig
 from apps._resumed import require_text
 from apps._tokenizer import Tokenizer, find_tokenizer
-from pipelined.exchange import share
-from pipelined.runtime import together
+from pipelined.actors.agree import share
+from pipelined.process.run import together
 from transports import Transport
 
 

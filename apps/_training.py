@@ -18,21 +18,21 @@ from apps._resumed import start_of
 from apps._sampling import Picker
 from apps._stretches import advance, due
 from apps._text import Text, batches_of
-from pipelined.actor import Actor
-from pipelined.asynchronous.trainer import AsynchronousTrainer
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.evaluate import evaluate, sample
-from pipelined.events import printable
-from pipelined.exchange import share
-from pipelined.launch import Launch
-from pipelined.optimizer import Recipe
-from pipelined.order import Order, of_rank, packed, read_orders
-from pipelined.preemption import StopRequest
-from pipelined.save import load, save
-from pipelined.trace import NullTracer, Tracer
-from pipelined.traces import write_trace
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import share
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.events import printable
+from pipelined.checkpoints.trainer_state import load, save
+from pipelined.process.launch import Launch
+from pipelined.process.stop_request import StopRequest
+from pipelined.traces.file import NullTracer, Tracer
+from pipelined.traces.gather import write_trace
+from pipelined.training.evaluate import evaluate, sample
+from pipelined.training.optimizer import Recipe
+from pipelined.training.replay import Order, of_rank, packed, read_orders
+from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from transports import Transport
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -239,7 +239,7 @@ async def _restore(session: Session) -> int:
 async def _initialise(session: Session, directory: Path) -> None:
     """Fill in the values of a Hugging Face directory."""
     from apps._huggingface import read_tensors
-    from pipelined.runtime import together
+    from pipelined.process.run import together
 
     parameters = session.trainer.replica.parameters
     reading = asyncio.to_thread(read_tensors, directory, list(parameters))
@@ -252,7 +252,7 @@ async def _initialise(session: Session, directory: Path) -> None:
 async def _export(session: Session, directory: Path) -> None:
     """Bring every parameter to rank 0 and write a Hugging Face directory there."""
     from apps._huggingface import export
-    from pipelined.runtime import together
+    from pipelined.process.run import together
 
     actor, replica = session.trainer.seat.actor, session.trainer.replica
     for name, parameter in replica.owned.items():

@@ -17,7 +17,10 @@ class UntiedGPT2(GPT2):
     """A GPT-2 whose sizes say that it is untied, though as published it is not."""
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
-        """Build a range of layers; see `pipelined.model.Model`. The head is drawn under the embedding's name."""
+        """Build a range of layers; see `Model` in `pipelined.training.model`.
+
+        The head is drawn under the embedding's name.
+        """
         part = super().build(layers, dtype, device, seed)
         head = dict(part.named_parameters()).get(HEAD)
         if head is not None and seed is not None and head.device.type != "meta":

@@ -8,9 +8,9 @@ from math import prod
 
 from apps._memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps._presets import ModelConfig, layer_costs, layer_shapes, shapes
-from pipelined.bucket_names import name_buckets
-from pipelined.partition import partition
-from pipelined.plan import Plan
+from pipelined.programs.bucket_names import name_buckets
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 

@@ -21,12 +21,12 @@ from apps._resumed import agree_on_flags, parse_resumed
 from apps._subject import Subject, subject_of
 from apps._sums import decide_sums
 from pipelined import __version__
-from pipelined.ending import INTERRUPTED, end_process, hush, tell
+from pipelined.aio.events import log_to_stderr
 from pipelined.errors import UsageError
-from pipelined.events import log_to_stderr
-from pipelined.launch import AGENT, ALONE, Launch, detect
-from pipelined.preemption import StopRequest
-from pipelined.runtime import parsed, refuse, run, together
+from pipelined.process.exit import INTERRUPTED, end_process, hush, tell
+from pipelined.process.launch import AGENT, ALONE, Launch, detect
+from pipelined.process.run import parsed, refuse, run, together
+from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
 

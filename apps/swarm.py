@@ -21,12 +21,12 @@ from typing import Annotated, NoReturn
 from apps._swarm_config import ChildFailed
 from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
+from pipelined.aio.events import last_words, log_to_stderr, printable
 from pipelined.aio.watchdog import Stuck
 from pipelined.directory import CutOff, JournalError, WrongKey
-from pipelined.ending import end_process, hush, tell
 from pipelined.errors import UsageError
-from pipelined.events import last_words, log_to_stderr, printable
-from pipelined.runtime import complaint
+from pipelined.process.exit import end_process, hush, tell
+from pipelined.process.run import complaint
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export

@@ -5,8 +5,8 @@ The one rule: nothing is measured here, and no tensor is made. Float32, no dropo
 
 from apps._memory import activation_bytes, state_bytes
 from apps._presets import ModelConfig, layer_costs
-from pipelined.partition import partition
-from pipelined.plan import Plan
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 
 
 def bound_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collectives import Links
-from pipelined.plan import Plan
-from pipelined.pricer import Costs, price
-from pipelined.program import OPS
-from pipelined.recorder import record
+from pipelined.programs.instructions import OPS
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.simulation.machine import FREE, Machine
 from pipelined.simulation.simulator import simulate

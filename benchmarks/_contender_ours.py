@@ -10,11 +10,11 @@ from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, CutGPT2, TokenRows
 from benchmarks._launch import run_ranks
 from collectives import all_reduce, barrier
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.traces.file import NullTracer
+from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
 CPU = torch.device("cpu")

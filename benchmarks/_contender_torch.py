@@ -22,9 +22,9 @@ from torch.distributed.pipelining import (
 from apps._model import GPT2
 from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, stages
-from pipelined.launch import detect
-from pipelined.memory import frozen_objects, keep_freed
-from pipelined.optimizer import update
+from pipelined.process.launch import detect
+from pipelined.process.memory import frozen_objects, keep_freed
+from pipelined.training.optimizer import update
 
 SCHEDULES = {
     "gpipe": ScheduleGPipe,

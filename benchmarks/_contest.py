@@ -13,9 +13,9 @@ import torch
 
 from apps._model import GPT2
 from apps._presets import ModelConfig, layer_costs
-from pipelined.noise import keyed_generator
-from pipelined.optimizer import Recipe
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
+from pipelined.training.keyed_random import keyed_generator
+from pipelined.training.optimizer import Recipe
 
 Ends = tuple[int, ...]
 """A cut: where each stage ends, the last at the number of layers."""

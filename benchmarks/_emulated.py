@@ -13,17 +13,17 @@ import torch
 
 from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier
-from pipelined.actor import Actor
-from pipelined.buckets import Bucket
-from pipelined.device import TimedDevice
-from pipelined.exchange import gather, share
-from pipelined.noise import Noise
-from pipelined.order import follow_order
-from pipelined.plan import Plan
-from pipelined.sync import GradientSync, sum_over_holders
-from pipelined.trace import NullTracer
-from pipelined.train_worker import Seat, TrainWorker
-from pipelined.walk import plan_walk
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import TimedDevice
+from pipelined.programs.gradient_sync import GradientSync, sum_over_holders
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import plan_walk
+from pipelined.traces.file import NullTracer
+from pipelined.training.buckets import Bucket
+from pipelined.training.keyed_random import Noise
+from pipelined.training.replay import follow_order
+from pipelined.training.worker import Seat, TrainWorker
 
 FIRST_CHANNEL = 1
 """The bare-buffer channel of the first stage's sums; the one before is the world's."""
@@ -79,7 +79,7 @@ class EmulatedJob:
         plan: its ranks are the first of the actor's world.
         recorded: follow the order a dynamic schedule has with free messages, whenever messages come.
     Raises:
-        ScheduleError: the schedule is no good, as `pipelined.walk.plan_walk` says.
+        ScheduleError: the schedule is no good, as `pipelined.programs.prepare.plan_walk` says.
     """
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):

@@ -6,8 +6,8 @@ from typing import TypeVar
 import tyro
 
 from pipelined.errors import UsageError
-from pipelined.launch import ALONE, detect
-from pipelined.runtime import parsed, refuse
+from pipelined.process.launch import ALONE, detect
+from pipelined.process.run import parsed, refuse
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from pipelined.noise import Noise
-from pipelined.stage import Alive, Stage
-from pipelined.trainer import Trainer
+from pipelined.training.keyed_random import Noise
+from pipelined.training.stage import Alive, Stage
+from pipelined.training.trainer import Trainer
 
 Storages = dict[int, int]
 """Bytes by address."""

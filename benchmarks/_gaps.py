@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelined.eager import eager_stages
-from pipelined.plan import Plan
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.overlap import eager_stages
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.programs.timeline import Timed
 from pipelined.schedules import find
-from pipelined.timeline import Timed
 
 HIDDEN_LIMIT = 0.10
 """What is promised: the part that is not hidden, over what all stages' sums take at once on idle devices."""

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from pipelined.clock import Clock, VirtualClock
+from pipelined.aio.clock import Clock, VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.disk import NoDisk
 from transports import Block

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import keep
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
 
 MODEL = "growth"

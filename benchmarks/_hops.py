@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from collectives import Links
-from pipelined.actor import Actor
-from pipelined.clock import Clock
-from pipelined.exchange import gather, share
-from pipelined.planner import links
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.aio.clock import Clock
+from pipelined.measurement import links
 
 
 async def hop(actor: Actor, clock: Clock, nbytes: int, number: int) -> float:

@@ -19,7 +19,7 @@ PLUG_IN_FOLDERS = (
     "collectives.all_reduce",
     "pipelined.schedules",
     "pipelined.commands",
-    "pipelined._commands",
+    "pipelined.commands",
 )
 """Folders whose files may be registered plug-ins."""
 REGISTRY = "registry"

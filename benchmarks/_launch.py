@@ -4,8 +4,8 @@ import os
 
 import torch
 
-from pipelined.launch import detect
-from pipelined.runtime import Program, run
+from pipelined.process.launch import detect
+from pipelined.process.run import Program, run
 
 
 def run_ranks(program: Program, alone: int = 1, exactly: int | None = None) -> int:

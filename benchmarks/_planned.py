@@ -14,19 +14,19 @@ from apps._subject import Subject
 from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
-from pipelined.actor import Actor
-from pipelined.compression import NONE
-from pipelined.device import Device
-from pipelined.optimizer import Recipe
-from pipelined.partition import partition
-from pipelined.plan import Plan
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import Device
+from pipelined.measurement.codec import Coding
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.coding import Coding
 from pipelined.planner.costs import OPS, PLAIN
 from pipelined.planner.trial import RandomTokens
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.traces.file import NullTracer
+from pipelined.training.compression import NONE
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import Numerics, Trainer
 
 WORLD = 0
 """The channel of what all ranks agree on."""

@@ -1,6 +1,6 @@
 """The clock of an emulated device on a real machine. No torch, so that processes that need none start at once."""
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 
 
 class PunctualClock(RealClock):

@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from pipelined.ending import USAGE
 from pipelined.errors import UsageError
+from pipelined.process.exit import USAGE
 from transports import new_event_loop
 
 Loop = Literal["select", "epoll", "uvloop"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.launch import detect
+from pipelined.process.launch import detect
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results"

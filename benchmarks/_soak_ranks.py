@@ -14,17 +14,17 @@ import torch
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from benchmarks._levels import Levels, least, look
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.ending import end_process
-from pipelined.exchange import gather, share
-from pipelined.launch import detect
-from pipelined.optimizer import Recipe
-from pipelined.plan import Plan
-from pipelined.runtime import run
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.process.exit import end_process
+from pipelined.process.launch import detect
+from pipelined.process.run import run
+from pipelined.programs.plan import Plan
+from pipelined.traces.file import NullTracer
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
 RANKS, SEQUENCE, ROWS = 2, 8, 2

@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import Limits
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch

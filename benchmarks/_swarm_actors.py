@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks._swarm_parties import training
 from benchmarks._swarm_setting import Actors, Step
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 
 WARM_UP, MEASURED = 1, 1
 """Steps before the measurement, in which trainers learn who is fast, and in it."""

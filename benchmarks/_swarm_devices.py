@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.clock import Clock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import Clock
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block
 from transports.rpc import Answer, Endpoint, Handler, Question

@@ -8,8 +8,8 @@ file must not know who holds a lease.
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from pipelined.aio.clock import VirtualClock
 from pipelined.aio.notifier import Bell
-from pipelined.clock import VirtualClock
 from pipelined.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.directory.asked import Request
 from pipelined.directory.keeping import RENEWALS

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from benchmarks._swarm_account import Account
 from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.leader.moving import Moving
 from pipelined.swarm.leader.rebalance import moves
 from pipelined.swarm.peer.placement import Placing

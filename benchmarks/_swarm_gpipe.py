@@ -8,10 +8,10 @@ import asyncio
 import math
 
 from benchmarks._swarm_devices import Work
-from pipelined.clock import VirtualClock, run_virtual
-from pipelined.program import Token
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.programs.instructions import Token
+from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorker
 from pipelined.schedules import Shape, find
-from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape as LinkShape
 

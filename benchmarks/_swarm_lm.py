@@ -18,7 +18,7 @@ from apps._swarm_config import Subject, Told
 from apps._swarm_data import MicrobatchFeed, feed_of
 from apps._swarm_subject import rules_of, training_of
 from apps._text import Text
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules

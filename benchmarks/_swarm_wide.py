@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.all_reduce import Round

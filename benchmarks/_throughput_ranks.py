@@ -5,8 +5,8 @@ import sys
 
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._ranks import Task, run
-from pipelined.actor import Actor
-from pipelined.plan import Plan
+from pipelined.actors.actor import Actor
+from pipelined.programs.plan import Plan
 from transports import open_transport
 
 

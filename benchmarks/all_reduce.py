@@ -22,8 +22,8 @@ from benchmarks._flags import flags
 from benchmarks._results import Reported, tell
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
-from pipelined.launch import detect
-from pipelined.memory import frozen_objects
+from pipelined.process.launch import detect
+from pipelined.process.memory import frozen_objects
 from transports import Transport, new_event_loop, open_transport
 
 if TYPE_CHECKING:  # MPI is loaded with the transport
@@ -215,7 +215,7 @@ def main() -> int:
     options = flags(Options, "all_reduce")
     launch = detect(os.environ)
     if launch.url != "mpi://" or (launch.world_size or 1) < 2:
-        from pipelined.runtime import refuse
+        from pipelined.process.run import refuse
 
         fact = f"two ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
         return refuse(UsageError(f"{fact}; mpirun -n 4 python -m benchmarks.all_reduce"), launch)

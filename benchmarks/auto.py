@@ -17,8 +17,8 @@ from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce, barrier, measure
 from collectives.tuning import rounds_at, runnable
 from pipelined.errors import UsageError
-from pipelined.launch import detect
-from pipelined.runtime import refuse, run
+from pipelined.process.launch import detect
+from pipelined.process.run import refuse, run
 from transports import Transport
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))

@@ -24,7 +24,7 @@ from benchmarks._codec_overlap import Overlap, measure_overlap
 from benchmarks._ranks import check, program
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
-from pipelined.memory import KEPT, LARGEST, keep_freed
+from pipelined.process.memory import KEPT, LARGEST, keep_freed
 from transports import codec_names, pack, unpack
 
 PEER = Path(__file__).with_name("_codec_peer.py")

@@ -21,9 +21,9 @@ import numpy as np
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from benchmarks._results import ROOT
-from pipelined.clock import run_virtual
-from pipelined.exchange import gather
-from pipelined.messages import Activation
+from pipelined.actors.agree import gather
+from pipelined.actors.messages import Activation
+from pipelined.aio.clock import run_virtual
 from transports import Transport
 
 FLOORS = ("transports", "collectives", "pipelined", "apps")

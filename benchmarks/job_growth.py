@@ -21,8 +21,8 @@ import tyro
 
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
-from pipelined.ledger import Ledger
-from pipelined.runtime import together
+from pipelined.process.run import together
+from pipelined.programs.step_totals import Ledger
 from transports import Transport
 from transports.local import world
 from transports.testing import tcp_world

@@ -22,16 +22,16 @@ from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes
 from benchmarks._resident import resident
 from benchmarks._results import Reported, tell
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.exchange import gather
-from pipelined.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
-from pipelined.optimizer import Recipe
-from pipelined.plan import Plan
-from pipelined.runtime import run
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
+from pipelined.process.run import run
+from pipelined.programs.plan import Plan
+from pipelined.traces.file import NullTracer
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
 RECIPE = Recipe(lr=1e-4, steps=100)

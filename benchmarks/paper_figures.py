@@ -16,7 +16,7 @@ from apps._memory import activation_bytes, boundary_bytes
 from apps._presets import ModelConfig, find_preset, layer_costs
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import StageCosts, Workload

@@ -16,10 +16,10 @@ from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
-from pipelined.actor import Actor
-from pipelined.plan import Plan
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.actors.actor import Actor
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import find
 from transports import Transport
 

@@ -23,22 +23,22 @@ from benchmarks._predictions import as_table, plain, row_of
 from benchmarks._punctual import PunctualClock
 from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice, TorchDevice
-from pipelined.exchange import gather, share
-from pipelined.launch import Launch, detect
-from pipelined.plan import Plan
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import TimedDevice, TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.measurement.links import measure_hops, measure_sums
+from pipelined.measurement.measure import measure
+from pipelined.measurement.runtime import measure_instruction
 from pipelined.planner import Question
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.decision import TRIES
+from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.links import measure_hops, measure_sums
-from pipelined.planner.measure import measure
 from pipelined.planner.search import Outcome
 from pipelined.planner.trial import try_plans
-from pipelined.planner.walks import measure_instruction
-from pipelined.runtime import run
+from pipelined.process.launch import Launch, detect
+from pipelined.process.run import run
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from transports import Transport
 

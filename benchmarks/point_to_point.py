@@ -15,10 +15,10 @@ import torch
 
 from benchmarks._flags import flags
 from benchmarks._results import Reported, tell
+from pipelined.actors.agree import gather, share
 from pipelined.errors import UsageError
-from pipelined.exchange import gather, share
-from pipelined.launch import detect
-from pipelined.runtime import refuse, run
+from pipelined.process.launch import detect
+from pipelined.process.run import refuse, run
 from transports import Transport
 
 ROADS = ("raw", "buffer", "message")

@@ -20,12 +20,12 @@ from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
+from pipelined.actors.actor import Actor
+from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
-from pipelined.pricer import Costs
-from pipelined.recorder import record
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
+from pipelined.programs.record import record
 from pipelined.schedules import SCALES, ScheduleError, find, known
 from pipelined.simulation.workload import StageCosts
 from transports import Transport

@@ -13,7 +13,7 @@ import tyro
 
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import StageCosts, Workload

@@ -16,7 +16,7 @@ from torch import nn
 from apps._model import Block
 from apps._presets import ModelConfig
 from benchmarks._results import Reported, tell
-from pipelined.split import backward_input
+from pipelined.training.split_backward import backward_input
 
 
 @dataclass(frozen=True)

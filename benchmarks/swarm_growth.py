@@ -22,8 +22,8 @@ import tyro
 from benchmarks._growth_directory import DirectoryEnd, new_directory
 from benchmarks._growth_members import LightSwarm
 from benchmarks._results import Reported, tell
-from pipelined.clock import run_virtual
-from pipelined.nursery import Nursery
+from pipelined.aio.clock import run_virtual
+from pipelined.aio.nursery import Nursery
 
 LEASE_S, FOREVER_S = 3.0, 3600.0
 QUIET_S, NEWS_S = 6.0, 1.0

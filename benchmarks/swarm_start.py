@@ -16,7 +16,7 @@ from typing import Any
 import tyro
 
 from benchmarks._swarm_devices import Relay
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.directory import MemoryDisk
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules

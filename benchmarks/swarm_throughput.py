@@ -23,8 +23,8 @@ from benchmarks._swarm_children import address_of, child, moments
 from benchmarks._swarm_devices import Work
 from benchmarks._swarm_setting import Actors
 from pipelined.errors import UsageError
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 
 RELAY, RANKS = "benchmarks._swarm_relay", "benchmarks._throughput_ranks"

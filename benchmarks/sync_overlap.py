@@ -26,12 +26,12 @@ from benchmarks._results import Reported, tell
 from benchmarks.paper_figures import BERT
 from collectives import Links
 from collectives.all_reduce import known
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.eager import SYNCS
+from pipelined.actors.actor import Actor
+from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
-from pipelined.pricer import Costs
+from pipelined.programs.overlap import SYNCS
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pipelined import __version__, _commands
-from pipelined._commands import bench, doctor, plan, schedule, simulate, trace
+from pipelined import __version__
+from pipelined import commands as _commands
+from pipelined.commands import bench, doctor, plan, schedule, simulate, trace
 from pipelined.errors import UsageError
 
 COMMANDS = {

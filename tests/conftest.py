@@ -14,8 +14,8 @@ import signal
 import pytest
 from hypothesis import settings
 
-from pipelined import events
-from pipelined.clock import run_virtual
+from pipelined.aio import events
+from pipelined.aio.clock import run_virtual
 from tests.slices import Slice
 
 MOST_S = 60.0

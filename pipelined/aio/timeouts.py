@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 
 T = TypeVar("T")
 

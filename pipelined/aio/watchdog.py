@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from pipelined.clock import Clock
-from pipelined.device import Device
+from pipelined.actors.executor import Device
+from pipelined.aio.clock import Clock
 from transports.rpc import Refusal
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ Knows an endpoint and an address; it must not know what is asked.
 from collections.abc import Mapping
 from typing import Any
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.directory import messages as letters
 from pipelined.directory.api import CutOff, WrongKey
 from pipelined.directory.retry import Insistence, NoAnswer

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
 from pipelined.aio.round_trip import RoundTrip
-from pipelined.clock import Clock
 from pipelined.directory import messages as letters
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View
 from pipelined.directory.caller import Caller, Forgotten

@@ -3,8 +3,8 @@
 from contextlib import suppress
 from typing import NoReturn
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory.api import Lease
 
 RENEWALS = 3

@@ -10,11 +10,11 @@ name waits for that; if the record is there for longer, its process lives, and t
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost, keep
 from pipelined.errors import UsageError
-from pipelined.nursery import Nursery
 from pipelined.swarm.records import Record, address_in
 from transports import TransportError
 

@@ -3,7 +3,7 @@
 The rule: what one kind alone needs is imported only for it.
 """
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.directory.api import Directory
 from pipelined.directory.client import EmbeddedDirectory
 from pipelined.directory.retry import PATIENCE_S

@@ -6,9 +6,9 @@ Knows a clock and silence; it must not know who is asked, nor what.
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.round_trip import RoundTrip
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory.api import CutOff
 
 T = TypeVar("T")

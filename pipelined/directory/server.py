@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
+from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory import messages as letters
 from pipelined.directory import past
 from pipelined.directory.api import Change, Conflict, Prefixes
@@ -22,7 +23,6 @@ from pipelined.directory.limits import Limits
 from pipelined.directory.messages import Asking
 from pipelined.directory.state_machine import Machine
 from pipelined.directory.watchers import Watchers
-from pipelined.nursery import Nursery
 from transports import TransportError
 from transports.rpc import Answer, Endpoint, Handler, Party, Question, Refusal
 

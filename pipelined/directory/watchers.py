@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
-from pipelined.clock import Clock
 from pipelined.directory.api import Change, Prefixes
 
 ANSWER_S = 5e-5

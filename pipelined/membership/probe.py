@@ -9,11 +9,11 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.membership.client import Asking
 from pipelined.membership.view import Ended
-from pipelined.nursery import Nursery, beside
 from pipelined.swarm.records import Peer
 from transports.rpc import Refusal
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import warn
 from pipelined.aio.notifier import Bell
-from pipelined.clock import Clock
 from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
-from pipelined.events import warn
 from pipelined.membership.census import Census
 from pipelined.swarm.records import (
     CAME,

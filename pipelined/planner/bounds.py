@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import cache
 
 from collectives.all_reduce import known
-from pipelined.plan import Plan
 from pipelined.planner.candidates import Candidate
-from pipelined.recorder import record
+from pipelined.programs.plan import Plan
+from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.memory_model import rank_memory
+from pipelined.simulation.memory import rank_memory
 from pipelined.simulation.workload import Workload
 
 

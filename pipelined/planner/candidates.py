@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALES, find, known
 
 CHUNKS = (2, 4)

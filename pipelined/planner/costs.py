@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pipelined.partition import partition
-from pipelined.plan import Plan
-from pipelined.planner.coding import Coding
+from pipelined.measurement.codec import Coding
 from pipelined.planner.subject import Subject
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import StageCosts, Workload
 
 OPS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 
 FORMAT, VERSION = "pipelined-plan", 1

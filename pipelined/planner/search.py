@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import Candidate, candidates, data_parallel
 from pipelined.planner.costs import Costs, priced
 from pipelined.planner.subject import Subject
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import Workload

@@ -6,7 +6,7 @@ The rule: sizes only. Seconds are the planner's to find; nothing here needs torc
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
 
 
@@ -53,9 +53,9 @@ class Subject(Protocol):
         ...
 
     def build(self) -> Any:
-        """The `pipelined.model.Model` itself, to be measured; this may import torch."""
+        """The `pipelined.training.model.Model` itself, to be measured; this may import torch."""
         ...
 
     def numerics(self) -> Any:
-        """How the trainer keeps its numbers: `pipelined.trainer.Numerics`; this may import torch."""
+        """How the trainer keeps its numbers: `pipelined.training.trainer.Numerics`; this may import torch."""
         ...

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import Device, TorchDevice
-from pipelined.exchange import gather, share
-from pipelined.optimizer import Recipe
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import Device, TorchDevice
+from pipelined.aio.clock import RealClock
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.subject import Subject
-from pipelined.trace import NullTracer
-from pipelined.trainer import Trainer
+from pipelined.traces.file import NullTracer
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import Trainer
 from transports import Transport
 
 STEPS = 4

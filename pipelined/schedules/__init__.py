@@ -1,7 +1,7 @@
 """The schedules, one a file; a file's name is the schedule's name everywhere."""
 
-from pipelined.schedules._contract import SCALES, Layout, ScheduleError, Shape, Updates, Worker
-from pipelined.schedules._discovery import Schedule, find, known, require_known
+from pipelined.schedules.registry import Schedule, find, known, require_known
+from pipelined.schedules.worker import SCALES, Layout, ScheduleError, Shape, Updates, Worker
 
 __all__ = [
     "SCALES",

@@ -15,8 +15,8 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules._checks import check_chunks, check_even, check_positive
-from pipelined.schedules._contract import SCALES, Layout, ScheduleError, Shape, Worker
+from pipelined.schedules.checks import check_chunks, check_even, check_positive
+from pipelined.schedules.worker import SCALES, Layout, ScheduleError, Shape, Worker
 
 
 @dataclass(frozen=True)

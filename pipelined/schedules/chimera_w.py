@@ -14,8 +14,8 @@ order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the split. The co
 from collections import deque
 
 from pipelined.schedules import chimera
-from pipelined.schedules._checks import check_direct
-from pipelined.schedules._contract import Shape, Worker
+from pipelined.schedules.checks import check_direct
+from pipelined.schedules.worker import Shape, Worker
 
 
 def layout(shape: Shape) -> chimera.ChimeraLayout:

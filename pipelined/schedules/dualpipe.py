@@ -6,11 +6,11 @@ Fewer microbatches, or an odd number, keep the order with those beyond left out.
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
-from pipelined.schedules._checks import check_even
-from pipelined.schedules._contract import Layout, Shape, Worker
-from pipelined.schedules._dualpipe import dualpipe_order
-from pipelined.schedules._follow import follow
-from pipelined.schedules._layouts import both_ways
+from pipelined.schedules.checks import check_even
+from pipelined.schedules.dualpipe_steps import dualpipe_order
+from pipelined.schedules.follow import follow
+from pipelined.schedules.layouts import both_ways
+from pipelined.schedules.worker import Layout, Shape, Worker
 
 
 def layout(shape: Shape) -> Layout:

@@ -6,10 +6,10 @@ forward and the halves of a backward of one stage, bubble = (P-1)(f + i - w) for
 Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
 """
 
-from pipelined.schedules._contract import Layout, Shape, Worker
-from pipelined.schedules._dualpipe import dualpipe_order
-from pipelined.schedules._follow import follow
-from pipelined.schedules._layouts import folded
+from pipelined.schedules.dualpipe_steps import dualpipe_order
+from pipelined.schedules.follow import follow
+from pipelined.schedules.layouts import folded
+from pipelined.schedules.worker import Layout, Shape, Worker
 
 
 def layout(shape: Shape) -> Layout:

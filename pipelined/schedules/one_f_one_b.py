@@ -3,8 +3,8 @@
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
 
-from pipelined.schedules._contract import Layout, Shape, Worker
-from pipelined.schedules._layouts import one_pipe
+from pipelined.schedules.layouts import one_pipe
+from pipelined.schedules.worker import Layout, Shape, Worker
 
 
 def layout(shape: Shape) -> Layout:

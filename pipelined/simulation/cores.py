@@ -9,7 +9,7 @@ import heapq
 import math
 from itertools import count
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 
 
 class VirtualCores:

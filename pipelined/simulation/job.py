@@ -7,10 +7,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from collectives.all_reduce import known
-from pipelined.eager import SYNCS
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
-from pipelined.program import Instruction
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.overlap import SYNCS
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import ledger_bytes, updates_a_step
 from pipelined.simulation.workload import Workload

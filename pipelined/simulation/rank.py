@@ -10,19 +10,19 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from pipelined.clock import VirtualClock
-from pipelined.deadlock import MESSAGES
-from pipelined.due import Due
-from pipelined.nursery import Nursery
-from pipelined.program import Instruction, Token
+from pipelined.aio.clock import VirtualClock
+from pipelined.aio.nursery import Nursery
+from pipelined.programs.deadlock import MESSAGES
+from pipelined.programs.due import Due
+from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.instructions import Instruction, Token
+from pipelined.programs.prepare import Walk
+from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorker
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
-from pipelined.sync import GradientSync
-from pipelined.virtual_worker import Bench, Demands, Post, VirtualWorker
-from pipelined.walk import Walk
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,24 @@ finish the sums, agree on the norm in one small sum over all ranks, update.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelined.clock import VirtualClock, run_virtual
-from pipelined.nursery import Nursery
-from pipelined.plan import Plan
-from pipelined.recorder import in_time
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.aio.nursery import Nursery
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import Walk, plan_walks
+from pipelined.programs.record import in_time
+from pipelined.programs.timeline import Timeline
+from pipelined.programs.virtual_worker import Demands, Post
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.memory_model import RankMemory, rank_memory, without_flush
+from pipelined.simulation.memory import RankMemory, rank_memory, without_flush
 from pipelined.simulation.rank import GroupBench, Hardware, Rank
 from pipelined.simulation.stretch import simulate_stretches
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
-from pipelined.timeline import Timeline
-from pipelined.virtual_worker import Demands, Post
-from pipelined.walk import Walk, plan_walks
 
 
 @dataclass(frozen=True)

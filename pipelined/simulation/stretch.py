@@ -1,8 +1,8 @@
 """A schedule without a flush on a priced machine: stretches of steps, and what a further step takes in a full pipe.
 
-The rule: weights are updated when the trainer would update them (`pipelined.asynchronous.stage_updates`): a stage's own
-behind the sum of their gradient, before anything else is done, and others when a forward needs them. What all ranks
-agree on comes steps behind, so nobody waits for it.
+The rule: weights are updated when the trainer would update them (`pipelined.training.without_flush.stage_updates`): a
+stage's own behind the sum of their gradient, before anything else is done, and others when a forward needs them. What
+all ranks agree on comes steps behind, so nobody waits for it.
 """
 
 import asyncio
@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 
-from pipelined.asynchronous.staleness import shared_version, steps_to_fill
-from pipelined.asynchronous.steady import FURTHER
-from pipelined.clock import VirtualClock, run_virtual
-from pipelined.nursery import Nursery
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.aio.nursery import Nursery
+from pipelined.programs.staleness import shared_version, steps_to_fill
+from pipelined.programs.steady import FURTHER
+from pipelined.programs.timeline import Timeline
+from pipelined.programs.virtual_worker import Demands, Post, VirtualWorker
 from pipelined.schedules import Layout, Updates, find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import Job
@@ -21,8 +23,6 @@ from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.rank import GroupBench, Hardware
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
-from pipelined.timeline import Timeline
-from pipelined.virtual_worker import Demands, Post, VirtualWorker
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 
 
 @dataclass(frozen=True)

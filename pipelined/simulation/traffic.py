@@ -8,8 +8,8 @@ from collections import Counter
 
 from collectives import Links
 from collectives.all_reduce import known
-from pipelined.ledger import Ledger
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
+from pipelined.programs.step_totals import Ledger
 from pipelined.simulation.workload import Workload
 
 Link = tuple[int, int]

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipelined.bucket_names import Stages
 from pipelined.errors import UsageError
+from pipelined.programs.bucket_names import Stages
 
 
 @dataclass(frozen=True, kw_only=True)

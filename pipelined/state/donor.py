@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.device import Device
+from pipelined.actors.executor import Device
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import Point

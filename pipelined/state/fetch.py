@@ -9,12 +9,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-from pipelined.device import Device
-from pipelined.events import warn
+from pipelined.actors.executor import Device
+from pipelined.aio.events import warn
+from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
 from pipelined.membership.view import Ended, Roster
-from pipelined.nursery import Nursery
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import Missed, lineage_of, missed

@@ -7,14 +7,14 @@ checked by hash, and no decision of the swarm (rollback, rescue of a stage, plac
 from collections.abc import Mapping
 from typing import Any
 
-from pipelined.clock import Clock
-from pipelined.device import Device
+from pipelined.actors.executor import Device
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.swarm.config import Rules

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelined import checkpoint
-from pipelined._checkpoint_directory import found
-from pipelined.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.checkpoints.directory import found
 from pipelined.state.manifest import Layout, describe
 from pipelined.swarm.records import Mark, common_step, saved_steps
 from transports import Block

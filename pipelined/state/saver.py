@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
+from pipelined.aio.events import emit, warn
+from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
-from pipelined.events import emit, warn
-from pipelined.nursery import Nursery
 from pipelined.state.manifest import Layout
 from pipelined.state.store import Shelf, ShelfError
 from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved

@@ -65,7 +65,7 @@ class DiskShelf:
 
     def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
         """See `Shelf`; where another peer is saving this stage just now, nothing is done."""
-        from pipelined.checkpoint import CheckpointError
+        from pipelined.checkpoints.checkpoint import CheckpointError
         from pipelined.state.saved import save
 
         try:
@@ -75,7 +75,7 @@ class DiskShelf:
 
     def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
         """See `Shelf`."""
-        from pipelined.checkpoint import CheckpointError
+        from pipelined.checkpoints.checkpoint import CheckpointError
         from pipelined.state.saved import load
 
         try:

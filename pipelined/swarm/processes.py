@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from pipelined.clock import Clock
-from pipelined.device import Device
+from pipelined.actors.executor import Device
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, Roster
-from pipelined.nursery import Nursery
 from pipelined.state.store import Shelf
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from pipelined.clock import Clock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.state.store import Shelf
 from pipelined.swarm.config import Rules

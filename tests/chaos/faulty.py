@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.ending import FAILED, end_process
-from pipelined.launch import detect
-from pipelined.noise import Noise
-from pipelined.runtime import run
-from pipelined.stage import Stage
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.process.exit import FAILED, end_process
+from pipelined.process.launch import detect
+from pipelined.process.run import run
+from pipelined.traces.file import NullTracer
+from pipelined.training.keyed_random import Noise
+from pipelined.training.stage import Stage
+from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
 from transports import Closed, Transport
 from transports.testing import kill

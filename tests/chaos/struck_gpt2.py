@@ -8,9 +8,9 @@ import signal
 import sys
 
 from apps import gpt2
-from pipelined import checkpoint
-from pipelined.ending import end_process
-from pipelined.stage import Stage
+from pipelined.checkpoints import checkpoint
+from pipelined.process.exit import end_process
+from pipelined.training.stage import Stage
 
 WHERE = {"forward": (Stage, "forward"), "commit": (checkpoint, "commit")}
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelined import checkpoint
+from pipelined.checkpoints import checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 STEPS = 40

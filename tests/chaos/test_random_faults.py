@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from transports.rpc import Answer, Refusal, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork
 

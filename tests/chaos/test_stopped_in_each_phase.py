@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from apps import _huggingface, _training, gpt2
-from pipelined import checkpoint
-from pipelined.stage import Stage
+from pipelined.checkpoints import checkpoint
+from pipelined.training.stage import Stage
 from tests.launching import ROOT, started
 
 STEPS = 6

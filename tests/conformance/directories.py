@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
-from pipelined.nursery import Nursery
 from transports import TransportError
 from transports.rpc import Endpoint
 

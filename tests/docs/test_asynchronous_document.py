@@ -2,10 +2,10 @@
 
 import re
 
-from pipelined.asynchronous.steady import steady
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.programs.steady import steady
 from pipelined.schedules import Shape, find
 from tests.launching import ROOT
 

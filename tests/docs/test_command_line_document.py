@@ -9,7 +9,7 @@ import pytest
 
 from apps._config import Config, flag
 from pipelined.__main__ import COMMANDS, main
-from pipelined.launch import MPI, SLURM, TORCHRUN
+from pipelined.process.launch import MPI, SLURM, TORCHRUN
 from tests.launching import ROOT, launched
 
 TEXT = (ROOT / "docs" / "command-line.md").read_text()

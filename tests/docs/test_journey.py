@@ -6,14 +6,14 @@ import numpy as np
 
 from apps._config import Config
 from apps._job import resolve
-from pipelined.checker import check
-from pipelined.eager import eager_stages
-from pipelined.grid import timeline_grid
-from pipelined.messages import Activation
-from pipelined.pricer import price
-from pipelined.recorder import record
+from pipelined.actors.messages import Activation
+from pipelined.programs.check import check
+from pipelined.programs.overlap import eager_stages
+from pipelined.programs.prepare import COSTS
+from pipelined.programs.price import price
+from pipelined.programs.record import record
+from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
-from pipelined.walk import COSTS
 from tests.launching import ROOT
 from transports.wire.arrays import Block
 from transports.wire.frames import Kind, encode_head

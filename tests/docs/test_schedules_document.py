@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pipelined.__main__ import main
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
 from tests.docs.test_documents import blocks
 from tests.launching import ROOT, launched, mpirun

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelined import checkpoint
+from pipelined.checkpoints import checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 FLAGS = "-m apps.gpt2 --depth 2 --seq 32 --batch 4 --sample 0".split()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from pipelined.order import of_rank, packed, read_orders
-from pipelined.trace import write
+from pipelined.traces.file import write
+from pipelined.training.replay import of_rank, packed, read_orders
 from tests.mpi.every_rank import from_rank_0
 from tests.numerics.delayed import delayed, double_buffered, pipedream
 from tests.numerics.plain import Case

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch.func import functional_call
 
-from pipelined.noise import Noise
-from pipelined.optimizer import Recipe
-from pipelined.partition import partition
+from pipelined.programs.partition import partition
+from pipelined.training.keyed_random import Noise
+from pipelined.training.optimizer import Recipe
 from tests.numerics.plain import SEQUENCE, AdamW, Case, Feed
 
 RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.0)

@@ -6,14 +6,14 @@ With it a plain loop over microbatches, which uses none of the runtime.
 import torch
 from torch import nn
 
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.noise import keyed_generator
-from pipelined.optimizer import Recipe
-from pipelined.plan import Plan
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.programs.plan import Plan
+from pipelined.traces.file import NullTracer
+from pipelined.training.keyed_random import keyed_generator
+from pipelined.training.optimizer import Recipe
+from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import AdamW
 from transports import new_event_loop
 from transports.local import world

@@ -12,15 +12,15 @@ import torch
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.noise import Noise
-from pipelined.optimizer import Recipe
-from pipelined.order import Order
-from pipelined.plan import Plan
-from pipelined.trace import NullTracer, Tracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.programs.plan import Plan
+from pipelined.traces.file import NullTracer, Tracer
+from pipelined.training.keyed_random import Noise
+from pipelined.training.optimizer import Recipe
+from pipelined.training.replay import Order
+from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
 SEQUENCE = 6

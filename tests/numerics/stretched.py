@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipelined.actor import Actor
-from pipelined.asynchronous.trainer import AsynchronousTrainer
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.trace import Events, Tracer
-from pipelined.trainer import Numerics, StepReport
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.traces.file import Events, Tracer
+from pipelined.training.trainer import Numerics, StepReport
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics.delayed import RECIPE
 from tests.numerics.plain import SEQUENCE, Feed
 

@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.checker import check
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.record import record
 from pipelined.schedules import find
 from tests.numerics.delayed import delayed
 from tests.numerics.plain import Case

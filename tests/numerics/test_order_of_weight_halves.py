@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from pipelined.order import of_rank, packed, read_orders
-from pipelined.trace import Tracer, write
-from pipelined.train_worker import TrainWorker
+from pipelined.traces.file import Tracer, write
+from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.worker import TrainWorker
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import new_event_loop
 from transports.local import world

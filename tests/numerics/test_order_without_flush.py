@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from pipelined.asynchronous.worker import Mail
-from pipelined.order import of_rank, packed, read_orders
-from pipelined.trace import write
+from pipelined.traces.file import write
+from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.without_flush.worker import Mail
 from tests.numerics.plain import Case
 from tests.numerics.stretched import rank, stretches
 from transports import new_event_loop

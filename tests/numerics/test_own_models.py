@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipelined import checkpoint
-from pipelined.asynchronous.trainer import AsynchronousTrainer
-from pipelined.evaluate import evaluate
-from pipelined.runtime import AgreedError
-from pipelined.save import load, save
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.trainer_state import load, save
+from pipelined.process.run import AgreedError
+from pipelined.training.evaluate import evaluate
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps
 
 STEPS = 3

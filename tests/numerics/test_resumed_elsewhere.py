@@ -5,13 +5,13 @@ import asyncio
 import pytest
 import torch
 
-from pipelined.actor import Actor
-from pipelined.asynchronous.trainer import AsynchronousTrainer
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.save import load, save
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.checkpoints.trainer_state import load, save
+from pipelined.traces.file import NullTracer
+from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics import delayed, plain
 from tests.numerics.plain import SEQUENCE, Case, Feed
 from transports import new_event_loop

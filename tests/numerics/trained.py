@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.actor import Actor
-from pipelined.clock import RealClock
-from pipelined.device import TorchDevice
-from pipelined.trace import NullTracer
-from pipelined.trainer import Numerics, Trainer
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.traces.file import NullTracer
+from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
 from transports import Transport, new_event_loop
 from transports.local import world

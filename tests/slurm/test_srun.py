@@ -73,5 +73,5 @@ def test_the_cluster_is_gone_after_its_command(tmp_path):
 
 
 def test_a_program_that_srun_started_names_srun_as_its_launcher():
-    done = srun("-c", "import os; from pipelined.launch import detect; print(detect(os.environ).by)", nodes=2)
+    done = srun("-c", "import os; from pipelined.process.launch import detect; print(detect(os.environ).by)", nodes=2)
     assert (done.returncode, done.stdout) == (0, "srun\n" * 2), done.stderr

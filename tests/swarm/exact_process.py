@@ -15,8 +15,8 @@ import sys
 from contextlib import asynccontextmanager
 from functools import partial
 
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.state import donor
 from pipelined.swarm.config import Rules

@@ -7,7 +7,7 @@ import gc
 import sys
 import warnings
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from tests.swarm.story import Story
 
 

@@ -10,7 +10,7 @@ import random
 import sys
 from enum import StrEnum
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import common_step
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 

@@ -11,7 +11,7 @@ from apps._swarm_config import Subject, Told
 from apps._swarm_data import feed_of
 from apps._swarm_run import SUBJECT
 from apps._text import read_text
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.leader.leader import OtherModel
 from pipelined.swarm.records import HEAD, Head

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined import events
+from pipelined.aio import events
 from pipelined.state.store import ShelfError
 from pipelined.swarm.records import CONDUCTOR, PEERS
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm

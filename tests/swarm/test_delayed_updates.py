@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from pipelined.aio.clock import run_virtual
 from pipelined.aio.notifier import Bell
-from pipelined.clock import run_virtual
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties

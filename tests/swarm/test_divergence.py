@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelined import events
-from pipelined.clock import run_virtual
+from pipelined.aio import events
+from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from pipelined.swarm.peer.rounds import Rounds
 from tests.swarm import exact, virtual_swarm

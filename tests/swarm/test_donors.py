@@ -1,6 +1,6 @@
 """Joiners that come at once spread over the peers of their stage; one that never arrives costs no memory."""
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.state.donor import MOST_TOTALS
 from tests.swarm.virtual_swarm import VirtualSwarm
 

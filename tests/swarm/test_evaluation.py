@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.membership.view import Roster
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm

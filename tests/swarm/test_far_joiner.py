@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import name_digest
 from tests.swarm.virtual_swarm import VirtualSwarm
 

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack, suppress
 import numpy as np
 import pytest
 
-from pipelined.clock import RealClock, run_virtual
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock, run_virtual
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import standing
-from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess

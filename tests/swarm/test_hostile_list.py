@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack, suppress
 import msgpack
 import numpy as np
 
-from pipelined.clock import RealClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import standing
-from pipelined.nursery import Nursery
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import LOST, Lost, common_step
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 

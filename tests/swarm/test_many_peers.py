@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 STAGES = 4

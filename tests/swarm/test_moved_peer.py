@@ -1,6 +1,6 @@
 """Moving to another stage never costs the swarm the stage that is left."""
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from apps._swarm_look import look
-from pipelined import events
-from pipelined.clock import run_virtual
+from pipelined.aio import events
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.roll_call import MOST_FAILED
 from pipelined.swarm.peer.all_reduce import Round
 from pipelined.swarm.peer.rounds import Rounds

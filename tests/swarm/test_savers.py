@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.state.store import ShelfError
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
 

@@ -1,6 +1,6 @@
 """A trainer that keeps its lease and finishes nothing: what it was given is given to another, at last at once."""
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm
 
 STEPS, BATCH = 6, 8

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
 from pipelined.errors import UsageError
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from tests.launching import started
 from tests.swarm.story import Story
 

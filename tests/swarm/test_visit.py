@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import run_virtual
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import run_virtual
 from pipelined.state.observer import Visitor
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm

@@ -8,8 +8,8 @@ import asyncio
 
 import pytest
 
-from pipelined import events
-from pipelined.clock import run_virtual
+from pipelined.aio import events
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.step import Taking
 from pipelined.swarm.peer.all_reduce import Round
 from tests.swarm.virtual_swarm import VirtualSwarm

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from tests.conformance.asking import CLAUSES
 from transports.emulation.options import Shape
 from transports.rpc import endpoint_schemes

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import SCALES, ScheduleError, Shape, find, known
-from pipelined.schedules._discovery import ELSEWHERE
+from pipelined.schedules.registry import ELSEWHERE
 
 NAMES = known()
 every_schedule = pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ import pytest
 
 from collectives.all_reduce.registry import ALGORITHMS
 from pipelined.__main__ import COMMANDS
-from pipelined.schedules._discovery import SCHEDULES
+from pipelined.schedules.registry import SCHEDULES
 from tests.launching import ROOT, launched
 from transports.codecs.registry import CODECS
 from transports.registry import TRANSPORTS

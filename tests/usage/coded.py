@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from apps import gpt2
-from pipelined.launch import detect
+from pipelined.process.launch import detect
 from tests.usage.refused import NoTorch
 
 

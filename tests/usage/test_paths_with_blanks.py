@@ -12,15 +12,15 @@ from apps._config import Config, flag
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from apps._tokenizer import ByteTokenizer
-from pipelined import checkpoint
 from pipelined.__main__ import main as pipelined_command
-from pipelined.optimizer import Recipe
-from pipelined.plan import Plan
+from pipelined.checkpoints import checkpoint
 from pipelined.planner import PlanFile, write_plan
+from pipelined.programs.plan import Plan
 from pipelined.state import saved
 from pipelined.swarm.records import Mark
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.optimizer import Recipe
 from tests.launching import ROOT
 
 ODD = "Läufe & 'Größen' = 1 %"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from apps._presets import find_preset
-from pipelined import checkpoint
-from pipelined.checkpoint import Meta
-from pipelined.claim import claim
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Meta
+from pipelined.checkpoints.claim import claim
 from tests.launching import ROOT
 
 

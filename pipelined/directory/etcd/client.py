@@ -6,8 +6,8 @@ Knows the contract and what etcd is told; members, retries and marks are others'
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory.api import (
     Change,
     Conflict,

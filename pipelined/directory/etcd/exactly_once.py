@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Sequence
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.directory.api import Entry, LeaseLost
 from pipelined.directory.etcd.gateway import NOT_FOUND, EtcdError, Gateway
 from pipelined.directory.etcd.leases import EtcdLease

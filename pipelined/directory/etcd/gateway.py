@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.directory.api import CutOff, Full
 from pipelined.directory.etcd.url import EtcdPlace
 from pipelined.directory.retry import Insistence, NoAnswer

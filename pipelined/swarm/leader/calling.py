@@ -6,7 +6,7 @@ by the head, like any other who moves, so that all know. Knows the roster and ti
 
 from collections.abc import Sequence
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.membership.census import STAY
 from pipelined.membership.view import Ended, Roster
 from pipelined.swarm.config import Rules

@@ -7,8 +7,8 @@ measures it again, to the same bit.
 
 from collections.abc import Awaitable, Callable
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
-from pipelined.clock import Clock
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board

@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Bell
-from pipelined.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Standing
 from pipelined.errors import UsageError
-from pipelined.events import emit, warn
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, Ended, Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.board import Board

@@ -6,7 +6,7 @@ who is to move is decided by `rebalance`, from these alone.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 
 Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
 """By stage, each peer's load, None of those on their way there; who is to go to which stage."""

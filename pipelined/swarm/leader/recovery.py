@@ -4,7 +4,7 @@ The one rule: all stages go back to one step of one lineage, by moving the head 
 where they must, or the swarm would wait for ever: a stage has peers that come, and none that has its state.
 """
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.membership.view import Ended, Roster
 from pipelined.swarm.records import Mark, common_step
 

@@ -10,16 +10,16 @@ from collections.abc import Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, Patience
+from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import within
-from pipelined.clock import Clock
 from pipelined.directory import Conflict, CutOff
-from pipelined.events import emit, warn
 from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Hearing
 from pipelined.membership.view import Ended, Roster
-from pipelined.nursery import Nursery, beside
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said

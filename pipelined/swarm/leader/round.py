@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import Ended
-from pipelined.nursery import Nursery
 from pipelined.swarm.leader.cover import Cover, cover
 from pipelined.swarm.protocol import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Members, Peer, members_of

@@ -9,12 +9,12 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Bell
-from pipelined.clock import Clock
-from pipelined.events import emit, warn
+from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.view import Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.cover import Cover

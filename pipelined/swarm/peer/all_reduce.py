@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.nursery import Nursery
+from pipelined.aio.nursery import Nursery
 from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.protocol import RoundName
 from pipelined.swarm.protocol import field as field_of

@@ -7,7 +7,7 @@ Knows a peer's record and time; it must not know why it says what.
 import math
 from collections.abc import Callable
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.directory.registration import Standing
 from pipelined.swarm.records import Peer, Phase
 

@@ -7,7 +7,7 @@ roster and time; how something is handed over is decided elsewhere.
 
 import math
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, Roster
 from pipelined.swarm.peer.replica import Holding

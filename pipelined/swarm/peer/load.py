@@ -8,7 +8,7 @@ three quarters of a piece of work wait on average, and a stage that is half idle
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 
 
 class Load:

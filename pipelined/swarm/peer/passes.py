@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeVar
 
-from pipelined.events import warn
+from pipelined.aio.events import warn
 from pipelined.swarm.brought import grouped
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import Held

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
+from pipelined.actors.executor import Device
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import warn
+from pipelined.aio.nursery import Nursery
 from pipelined.aio.watchdog import Watched
-from pipelined.clock import Clock
-from pipelined.device import Device
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Standing, standing
-from pipelined.events import warn
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
 from pipelined.membership.view import RETRY_S, Ended, Roster
-from pipelined.nursery import Nursery
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saving, saver

@@ -7,11 +7,11 @@ newcomers wait for one.
 
 import asyncio
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import warn
+from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
-from pipelined.events import warn
 from pipelined.membership.view import RETRY_S, Ended, Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.leader.rebalance import fewest
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import CAME

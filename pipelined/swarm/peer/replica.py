@@ -6,7 +6,7 @@ not otherwise. Each part of what is asked lives in a file of its own; this one m
 
 from collections.abc import Mapping, Sequence, Set
 
-from pipelined.device import Device
+from pipelined.actors.executor import Device
 from pipelined.state.donor import Donor, copied
 from pipelined.state.steps import Missed
 from pipelined.swarm.config import Rules

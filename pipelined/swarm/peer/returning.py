@@ -9,10 +9,10 @@ serves its stage it comes at once. A process that is started again under the nam
 from collections.abc import Callable
 from contextlib import suppress
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.registration import Standing
-from pipelined.events import warn
 from pipelined.membership.view import Ended, Roster
 from pipelined.swarm.records import EVICTED
 

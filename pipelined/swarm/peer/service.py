@@ -7,8 +7,8 @@ what is held can need. Knows topics; it must not know what is done with any.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from pipelined.aio.events import recent
 from pipelined.aio.watchdog import Watched
-from pipelined.events import recent
 from pipelined.membership.access import Admission
 from pipelined.membership.view import Roster
 from pipelined.swarm.peer.all_reduce import UNDER_WAY

@@ -4,7 +4,7 @@ The one rule: a line that sums fill holds up the answers that the next step is m
 takes its time. How long is a share of what a step was seen to take, never a constant.
 """
 
-from pipelined.clock import Clock
+from pipelined.aio.clock import Clock
 
 SHARE = 0.8
 """Of computing a step; in what is left the last parts arrive, and the step is decided."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipelined.actors.executor import Device
 from pipelined.aio.notifier import Bell
-from pipelined.device import Device
 from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol import RoundName, whole
 from pipelined.swarm.records import Point

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipelined.noise import Noise
-from pipelined.stage import evaluating
 from pipelined.state.manifest import layout_of
+from pipelined.swarm.exact_optimizers import Learned, find_update, sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Training
-from pipelined.torch_random import TorchRandom
-from pipelined.updates import Learned, find_update, sum_of_squares
+from pipelined.training.keyed_random import Noise
+from pipelined.training.stage import evaluating
+from pipelined.training.torch_random import TorchRandom
 from transports import Block
 
 COUNT = "updates/count"

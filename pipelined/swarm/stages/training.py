@@ -14,9 +14,9 @@ from types import ModuleType
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.model import Model
-from pipelined.optimizer import Recipe
-from pipelined.updates import find_update
+from pipelined.swarm.exact_optimizers import find_update
+from pipelined.training.model import Model
+from pipelined.training.optimizer import Recipe
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Training:
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
-        update: the optimizer's name, of `pipelined.updates`.
+        update: the optimizer's name, of `pipelined.swarm.exact_optimizers`.
         dtype: of parameters, sums and what stages send one another.
         autocast: bfloat16 for matrix products inside the forward.
         text: digest of the tokenizer, and of the text where a seed is to find the same sequences everywhere.

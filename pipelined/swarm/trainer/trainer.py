@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, get_args
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Patience
-from pipelined.clock import Clock
+from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.events import emit, warn
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, Ended, Roster
-from pipelined.nursery import Nursery
 from pipelined.swarm.given import Given, Spoilt, Stale, read_given, read_losses
 from pipelined.swarm.protocol import field
 from pipelined.swarm.records import Peer

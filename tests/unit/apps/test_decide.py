@@ -11,10 +11,10 @@ from apps._config import Config
 from apps._decide import Seats, decide_job, recorded
 from apps._follow import AUTO, is_open
 from apps._job import resolve
-from pipelined import checkpoint
-from pipelined.launch import ALONE
-from pipelined.plan import Plan
+from pipelined.checkpoints import checkpoint
 from pipelined.planner.candidates import Candidate
+from pipelined.process.launch import ALONE
+from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
 from tests.launching import ROOT
 from transports.local import world

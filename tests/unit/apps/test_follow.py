@@ -8,8 +8,8 @@ from apps._config import Config
 from apps._job import resolve
 from apps._report import drifted
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
 from pipelined.planner import PlanFile, write_plan
+from pipelined.programs.plan import Plan
 
 PLAN = Plan("one_f_one_b", 3, 2, 4, 6)
 

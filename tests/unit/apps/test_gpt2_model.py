@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from apps._gelu import gelu
 from apps._model import GPT2
 from apps._presets import ModelConfig, find_preset, layer_shapes, parameters, shapes
-from pipelined.noise import Noise
+from pipelined.training.keyed_random import Noise
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)
 UNTIED = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, tied=False)

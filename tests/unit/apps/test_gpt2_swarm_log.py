@@ -9,11 +9,11 @@ import pytest
 from apps._gpt2_swarm_log import Busy, Log
 from apps._gpt2_swarm_meeting import beside
 from apps._report import reporting
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import Change, CutOff, Entry, FellBehind, View
-from pipelined.optimizer import Recipe
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
+from pipelined.training.optimizer import Recipe
 
 RULES = Rules(model="a", stages=2, batch=4, samples=4, eval_every=2, eval_batch=1)
 START = Head(2, "a")

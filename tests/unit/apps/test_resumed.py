@@ -10,8 +10,8 @@ from apps._config import parse
 from apps._job import resolve
 from apps._resumed import agree_on_flags, parse_resumed, require_text, start_of
 from apps._text import read_text
-from pipelined import checkpoint
-from pipelined.checkpoint import Meta
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Meta
 from pipelined.errors import UsageError
 from transports.local import world
 

@@ -10,9 +10,9 @@ from apps._config import Config
 from apps._job import resolve
 from apps._sums import decide_sums
 from collectives.all_reduce import choices
-from pipelined import checkpoint
+from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from transports.local import world
 
 ASKED = Config(depth=2, all_reduce="measured", layers=1, d_model=8, heads=1, vocab=8)

@@ -9,11 +9,11 @@ import pytest
 from apps._swarm_config import Place, Subject, Told
 from apps._swarm_flags import Serve
 from apps._swarm_run import agree, claim_for, serve
-from pipelined.checkpoint import CheckpointError
-from pipelined.claim import claim
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.checkpoints.checkpoint import CheckpointError
+from pipelined.checkpoints.claim import claim
 from pipelined.directory import open_directory, serve_directory
-from pipelined.nursery import Nursery
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

@@ -7,10 +7,10 @@ import pytest
 
 from apps import swarm
 from apps._swarm_config import ChildFailed
+from pipelined.aio.events import emit, warn
 from pipelined.aio.watchdog import Stuck
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
-from pipelined.events import emit, warn
 from tests.terminal import closed_over
 
 CASES = [

@@ -12,7 +12,7 @@ from apps._swarm_prometheus import metrics
 from apps._swarm_said import FIELDS
 from apps._swarm_waiting import MOMENT_S
 from apps._swarm_web import as_json, page
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, Entry, View
 from pipelined.swarm.records import (
     CONDUCTOR,

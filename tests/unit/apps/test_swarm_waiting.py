@@ -6,7 +6,7 @@ import pytest
 
 from apps._swarm_config import Place
 from apps._swarm_waiting import MOMENT_S, WaitLog, telling, waits_for
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.membership.view import Roster
 from pipelined.swarm.records import PEERS, Conductor, Head, Peer, Phase, Trainer

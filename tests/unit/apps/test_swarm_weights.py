@@ -13,9 +13,9 @@ from apps._swarm_export import Wish, model_of
 from apps._swarm_weights import Weights
 from apps._tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
-from pipelined.optimizer import Recipe
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.optimizer import Recipe
 from tests.unit.apps.rotary import exported_config
 
 CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)

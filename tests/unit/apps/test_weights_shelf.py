@@ -9,12 +9,12 @@ from apps._huggingface import export
 from apps._model import GPT2
 from apps._presets import ModelConfig
 from apps._weights_shelf import WeightsShelf
-from pipelined.optimizer import Recipe
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import DiskShelf, ShelfError
 from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.optimizer import Recipe
 
 TIED = ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6)
 UNTIED = replace(TIED, tied=False)

@@ -8,9 +8,9 @@ from apps._model import GPT2
 from apps._presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
-from pipelined.noise import Noise
-from pipelined.optimizer import Recipe
-from pipelined.stage import Stage
+from pipelined.training.keyed_random import Noise
+from pipelined.training.optimizer import Recipe
+from pipelined.training.stage import Stage
 
 CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)
 ROWS, SEQUENCE = 2, 10

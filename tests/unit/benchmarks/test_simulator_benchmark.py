@@ -4,7 +4,7 @@ import json
 import sys
 
 from benchmarks.simulator import Options, main, simulated
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 
 
 def test_it_simulates_every_rank_with_its_sums():

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks._swarm_directory import DirectDirectory
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 from pipelined.directory import LeaseLost
 from tests.conformance.directories import EVERYWHERE, Party
 

@@ -12,8 +12,8 @@ from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plai
 from collectives import Links
 from collectives.all_reduce import known
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
-from pipelined.pricer import Costs
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
 
 MIB = 1 << 20
 OVERLAP = Overlap({3: 0.030}, (0.30, 0.31, 0.30), (0.302, 0.311, 0.309), (0.01,), (0.04,))

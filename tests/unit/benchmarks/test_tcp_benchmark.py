@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import shaped_links, tcp, tcp_all_reduce
 from benchmarks._ranks import launch, spread
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from transports import open_local
 from transports.emulation.options import Shape

@@ -11,7 +11,7 @@ from benchmarks._contender_torch import Alone
 from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
 from benchmarks._contest_table import Duel, Entry, duels, limit
 from benchmarks.torch_pipelining import agreed, chosen, told
-from pipelined.partition import partition
+from pipelined.programs.partition import partition
 
 SMALL = Contest(layers=4, d_model=8, heads=2, vocab=11, sequence=5, batch=2, microbatches=3)
 

@@ -8,7 +8,7 @@ import pytest
 
 from collectives import Group, Mismatch, all_reduce
 from collectives.call import STILL_S
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
 from transports.testing import local_world, tcp_world

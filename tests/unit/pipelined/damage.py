@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
-from pipelined.program import Instruction
-from pipelined.recorder import record
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 
 

@@ -6,7 +6,7 @@ It knows nothing of the checker's graph: it has messages, rooms and things that 
 import asyncio
 from collections import Counter, defaultdict
 
-from pipelined.clock import Deadlock, VirtualClock, run_virtual
+from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 
 
 class WentWrong(Exception):

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.__main__ import main
-from pipelined.asynchronous.staleness import staleness, steps_to_fill, uses, versions_held
-from pipelined.asynchronous.steady import steady
-from pipelined.checker import check
-from pipelined.pricer import Costs, price, price_schedule
-from pipelined.program import Instruction, Program
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.price import Costs, price, price_schedule
+from pipelined.programs.record import record
+from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
+from pipelined.programs.steady import steady
 from pipelined.schedules import ScheduleError, Shape, Updates, find
-from pipelined.simulation.memory_model import RankMemory, without_flush
+from pipelined.simulation.memory import RankMemory, without_flush
 
 NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
 every_asynchronous = pytest.mark.parametrize("name", NAMES)

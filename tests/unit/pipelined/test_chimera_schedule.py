@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.checker import check
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, Worker, find
 
 chimera = find("chimera")

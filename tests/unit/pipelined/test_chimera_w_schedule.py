@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.program import Instruction, Program
-from pipelined.recorder import record, skeleton
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record, skeleton
 from pipelined.schedules import Shape, Worker, find
 
 chimera_w = find("chimera_w")

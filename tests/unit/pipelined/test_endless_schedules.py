@@ -9,7 +9,7 @@ import pytest
 
 from apps.gpt2 import main as gpt2
 from pipelined.__main__ import main
-from pipelined.recorder import record
+from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import layout
 
@@ -42,7 +42,7 @@ def test_an_import_that_takes_long_is_told_once_with_its_line(tmp_path, monkeypa
     path.write_text(
         "import sys\nwhile 'still' not in sys.stderr.getvalue(): pass\nfrom pipelined.schedules.gpipe import *"
     )
-    monkeypatch.setattr("pipelined.schedules._bounded.SLOW_S", 0.01)
+    monkeypatch.setattr("pipelined.schedules.bounded.SLOW_S", 0.01)
     monkeypatch.setattr(sys, "stderr", StringIO())
     find(str(path))
     (said,) = sys.stderr.getvalue().splitlines()

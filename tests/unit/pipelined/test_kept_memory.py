@@ -8,7 +8,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import numpy as np
-from pipelined.memory import keep_freed
+from pipelined.process.memory import keep_freed
 if sys.argv[1] == "keep":
     assert keep_freed()
 def fill():
@@ -33,7 +33,7 @@ def test_a_block_allocated_again_faults_no_pages():
 
 GARBAGE = """
 import gc, sys, weakref
-from pipelined.memory import frozen_objects
+from pipelined.process.memory import frozen_objects
 class Circle:
     def __init__(self):
         self.itself = self

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.program import Program
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Program
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 
 

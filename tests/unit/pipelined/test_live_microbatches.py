@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks._footprint import count_activations
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import find
 from tests.numerics.arrangements import name
 from tests.numerics.plain import Case

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.checker import check
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 
 RIGHT = """

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.__main__ import main
 from pipelined.schedules import known
-from pipelined.trace import read
+from pipelined.traces.file import read
 
 FOUR = ["schedule", "chimera", "--depth", "4", "--microbatches", "4"]
 
@@ -24,7 +24,7 @@ def test_who_interrupts_it_gets_a_code_and_no_traceback(capsys, monkeypatch):
     def interrupted(*of):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipelined._commands.schedule.find", interrupted)
+    monkeypatch.setattr("pipelined.commands.schedule.find", interrupted)
     assert main(FOUR) == 130 and capsys.readouterr() == ("", "")
 
 

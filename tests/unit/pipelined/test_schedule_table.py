@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.program import Program
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Program
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import Layout, ScheduleError, Shape, find, known
-from pipelined.schedules._table import read_table, write_table
+from pipelined.schedules.table import read_table, write_table
 
 ONE_PIPE = {
     "gpipe": Shape(4, 8),

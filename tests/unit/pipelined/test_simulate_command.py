@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.trace import read
+from pipelined.traces.file import read
 from tests.launching import launched
 
 CHIMERA = ["simulate", "chimera", "--depth=4", "--microbatches=4"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.trace import Tracer, write
+from pipelined.traces.file import Tracer, write
 
 STEPS = (3, 4, 5)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelined.checker import check
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.check import check
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 
 

@@ -1,6 +1,6 @@
 """A whole network in one process, on the running loop's clock: names instead of machines, and faults at will.
 
-On the virtual clock (`pipelined.clock.run_virtual`) everything that happens follows from the seed. The one rule: a
+On the virtual clock (`pipelined.aio.clock.run_virtual`) everything that happens follows from the seed. The one rule: a
 fault does to a party what it does to a process or a link outside: a killed one is told nothing, a frozen one does
 nothing, and what a cut link holds back arrives when it is healed.
 """

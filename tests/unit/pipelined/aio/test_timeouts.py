@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.timeouts import within
-from pipelined.clock import VirtualClock, run_virtual
 
 pytestmark = pytest.mark.virtual
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 from pipelined.directory import CutOff, Lease, LeaseLost, keep
 
 pytestmark = pytest.mark.virtual

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.directory.registration import NameTaken, Standing, standing
 from pipelined.swarm.records import Conductor

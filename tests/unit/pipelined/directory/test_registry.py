@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, open_directory
 from pipelined.directory.etcd.url import EtcdPlace
 from pipelined.errors import UsageError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import CutOff
 from pipelined.directory.retry import Insistence, NoAnswer
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 from pipelined.directory.api import Change, Entry
 from pipelined.directory.folders import Folders
 from pipelined.directory.watchers import ANSWER_S, Watchers

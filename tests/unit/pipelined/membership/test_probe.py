@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Hearing
 from pipelined.membership.view import Ended, Roster

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import Roster

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
 from pipelined.planner import PlanFile, read_plan, write_plan
+from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 
 PLANNED = PlanFile(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.plan import Plan
 from pipelined.planner.costs import FIRST_INPUT, LEAST, Measured, Stated, kinds_of, priced
+from pipelined.programs.plan import Plan
 from tests.unit.pipelined.planner.toys import Toy
 
 FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelined.partition import partition
-from pipelined.plan import Plan
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 WEIGHTS, KEPT, SENT = 1000, 64, 16

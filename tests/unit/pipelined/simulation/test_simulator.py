@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from collectives import Links
 from collectives.all_reduce import known as algorithm
 from pipelined.errors import UsageError
-from pipelined.plan import Plan
-from pipelined.pricer import Costs, price
-from pipelined.recorder import record
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate

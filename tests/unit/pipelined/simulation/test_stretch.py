@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from collectives.all_reduce import known as algorithm
-from pipelined.asynchronous.steady import steady
-from pipelined.plan import Plan
-from pipelined.pricer import Costs
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
+from pipelined.programs.steady import steady
 from pipelined.schedules import find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from apps._workload import workload
-from pipelined.plan import Plan
+from pipelined.programs.plan import Plan
 from pipelined.simulation.traffic import link_bytes, message_bytes
 from pipelined.simulation.workload import StageCosts, Workload
 from tests.numerics.arrangements import name

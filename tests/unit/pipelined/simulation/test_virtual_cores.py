@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.simulation.cores import VirtualCores
 
 

@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.simulation.sums import VirtualSums
 
 

@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import VirtualClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
 from pipelined.swarm.records import Point
 from tests.swarm.exact import ExactStage

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.checkpoint import CheckpointError
+from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
 from pipelined.state.saved import load, load_whole, marks, save
 from pipelined.swarm.records import Mark, common_step, saved_steps
@@ -154,7 +154,7 @@ def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pipelined.checkpoint.write_manifest", full)
+    monkeypatch.setattr("pipelined.checkpoints.checkpoint.write_manifest", full)
     with pytest.raises(CheckpointError, match="No space left"):
         save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
     assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]

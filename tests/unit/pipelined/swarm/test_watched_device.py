@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio.clock import run_virtual
 from pipelined.aio.watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, Stuck, Watched
-from pipelined.clock import run_virtual
-from pipelined.device import TimedDevice
 from transports.rpc import Refusal
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from transports.emulation.delay_line import Line, Way
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import Change, Conflict, CutOff, Entry, FellBehind, open_directory
 from pipelined.errors import UsageError
 from tests.absent import absent

@@ -6,7 +6,7 @@ python -m tests.unit.pipelined.swarm.directory.processes serve URL JOURNAL | hol
 import asyncio
 import sys
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import LeaseLost, open_directory, serve_directory
 from tests.conformance.directories import kept
 from transports.rpc import open_endpoint

@@ -6,7 +6,7 @@ import socket
 import sys
 from contextlib import asynccontextmanager
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from tests.launching import started
 from transports.rpc import open_endpoint

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.timeouts import within
-from pipelined.clock import VirtualClock, run_virtual
 from pipelined.directory import (
     Conflict,
     CutOff,

@@ -5,7 +5,7 @@ from time import monotonic
 
 import pytest
 
-from pipelined.clock import RealClock
+from pipelined.aio.clock import RealClock
 from pipelined.directory import WrongKey, open_directory, serve_directory
 from transports.rpc import open_endpoint
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.round import Attempt, Failed
 from pipelined.swarm.records import Peer, Phase
 from transports import Block

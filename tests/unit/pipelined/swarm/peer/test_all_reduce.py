@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.swarm.peer import all_reduce as averaging
 from pipelined.swarm.peer.all_reduce import TOPIC, Round
 from pipelined.swarm.peer.spread import Spread

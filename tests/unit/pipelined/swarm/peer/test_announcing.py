@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipelined.clock import VirtualClock
+from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.peer.announcing import NEWS_S, Announcing
 from pipelined.swarm.records import Peer, Phase
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipelined.clock import VirtualClock, run_virtual
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.swarm.peer.load import Load
 
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelined import events
+from pipelined.aio import events
+from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Bell
-from pipelined.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import standing
 from pipelined.membership.view import Roster

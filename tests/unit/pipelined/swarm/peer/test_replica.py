@@ -5,9 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined import events
-from pipelined.clock import VirtualClock
-from pipelined.device import TimedDevice
+from pipelined.actors.executor import TimedDevice
+from pipelined.aio import events
+from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.records import Head, Point

@@ -8,7 +8,6 @@ import torch
 
 from apps._model import GPT2
 from apps._presets import ModelConfig
-from pipelined.optimizer import Recipe
 from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
 from pipelined.state.saved import load, save
@@ -17,6 +16,7 @@ from pipelined.swarm.stages.delayed import PENDING, DelayedStage
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.optimizer import Recipe
 
 ROWS, SEQUENCE, SYMBOLS, BATCH, STEPS = 2, 4, 11, 2, 5
 MODEL = GPT2(ModelConfig(layers=1, d_model=8, heads=2, vocab=SYMBOLS, positions=SEQUENCE, dropout=0.1, tied=False))

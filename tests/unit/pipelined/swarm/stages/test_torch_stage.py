@@ -13,8 +13,6 @@ from apps._presets import ModelConfig
 from apps._rotary_model import RotaryLM
 from apps._rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
-from pipelined.noise import Noise
-from pipelined.optimizer import Recipe
 from pipelined.state.manifest import layout_of
 from pipelined.state.saved import load, marks, save
 from pipelined.swarm.records import Mark, common_step
@@ -22,6 +20,8 @@ from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.keyed_random import Noise
+from pipelined.training.optimizer import Recipe
 from transports import Block
 
 ROWS, SEQUENCE, SYMBOLS = 2, 6, 13

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pipelined.clock import run_virtual
+from pipelined.aio.clock import run_virtual
 from transports import Closed
 from transports.rpc import Answer, Refusal, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork

@@ -1,0 +1,55 @@
+"""An actor: one rank with a mailbox, whose every task has it for a parent.
+
+`tell` starts the sending of a message and returns at once; `receive` takes one from the mailbox by its address. The
+first failure of any of its tasks, or a cancellation from outside, cancels the others and comes out of the `async with`
+block. No wait lasts for ever: when a peer fails or dies, the transport makes every wait raise.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from pipelined.aio.nursery import Nursery
+from transports import Frame, Transport
+
+Key = tuple[int | str, ...]
+
+
+class Actor:
+    """A rank's mailbox and its tasks.
+
+    ```
+    async with Actor(transport) as actor:
+        actor.tell(1, ("greeting", 7), tensor)
+        frame = await actor.receive(1, ("answer", 7))
+    ```
+    Leaving the block waits until everything told has been taken or buffered; leaving it by an exception cancels what
+    is on its way.
+    """
+
+    def __init__(self, transport: Transport):
+        self.transport = transport
+        self._tasks = Nursery()
+
+    @property
+    def rank(self) -> int:
+        return self.transport.rank
+
+    async def __aenter__(self) -> "Actor":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def tell(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> "asyncio.Task[None]":
+        """Put a message on its way without waiting; its arrays must not change until the returned task is done."""
+        return self.start(self.transport.send(peer, key, *arrays, note=note))
+
+    async def receive(self, peer: int | None, key: Key) -> Frame:
+        """Take the message with this address, waiting for it if need be."""
+        return await self.transport.receive(peer, key)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run a coroutine as a child of this actor."""
+        return self._tasks.create_task(work)

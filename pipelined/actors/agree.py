@@ -1,0 +1,111 @@
+"""Small plain objects between all ranks of a job, along a binomial tree. msgpack only; never pickle.
+
+With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more of them. All
+ranks must take part, as each passes on what the ranks below it in the tree are to get, or hold.
+"""
+
+from typing import Any
+
+import msgpack
+
+from collectives.broadcast import branches
+from pipelined.aio.nursery import Nursery
+from transports import Transport, WireError
+
+
+async def share(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
+    """Give every rank what `source` holds (the others pass None).
+
+    Args:
+        what: a name for this exchange, the same on every rank and not in use twice at once.
+    Raises:
+        WireError: what the rank above sent does not unpack; the ranks below have got the same bytes.
+    Cost: ceil(log2 n) messages one after another, n - 1 in all.
+    """
+    parent, children = _neighbours(transport, source)
+    packed = msgpack.packb(thing) if parent is None else await _take(transport, parent, what)
+    async with Nursery() as tasks:
+        for child in children:
+            tasks.create_task(transport.send(child, ("share", what), packed))
+    return thing if parent is None else _unpack(packed, what, parent)
+
+
+async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -> list[Any]:
+    """Bring what each rank holds to `target`, in rank order; the others get an empty list.
+
+    Raises:
+        WireError: what a rank below sent does not unpack, or is not one thing of each rank in its subtree.
+    Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank on the way passes on all that it received.
+    """
+    parent, children = _neighbours(transport, target)
+    held = [msgpack.packb(thing)]
+    for child in reversed(children):  # the smallest subtree first, so that what is held stays in the order of ranks
+        below = _unpack(await _take(transport, child, what), what, child)
+        if type(below) is not list or len(below) != _ranks_below(transport, target, child):
+            raise _strange(what, child, f"no list of {_ranks_below(transport, target, child)} things")
+        held += below
+    if parent is not None:
+        await transport.send(parent, ("share", what), msgpack.packb(held))
+        return []
+    size = transport.world_size
+    others = [_unpack(packed, what, (target + place) % size) for place, packed in enumerate(held[1:], 1)]
+    first = size - target
+    return [*others[first - 1 :], thing, *others[: first - 1]]
+
+
+async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, Any] | None:
+    """What the lowest rank holds that holds anything but None, with that rank, on every rank; None if no rank does.
+
+    Raises:
+        WireError: what a neighbour in the tree sent does not unpack, or is no rank with its thing.
+    Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one thing each.
+    """
+    parent, children = _neighbours(transport, 0)
+    found = None if thing is None else [transport.rank, thing]
+    for child in reversed(children):
+        below = _found(_unpack(await _take(transport, child, what), what, child), what, child)
+        found = below if found is None else found
+    if parent is not None:
+        await transport.send(parent, ("share", what), msgpack.packb(found))
+    first = _found(await share(transport, what, found), what, 0)
+    return None if first is None else (first[0], first[1])
+
+
+def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
+    """The ranks above and below this one in the tree of all ranks from `root`; the largest subtree first."""
+    size = transport.world_size
+    parent, children = branches((transport.rank - root) % size, size)
+    return None if parent is None else (parent + root) % size, [(child + root) % size for child in children]
+
+
+def _ranks_below(transport: Transport, root: int, child: int) -> int:
+    """The ranks in the subtree of a child, itself among them."""
+    node = (child - root) % transport.world_size
+    return min(node & -node, transport.world_size - node)
+
+
+async def _take(transport: Transport, source: int, what: str) -> Any:
+    blocks = (await transport.receive(source, ("share", what))).blocks
+    if len(blocks) != 1:
+        raise _strange(what, source, f"{len(blocks)} blocks instead of 1")
+    return blocks[0].data
+
+
+def _found(found: Any, what: str, source: int) -> list[Any] | None:
+    """A rank and its thing as `first_of` passes them on, or None; raises WireError for anything else."""
+    if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
+        raise _strange(what, source, "no rank with its thing")
+    return found
+
+
+def _unpack(packed: Any, what: str, source: int) -> Any:
+    try:
+        return msgpack.unpackb(packed, strict_map_key=False)
+    except (ValueError, TypeError) as error:  # TypeError: no bytes, or a map whose key is a list
+        raise _strange(what, source, f"{type(error).__name__}: {error}") from error
+
+
+def _strange(what: str, source: int, fact: str) -> WireError:
+    return WireError(
+        f"what rank {source} sent for {what!r} does not unpack ({fact}); install one release on every rank"
+    )

@@ -1,0 +1,260 @@
+"""Saving the state of a run and finding it again. State is keyed by parameter name, never by stage number or rank, so
+what one arrangement saved any other can load.
+
+A save has three parts. Rank 0 removes what dead saves left (`clean`, where its run has claimed the directory). Every
+rank writes the parameters it owns (`write_shard`); when all have, rank 0 names the whole (`commit`). The caller carries
+the records to rank 0, and keeps these plain blocking functions off its event loop. This file must not know of
+schedules, stages or transports, and imports torch only when tensors are touched.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelined.checkpoints.directory import clean as _clean
+from pipelined.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
+from pipelined.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointError,
+    Meta,
+    ShardRecord,
+    TensorRecord,
+    force,
+    read_manifest,
+    require_identity,
+    write_manifest,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Meta",
+    "ShardRecord",
+    "clean",
+    "commit",
+    "discard",
+    "latest",
+    "open",
+    "write_shard",
+]
+
+State = Mapping[str, Mapping[str, "torch.Tensor"]]
+"""Parameter name to its fields: "value", and whatever the optimizer keeps beside it, such as "exp_avg"."""
+
+
+WRITTEN = "records-sha256"
+"""In the header of a shard: the hash of what its writer told of it."""
+
+
+def clean(directory: str | Path) -> None:
+    """Remove what crashed and failed saves left, so that it does not fill the disk: on rank 0, before any rank writes.
+
+    Only where no other run can be saving, as after `claim`: its unfinished save would be removed, too.
+
+    Raises:
+        CheckpointError: something cannot be removed.
+    """
+    try:
+        _clean(Path(directory))
+    except OSError as error:
+        raise CheckpointError(f"cannot remove what an earlier save left ({error}); remove it by hand") from error
+
+
+def write_shard(
+    directory: str | Path, step: int, rank: int, world_size: int, owned: State, token: str = ""
+) -> ShardRecord:
+    """Write what this rank owns into the checkpoint that is being made, and force it to disk.
+
+    Args:
+        owned: any dtypes, shapes and devices, views of one buffer where they do not overlap; may be empty. It must
+            not change meanwhile.
+        token: of this save, the same on all ranks; another save has another.
+    Returns: what `commit` must be told of this shard: plain data.
+    Raises:
+        CheckpointError: it could not be written. What was written before it is as it was; its own file is removed.
+    Cost: one pass over the bytes for their hashes, one to write them; no more memory than what is not contiguous
+        or not on the CPU.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    width = max(2, len(str(world_size)))
+    part = part_of(Path(directory), step, token)
+    path = part / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
+    solid = {name: {field: _solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
+    records = {name: {field: _record(tensor) for field, tensor in fields.items()} for name, fields in solid.items()}
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+        tensors = {_key(name, field): tensor for name, fs in solid.items() for field, tensor in fs.items()}
+        save_file(tensors, path, {WRITTEN: _hash(records)})
+        force(path)
+        force(part)
+        size = path.stat().st_size
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            path.unlink()
+        raise CheckpointError(f"rank {rank} cannot write {path} ({error}); free or choose another place") from error
+    return ShardRecord(file=path.name, bytes=size, tensors=records)
+
+
+def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], keep: int, token: str = "") -> Path:
+    """Name the checkpoint whose shards have all been written: on rank 0, once `write_shard` returned on every rank.
+
+    Before the name appears everything is on disk. Afterwards all but the newest `keep` checkpoints are deleted, never
+    this one. A process killed anywhere in here leaves the last good one usable.
+
+    Args:
+        token: as the ranks gave it to `write_shard`.
+    Raises:
+        CheckpointError: a shard is not there as its rank wrote it, two ranks wrote one parameter, or the disk refused.
+            The checkpoints that lay there before are as they were.
+    Returns: the checkpoint's path.
+    """
+    directory, shards = Path(directory), list(shards)
+    part = part_of(directory, meta.step, token)
+    try:
+        for path in set(part.iterdir()) - {part / shard["file"] for shard in shards}:
+            path.unlink()
+        write_manifest(part, meta, shards)
+        _refuse_another_writer(part, shards)
+        path = publish(directory, meta.step, token)
+        prune(directory, meta.step, keep, token)
+    except OSError as error:
+        raise CheckpointError(f"cannot save step {meta.step} ({error}); free or choose another place") from error
+    return path
+
+
+def discard(directory: str | Path, step: int, token: str = "") -> None:
+    """Remove what a save that failed wrote: on rank 0, once every rank has stopped writing."""
+    shutil.rmtree(part_of(Path(directory), step, token), ignore_errors=True)
+
+
+def latest(directory: str | Path) -> Path | None:
+    """The checkpoint of the highest step in a directory, or None where there is none."""
+    return max(found(Path(directory)).items(), default=(0, None))[1]
+
+
+def open(path: str | Path) -> "Checkpoint":
+    """Open a checkpoint, or the latest of a directory of them; sees that all its shards are there in full size.
+
+    Raises:
+        CheckpointError: nothing there, damaged, cut short, or of a newer format.
+    """
+    path = Path(path)
+    where = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
+    if where is None or not where.is_dir():
+        there = ", ".join(one.name for one in found(path.parent if where else path).values()) or "none"
+        raise CheckpointError(f"no checkpoint {path} (there: {there}); name one, or the directory of a saved run")
+    meta, shards = read_manifest(where)
+    return Checkpoint(where, meta, {name: shard for shard in shards for name in shard["tensors"]})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved state, of which nothing is read until it is asked for.
+
+    Args:
+        path: its directory.
+        meta: what it is of.
+        shard_of: for every parameter name the shard that holds it.
+    """
+
+    path: Path
+    meta: Meta
+    shard_of: Mapping[str, ShardRecord]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.shard_of)
+
+    def require(self, identity: Mapping[str, Any]) -> "Checkpoint":
+        """Return itself if it is of this model.
+
+        Raises:
+            CheckpointError: names every field that differs, with both values.
+        """
+        require_identity(self.path, self.meta, identity)
+        return self
+
+    def load(self, names: Iterable[str]) -> "dict[str, dict[str, torch.Tensor]]":
+        """Read these parameters with all their fields, onto the CPU, each checked against its hash.
+
+        Raises:
+            CheckpointError: a name that is not in it, or bytes that are not those saved.
+        Cost: reads the bytes of these parameters alone; opens each shard that holds one of them once.
+        """
+        names = list(names)
+        missing = [name for name in names if name not in self.shard_of]
+        if missing:
+            fact = f"{self.path} lacks {missing[0]} (missing: {len(missing)}, saved: {len(self.shard_of)})"
+            raise CheckpointError(f"{fact}; it was saved by a run without it")
+        of_file: dict[str, list[str]] = {}
+        for name in names:
+            of_file.setdefault(self.shard_of[name]["file"], []).append(name)
+        state = {name: fields for file, mine in of_file.items() for name, fields in self._read(file, mine)}
+        return {name: state[name] for name in names}
+
+    def _read(self, file: str, names: list[str]) -> "Iterator[tuple[str, dict[str, torch.Tensor]]]":
+        from safetensors import SafetensorError, safe_open
+
+        path = self.path / file
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in names:
+                    records = self.shard_of[name]["tensors"][name]
+                    fields = {field: shard.get_tensor(_key(name, field)) for field in records}
+                    yield name, _as_saved(path, name, fields, records)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
+
+
+def _as_saved(path: Path, name: str, fields: "dict[str, torch.Tensor]", records: Mapping[str, TensorRecord]) -> Any:
+    for field, tensor in fields.items():
+        if _record(tensor) != records[field]:
+            fact = f"{path} is damaged ({name}, {field}: not the bytes that were saved)"
+            raise CheckpointError(f"{fact}; resume from another checkpoint")
+    return fields
+
+
+def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
+    """Raise CheckpointError where a shard's header names other hashes than its rank told. Reads headers alone."""
+    from safetensors import SafetensorError, safe_open
+
+    for shard in shards:
+        path = part / shard["file"]
+        try:
+            with safe_open(path, framework="numpy") as file:
+                there = (file.metadata() or {}).get(WRITTEN, "none")
+        except SafetensorError as error:
+            there = str(error)
+        if there != (told := _hash(shard["tensors"])):
+            fact = f"{path} was written over by another run (hash of its records: {there[:16]}, written: {told[:16]})"
+            raise CheckpointError(f"{fact}; give every run its own directory")
+
+
+def _hash(records: Mapping[str, Any]) -> str:
+    """Of what a shard's writer tells of its tensors, their hashes among it."""
+    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+
+
+def _key(name: str, field: str) -> str:
+    return f"{name}/{field}"
+
+
+def _solid(tensor: "torch.Tensor") -> "torch.Tensor":
+    return tensor.detach().cpu().contiguous()
+
+
+def _record(tensor: "torch.Tensor") -> TensorRecord:
+    import torch
+
+    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest()
+    return TensorRecord(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), sha256=digest)

@@ -1,0 +1,73 @@
+"""A directory of checkpoints and how it changes. At every instant, one rename away or not, what was the last good
+checkpoint can still be found and is whole.
+
+    step-00000010             a checkpoint; it got this name in one rename, after all of it was on disk
+    step-00000010.SAVE.part   being written by one save, or being deleted, or left by a crash: never read
+    step-00000010.old         a step saved a second time: stands in until the new one has its name
+
+SAVE is a token of the save, so that two saves never write into one `.part`. Knows names and renames; it must not know
+what a checkpoint holds.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from pipelined.checkpoints.manifest import force
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})(\.old)?")
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def part_of(directory: Path, step: int, token: str = "") -> Path:
+    """Where one save writes a step's checkpoint before it has its name."""
+    return directory / f"{name_of(step)}{token and f'.{token}'}.part"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether this is the name of one checkpoint, there or not."""
+    return _CHECKPOINT.fullmatch(path.name) is not None
+
+
+def found(directory: Path) -> dict[int, Path]:
+    """The whole checkpoints of a directory by step, ascending; empty where there is no such directory."""
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    matches = [match for match in map(_CHECKPOINT.fullmatch, names) if match]
+    matches.sort(key=lambda match: (int(match[1]), match[2] is None))  # beside its .old, the plain name wins
+    return {int(match[1]): directory / match[0] for match in matches}
+
+
+def clean(directory: Path) -> None:
+    """Remove what crashed and failed saves left; only where no other save can be under way."""
+    for path in directory.glob("step-*.part"):
+        shutil.rmtree(path)
+    for path in directory.glob("step-*.old"):
+        if path.with_suffix("").exists():
+            shutil.rmtree(path)
+
+
+def publish(directory: Path, step: int, token: str = "") -> Path:
+    """Give a step's finished `.part` its name. A step saved before is replaced; until then it stands in as `.old`."""
+    final = directory / name_of(step)
+    old = final.with_name(f"{final.name}.old")
+    if final.exists():
+        os.rename(final, old)
+    os.rename(part_of(directory, step, token), final)
+    force(directory)
+    if old.exists():
+        shutil.rmtree(old)
+    return final
+
+
+def prune(directory: Path, step: int, keep: int, token: str = "") -> None:
+    """Delete all checkpoints but this step's and the newest keep - 1 others."""
+    others = [(other, path) for other, path in reversed(found(directory).items()) if other != step]
+    for other, path in others[max(keep, 1) - 1 :]:
+        doomed = part_of(directory, other, token)
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.rename(path, doomed)
+        shutil.rmtree(doomed)

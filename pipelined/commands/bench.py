@@ -1,0 +1,70 @@
+"""Measure this machine, beside peers and computed limits: list the programs of benchmarks/, or run one.
+
+The rule: a benchmark is found by its file and described by its docstring's first line; only the one that runs is
+imported. They belong to the source tree and are not installed.
+"""
+
+import argparse
+import ast
+import importlib.util
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from pipelined.commands.errors import BadInput
+
+PASSES_ON = True
+"""Flags that this command does not know go to the program."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.allow_abbrev = False
+    parser.add_argument("name", nargs="?", metavar="NAME", help="what is run, with its own flags; none: list them all")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Do what the flags say. Under a launcher every rank runs the program.
+
+    Raises:
+        BadInput: there are no benchmarks here, or none of that name. SystemExit: the program's exit code.
+    """
+    found = _found()
+    if arguments.name is None:
+        _refuse(arguments.others)
+        print(_listed({name: _summary(path) for name, path in found.items()}, arguments.json))
+        return
+    if arguments.name not in found:
+        raise BadInput(f"no benchmark is called {arguments.name!r}; known: {', '.join(found)}")
+    sys.argv[1:] = [*arguments.others, *(["--json"] if arguments.json else [])]
+    runpy.run_module(f"benchmarks.{arguments.name}", run_name="__main__", alter_sys=True)
+
+
+def _found() -> dict[str, Path]:
+    """The programs' files by name."""
+    package = importlib.util.find_spec("benchmarks")
+    folder = (
+        Path(package.origin).parent if package and package.origin else None
+    )  # no origin: just a folder of that name
+    files = sorted(folder.glob("[!_]*.py")) if folder else []
+    if not files:
+        raise BadInput("no benchmarks are here (they are not installed); run this in a checkout of the project")
+    return {path.stem: path for path in files}
+
+
+def _summary(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def _refuse(flags: list[str]) -> None:
+    if flags:
+        raise BadInput(f"flags without a benchmark to take them ({' '.join(flags)}); name one first")
+
+
+def _listed(summaries: dict[str, str], as_json: bool) -> str:
+    if as_json:
+        return json.dumps(summaries)
+    width = max(map(len, summaries))
+    return "\n".join(f"{name:<{width}}  {summary}" for name, summary in summaries.items())

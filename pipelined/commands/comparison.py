@@ -1,0 +1,136 @@
+"""A measured step beside the one that was expected, pass by pass: which took longer, and before which a rank waited.
+
+The rule: a difference is told where it arises. What is late only because something before it on its rank was late is
+no difference; what is late because its message was late counts as waiting.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipelined.commands import BadInput
+from pipelined.commands.steps import is_pass
+from pipelined.traces.file import Span
+
+Which = tuple[int, str, int | None, int | None, int | None]
+"""(rank, name, stage, microbatch, pipe)."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward or backward (half) in both timelines.
+
+    Args:
+        measured, expected: when it was computed.
+        measured_idle, expected_idle: seconds for which its rank had computed nothing when it began.
+    """
+
+    measured: Span
+    expected: Span
+    measured_idle: float
+    expected_idle: float
+
+    @property
+    def took(self) -> float:
+        """Seconds it took longer than expected."""
+        return (self.measured.end - self.measured.start) - (self.expected.end - self.expected.start)
+
+    @property
+    def waited(self) -> float:
+        """Seconds its rank waited longer than expected before it."""
+        return self.measured_idle - self.expected_idle
+
+
+def fitted(measured: Sequence[Span], expected: Sequence[Span]) -> list[Span]:
+    """What was expected, stretched so that all forwards and backwards together take as long as they really did."""
+    ratio = _work(measured) / _work(expected)
+    return [replace(span, start=span.start * ratio, end=span.end * ratio) for span in expected]
+
+
+def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pass]:
+    """Every pass of a step in both timelines, by rank, then measured start.
+
+    Args:
+        expected: of as many ranks, with one and the same program.
+    Raises:
+        BadInput: they are not of the same passes.
+    """
+    found, known = dict(_with_idle(measured)), dict(_with_idle(expected))
+    for here, there, where in ((found, known, "expected"), (known, found, "measured")):
+        if missing := next((which for which in here if which not in there), None):
+            fact = (
+                f"the two timelines are not of one program (first not {where}: {_words(missing)} on rank {missing[0]}"
+            )
+            raise BadInput(
+                f"{fact}; passes: {len(found)} measured, {len(known)} expected); give both one schedule and shape"
+            )
+    return [Pass(span, known[which][0], idle, known[which][1]) for which, (span, idle) in found.items()]
+
+
+def last_end(spans: Sequence[Span]) -> float:
+    """Seconds at which the last pass ended."""
+    return max(span.end for span in spans if is_pass(span))
+
+
+def repeated(expected: Sequence[Span], rows: int) -> list[Span]:
+    """The same for every pipeline group, where one group alone was expected."""
+    workers = 1 + max(span.rank for span in expected)
+    return [replace(span, rank=span.rank + first) for first in range(0, rows, workers) for span in expected]
+
+
+def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
+    """Every pass for programs: where it is, and by how many seconds more than expected it took and was waited for."""
+    names = ("rank", "name", "stage", "microbatch", "pipe")
+    return [
+        {**dict(zip(names, _which(one.measured), strict=True)), "took": one.took, "waited": one.waited}
+        for one in passes
+    ]
+
+
+def report(passes: Sequence[Pass], most: int = 10) -> str:
+    """The means by kind, and the largest differences with their place."""
+    lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
+    for name in sorted({one.measured.name for one in passes}):
+        mine = [one for one in passes if one.measured.name == name]
+        lines.append(
+            _line(name.replace("_", " "), [_seconds(p.measured) for p in mine], [_seconds(p.expected) for p in mine])
+        )
+    lines.append(_line("wait before", [p.measured_idle for p in passes], [p.expected_idle for p in passes]))
+    return "\n".join([*lines, "", "largest differences", *_largest(passes, most)])
+
+
+def _largest(passes: Sequence[Pass], most: int) -> Iterator[str]:
+    everything = [(one.took, "took", one) for one in passes] + [(one.waited, "waited", one) for one in passes]
+    for seconds, verb, one in sorted(everything, key=lambda found: -abs(found[0]))[:most]:
+        how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
+        before = "before" if verb == "waited" else "in"
+        yield f"  rank {one.measured.rank:<4} {how:24} {before} {_words(_which(one.measured))}"
+
+
+def _line(name: str, measured: Sequence[float], expected: Sequence[float]) -> str:
+    return f"  {name:16}{1e3 * sum(measured) / len(measured):10.3f}{1e3 * sum(expected) / len(expected):10.3f}"
+
+
+def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[Which, tuple[Span, float]]]:
+    """Every pass and for how long its rank had computed nothing when it began."""
+    free: dict[int, float] = {}
+    for span in sorted(filter(is_pass, spans), key=lambda span: (span.rank, span.start)):
+        yield _which(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
+        free[span.rank] = span.end
+
+
+def _which(span: Span) -> Which:
+    return span.rank, span.name, span.stage, span.microbatch, span.pipe
+
+
+def _words(which: Which) -> str:
+    _, name, stage, microbatch, pipe = which
+    return f"{name.replace('_', ' ')} of microbatch {microbatch} in stage {stage} (pipe {pipe})"
+
+
+def _seconds(span: Span) -> float:
+    return span.end - span.start
+
+
+def _work(spans: Sequence[Span]) -> float:
+    return sum(map(_seconds, filter(is_pass, spans)))

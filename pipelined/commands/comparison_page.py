@@ -1,0 +1,62 @@
+"""A measured and an expected step on one page: both timelines over one axis, and below them where they differ.
+
+In the third part a box is a pass and the space before it its rank's waiting; red took longer than expected, blue less.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+
+from pipelined.commands.comparison import Pass
+from pipelined.commands.drawing import WIDTH, Picture, add_legend, draw_on, dress
+
+SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
+HEAD = 0.75  # inches beside the rows of a part, for its title and axis
+WAIT = (0.62, 0.38)  # top and height of a waiting, of a row's height; a pass takes the whole
+
+
+def draw_comparison(measured: Picture, expected: Picture, passes: Sequence[Pass]) -> Figure:
+    """Draw both, aligned; the pictures must have the same rows and end of their axes."""
+    rows = measured.row_inches * len(measured.rows)
+    figure = Figure((WIDTH, 3 * (rows + HEAD) + 0.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, middle, below = figure.subplots(3, 1, sharex=True)
+    draw_on(above, expected)
+    draw_on(middle, measured)
+    _draw_differences(figure, below, measured, passes)
+    for axes in (above, middle):
+        axes.set_xlabel("")
+        axes.tick_params(labelbottom=True)
+    add_legend(figure, measured)
+    return figure
+
+
+def _draw_differences(figure: Figure, axes: Axes, picture: Picture, passes: Sequence[Pass]) -> None:
+    largest = max((abs(seconds) for one in passes for seconds in (one.took, one.waited)), default=0.0)
+    scale = largest * picture.per_second or 1.0
+    colours = ScalarMappable(Normalize(-scale, scale), SHORTER_TO_LONGER)
+    shapes, values = zip(*_shapes(picture, passes), strict=True)
+    axes.add_collection(PolyCollection(shapes, facecolor=colours.to_rgba(values), edgecolor="#d4d4d8", linewidth=0.4))
+    dress(axes, picture, "where they differ: boxes are passes, low boxes the waiting before them")
+    bar = figure.colorbar(colours, ax=axes, location="right", fraction=0.012, pad=0.005)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("longer (ms)", size=7)
+
+
+def _shapes(picture: Picture, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple[float, float]], float]]:
+    """Every box with its value, in units of the axis."""
+    unit = picture.per_second
+    for one in passes:
+        row, start, end = one.measured.rank, one.measured.start * unit, one.measured.end * unit
+        yield _box(start, end, row + 0.08, row + 0.92), one.took * unit
+        if one.measured_idle > 0:
+            yield _box(start - one.measured_idle * unit, start, row + WAIT[0], row + 0.92), one.waited * unit
+
+
+def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]

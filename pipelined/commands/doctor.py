@@ -1,0 +1,77 @@
+"""Say what MPI, threads, cores, memory, devices and links there are, and what to change; under mpirun of all ranks."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelined.doctor import Examination
+    from pipelined.process.launch import Launch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Look at everything; rank 0 tells. It ends with 0 whatever it finds, if it could tell.
+
+    Raises:
+        UsageError: the launcher's variables make no sense.
+    """
+    from pipelined.doctor import advise, as_text
+    from pipelined.process.launch import detect
+
+    launch = detect(os.environ)
+    found = _found(launch)
+    if found is None:
+        return
+    advice = advise(found)
+    if arguments.json:
+        told = [{"fact": one.fact, "remedy": one.remedy, "stops": one.stops} for one in advice]
+        print(json.dumps({**found.plain(), "advice": told}))
+    else:
+        print(as_text(found, advice))
+
+
+def _found(launch: "Launch") -> "Examination | None":
+    """What there is; None on the ranks that do not tell."""
+    import asyncio
+
+    from pipelined.doctor import examine_alone
+    from transports import new_event_loop
+
+    if launch.world_size is None:
+        _progress(launch)("loading MPI and torch")
+        return examine_alone(launch)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_together(launch))
+
+
+async def _together(launch: "Launch") -> "Examination | None":
+    """What there is on all ranks, or on this machine alone where they cannot talk."""
+    from pipelined.doctor import examine, examine_alone
+    from transports import TransportError, open_transport
+
+    try:
+        transport = await open_transport(launch.url)
+    except (ValueError, OSError, TransportError) as error:
+        return examine_alone(launch, str(error)) if launch.speaks else None
+    try:
+        found = await examine(transport, launch, _progress(launch))
+    except BaseException as error:
+        await transport.abort(str(error))
+        raise
+    await transport.close()
+    return found
+
+
+def _progress(launch: "Launch") -> Callable[[str], None]:
+    """How far it is, on rank 0's stderr."""
+    if launch.rank:
+        return lambda line: None
+    return lambda line: print(line, file=sys.stderr, flush=True)

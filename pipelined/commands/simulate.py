@@ -1,0 +1,61 @@
+"""Price one step of a whole job: its time, idle ranks, memory and bytes a link, on a machine of your choice."""
+
+import argparse
+import json
+from pathlib import Path
+
+from pipelined.commands import writing
+from pipelined.commands.machine_flags import add_machine
+from pipelined.commands.shape_flags import add_shape
+from pipelined.programs.overlap import SYNCS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    add_shape(parser)
+    parser.add_argument("--width", type=int, default=1, metavar="W", help="pipeline groups side by side")
+    parser.add_argument(
+        "--costs",
+        default="",
+        help="seconds a stage: forward=1,backward=2 by default, backward-input, backward-weight, update; one for every "
+        "stage with a / between them: forward=1/1/2/1 (in training the first stage's input half takes next to nothing, "
+        "and its weight half the whole backward)",
+    )
+    parser.add_argument(
+        "--memory",
+        default="",
+        help="bytes a stage, with K, M or G: message (sent on for a microbatch), activation (kept of it), pending "
+        "(kept between the halves of its backward), boundary (kept with --recompute), parameters; 0 by default",
+    )
+    add_machine(parser, "links between ranks")
+    parser.add_argument(
+        "--interference", type=float, default=0.0, metavar="X", help="share of computing lost while a sum is under way"
+    )
+    parser.add_argument("--recompute", action="store_true", help="run each forward again before its backward")
+    parser.add_argument(
+        "--sync", default="gap", choices=SYNCS, help="begin a gradient sum at once, only before a gap, or at the end"
+    )
+    parser.add_argument("--all-reduce", default="rabenseifner", metavar="NAME", help="algorithm of the sums")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write it for Perfetto (gzipped if it ends in .gz)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Do what the flags say.
+
+    Raises:
+        UsageError, BadInput: nothing has been printed.
+    """
+    from pipelined.commands.simulation_flags import machine_of, plan_of, workload_of
+    from pipelined.commands.simulation_report import as_json, as_text, spans_of_ranks
+    from pipelined.simulation.simulator import simulate
+
+    plan = plan_of(arguments)
+    how = (arguments.sync, arguments.recompute, arguments.all_reduce)
+    simulated = simulate(plan, workload_of(arguments, plan.depth), machine_of(arguments), *how)
+    if arguments.trace:
+        from pipelined.commands.spans import write_trace
+
+        with writing(arguments.trace):
+            write_trace(arguments.trace, plan.world_size, spans_of_ranks(simulated))
+    print(json.dumps(as_json(simulated)) if arguments.json else as_text(simulated))

@@ -1,0 +1,40 @@
+"""A priced timeline as the spans that traces and pictures are made of.
+
+The rule: an instruction becomes the span that training would trace for it, so that both can be laid side by side.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipelined.programs.instructions import OPS
+from pipelined.programs.timeline import Timed, Timeline
+from pipelined.traces.file import Span, Tracer, write
+
+
+def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
+    """Every instruction of a timeline, worker by worker, as step 0.
+
+    Args:
+        first: the rank of worker 0.
+    """
+    return [
+        Span(first + worker, *_kind(timed), timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
+        for worker, done in enumerate(timeline.workers)
+        for timed in done
+        for i in [timed.instruction]
+    ]
+
+
+def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
+    """Write spans of so many ranks for Perfetto."""
+    tracers = [Tracer(float) for _ in range(ranks)]
+    for span in spans:
+        place = (span.step, span.stage, span.microbatch, span.pipe)
+        tracers[span.rank].record(span.category, span.name, span.start, span.end, place)
+    write(path, [tracer.events() for tracer in tracers])
+
+
+def _kind(timed: Timed) -> tuple[str, str]:
+    """(category, name) of an instruction in a trace; both halves of a backward are of category backward."""
+    name = OPS[timed.instruction.op]
+    return name.partition("_")[0], name

@@ -1,0 +1,52 @@
+"""One step out of a trace, in a form that can be drawn and compared: rows from 0, time from its first forward."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pipelined.commands import BadInput
+from pipelined.traces.file import Span, TraceError, read
+
+PASSES = ("forward", "backward")
+
+
+def is_pass(span: Span) -> bool:
+    """Whether this is a forward or backward (half) of a known microbatch through a known stage."""
+    return span.category in PASSES and None not in (span.step, span.stage, span.microbatch, span.pipe)
+
+
+def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]]:
+    """One step of a trace.
+
+    Args:
+        asked: which; None for the middle one, by when nothing is done for the first time.
+    Returns: its number, the names of its rows, and its spans; idle time is what is left out.
+    Raises:
+        BadInput: no such file, cut short, no trace, or no such step in it.
+    """
+    try:
+        spans = read(path)
+    except TraceError as error:
+        raise BadInput(str(error)) from error
+    step, ranks = _chosen(spans, asked, path), sorted({span.rank for span in spans})
+    return step, [f"rank {rank}" for rank in ranks], _of_step(spans, step, ranks)
+
+
+def _chosen(spans: list[Span], asked: int | None, path: Path) -> int:
+    steps = sorted({span.step for span in spans if is_pass(span)})
+    if not steps:
+        raise BadInput(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")
+    if asked is None:
+        return steps[len(steps) // 2]
+    if asked not in steps:
+        raise BadInput(f"the trace {path} holds no step {asked} (steps: {steps[0]} to {steps[-1]}); choose one of them")
+    return asked
+
+
+def _of_step(spans: list[Span], step: int, ranks: list[int]) -> list[Span]:
+    mine = [span for span in spans if span.step == step and (is_pass(span) or span.category not in (*PASSES, "idle"))]
+    origin, row = min(span.start for span in mine if is_pass(span)), {rank: row for row, rank in enumerate(ranks)}
+    return [
+        replace(span, rank=row[span.rank], start=max(span.start - origin, 0.0), end=span.end - origin)
+        for span in mine
+        if span.end > origin
+    ]

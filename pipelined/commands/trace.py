@@ -1,0 +1,119 @@
+"""Draw what every rank really did in one step, from a file written by --trace, beside what was expected of it."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelined.commands import BadInput, writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pipelined.commands.comparison import Pass
+    from pipelined.traces.file import Span
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="a trace, gzipped if its name ends in .gz")
+    parser.add_argument("--png", type=Path, metavar="OUT", help="draw it to this file")
+    parser.add_argument("--svg", type=Path, metavar="OUT", help="draw it to this file")
+    parser.add_argument("--step", type=int, metavar="K", help="which step (open: the middle one)")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="what was expected: a trace by schedule or simulate, or another run's",
+    )
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="stretch what was expected to the work that was measured, as its unit is free",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw one step, and print where its time went, and where it differs from what was expected.
+
+    Raises:
+        BadInput: no such file, cut short, no trace, or no such step in it; or the two are not of one program. Nothing
+            has been written.
+    """
+    from pipelined.commands.steps import read_step
+
+    if arguments.fit and not arguments.against:
+        raise BadInput("--fit stretches what was expected, and nothing was; give --against a trace, or leave --fit out")
+    step, rows, spans = read_step(arguments.file, arguments.step)
+    title = f"step {step} on {len(rows)} ranks: {_summary(spans, len(rows))}"
+    if arguments.against:
+        _compare(arguments, spans, rows, title, step)
+        return
+    _save(arguments, lambda: _picture(spans, rows, title))
+    print(json.dumps(as_json(step, spans, len(rows))) if arguments.json else title)
+
+
+def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
+    from pipelined.commands.drawing import Picture, draw
+
+    return draw(Picture(spans, rows, title, "time (ms)", 1e3))
+
+
+def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
+    """A step for programs: seconds until its end, and those of each rank by category."""
+    spent = [dict[str, float]() for _ in range(ranks)]
+    for span in spans:
+        spent[span.rank][span.category] = spent[span.rank].get(span.category, 0.0) + span.end - span.start
+    return {"step": step, "seconds": max(span.end for span in spans), "ranks": spent}
+
+
+def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str, step: int) -> None:
+    from pipelined.commands.comparison import as_rows, fitted, last_end, repeated, report, side_by_side
+    from pipelined.commands.steps import read_step
+
+    _, _, expected = read_step(arguments.against, None)
+    expected = repeated(expected, len(rows))
+    if arguments.fit:
+        expected = fitted(spans, expected)
+    passes = side_by_side(spans, expected)
+    name = f"expected, {arguments.against.name}{' (stretched)' if arguments.fit else ''}"
+    titles = [f"measured, {title}", f"{name}: {_summary(expected, len(rows))}"]
+    _save(arguments, lambda: _page(spans, expected, rows, titles, passes))
+    if arguments.json:
+        told = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
+        print(json.dumps({**as_json(step, spans, len(rows)), **told, "passes": as_rows(passes)}))
+        return
+    really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
+    end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"
+    print("\n".join([*titles, end, "", report(passes)]))
+
+
+def _page(
+    measured: list["Span"], expected: list["Span"], rows: list[str], titles: list[str], passes: list["Pass"]
+) -> "Figure":
+    from pipelined.commands.comparison_page import draw_comparison
+    from pipelined.commands.drawing import Picture
+
+    until = max(span.end for span in (*measured, *expected))
+    pictures = [
+        Picture(spans, rows, title, "time (ms)", 1e3, until)
+        for spans, title in zip((measured, expected), titles, strict=True)
+    ]
+    return draw_comparison(*pictures, passes)
+
+
+def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
+    for format in ("svg", "png"):
+        if path := getattr(arguments, format):
+            from pipelined.commands.drawing import save
+
+            with writing(path):
+                save(figure(), path, format)
+
+
+def _summary(spans: list["Span"], ranks: int) -> str:
+    end = max(span.end for span in spans)
+    busy = sum(span.end - span.start for span in spans if span.category in ("forward", "backward"))
+    return f"{end * 1e3:.1f} ms, {busy / (end * ranks):.0%} of it in forward and backward"

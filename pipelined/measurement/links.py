@@ -1,0 +1,160 @@
+"""Timing links: what a message costs between ranks of a node and of two, and what gradient sums cost there.
+
+The rule: all ranks are alive, the receiver has done nothing for a while, as in a pipeline's gap, and the sender
+computes as soon as it has sent, as its next instruction would. No two clocks are compared: a hop is half of a way there
+and back, less what the far end waited. What is sent and summed was written before, as what never was reads too fast;
+and what is summed not just before, as a bucket's gradients are not, but its last.
+"""
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectives import Group, Links, all_reduce, barrier
+from collectives.all_reduce import known
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.aio.clock import Clock
+from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.measurement.fit import Fit, Sample, fit
+
+IDLE_S = 0.012
+"""How long both ends have done nothing before a message leaves."""
+BUSY_S = 0.008
+"""How long a sender then computes; the answer leaves later."""
+CHANNEL = 1
+"""The bare-buffer channel of the sums."""
+
+Compute = Callable[[float], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """One kind of link.
+
+    Args:
+        links: what it costs.
+        fit: of alpha and beta.
+    """
+
+    links: Links
+    fit: Fit
+
+
+async def measure_hops(
+    actor: Actor,
+    clock: Clock,
+    pairs: Sequence[tuple[int, int]],
+    compute: Compute,
+    tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
+) -> LinkFit | None:
+    """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the answer.
+
+    Args:
+        compute: keeps this rank's device busy for so many seconds.
+    """
+    samples = []
+    for first, second in pairs:
+        tell(f"timing messages between ranks {first} and {second}")
+        mine: list[list[float]] = []
+        for size in effort.hops:
+            taken = [
+                await hop(actor, clock, (first, second), size, number, compute) for number in range(effort.repeats)
+            ]
+            mine.append([seconds for seconds in taken if seconds is not None])
+        everyone = await gather(actor.transport, f"hops {first} {second}", mine)
+        for told in everyone:
+            samples += [Sample((1.0, float(size)), tuple(s)) for size, s in zip(effort.hops, told, strict=True) if s]
+    return _as_links(fit(samples), 0.0) if samples else None
+
+
+async def hop(
+    actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int, compute: Compute
+) -> float | None:
+    """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, None elsewhere.
+
+    Args:
+        number: which hop of this size between the two, not used before.
+        compute: as for `measure_hops`.
+    """
+    first, second = pair
+    body, key = np.ones(size, np.uint8), (first, second, size, number)
+    if actor.rank == first:
+        back = actor.start(actor.receive(second, ("back", *key)))
+        await clock.sleep(IDLE_S)
+        start = clock.now()
+        sent = actor.tell(second, ("there", *key), body)
+        await compute(BUSY_S)
+        frame, _ = await asyncio.gather(back, sent)
+        return (clock.now() - start - frame.note) / 2
+    if actor.rank == second:
+        await actor.receive(first, ("there", *key))
+        came = clock.now()
+        await clock.sleep(IDLE_S)
+        sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
+        await compute(BUSY_S)
+        await sent
+    return None
+
+
+async def measure_sums(
+    actor: Actor,
+    clock: Clock,
+    ranks: tuple[int, ...],
+    algorithm: str,
+    tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
+) -> LinkFit | None:
+    """Alpha, beta and gamma as sums over these ranks find them; all ranks call this, and rank 0 gets the answer.
+
+    Gamma is what adding takes alone; alpha and beta are fitted to the algorithm's own closed form.
+    """
+    tell(f"timing sums over {len(ranks)} ranks")
+    mine: list[list[float]] = [[] for _ in effort.sums]
+    if actor.rank in ranks:
+        group = Group(actor.transport, ranks, CHANNEL)
+        for place, size in enumerate(effort.sums):
+            arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
+            mine[place] = [await _sum(group, clock, array, algorithm) for array in arrays]
+    everyone = [told for told in await gather(actor.transport, f"sums {ranks}", mine) if told[0]]
+    if actor.rank:
+        return None
+    gamma, samples = _adding(clock, effort.repeats), []
+    for place, size in enumerate(effort.sums):
+        slowest = [max(rounds) for rounds in zip(*(told[place] for told in everyone), strict=True)]
+        alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
+        rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
+        samples.append(Sample((alpha, beta), rest))
+    return _as_links(fit(samples), gamma)
+
+
+async def _sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) -> float:
+    await barrier(group)
+    start = clock.now()
+    await all_reduce(group, array, "sum", algorithm)
+    return clock.now() - start
+
+
+def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
+    """How many alphas, betas and gammas a sum takes; `auto` as the trainer's groups choose."""
+    name = known("auto").choose(ranks, nbytes, Links()) if algorithm in ("auto", "native") else algorithm
+    cost = known(name).cost
+    return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
+
+
+def _adding(clock: Clock, repeats: int) -> float:
+    """Seconds it takes to add a byte of one array to another's."""
+    into, array, taken = np.ones(1 << 19, np.float32), np.ones(1 << 19, np.float32), []
+    for _ in range(repeats):
+        start = clock.now()
+        np.add(into, array, out=into)
+        taken.append(clock.now() - start)
+    return statistics.median(taken) / array.nbytes
+
+
+def _as_links(found: Fit, gamma: float) -> LinkFit:
+    return LinkFit(Links(*found.values, gamma), found)

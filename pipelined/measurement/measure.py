@@ -1,0 +1,169 @@
+"""Measuring what the planner must know of a machine: stages first, then messages and sums, on all ranks together.
+
+The rule: every rank calls this in the same order; rank 0 gets the answer. What cannot be measured here (links, where
+there is one rank) is taken as stated.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import Device, TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.measurement.codec import measure_coding
+from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
+from pipelined.measurement.runtime import measure_call, measure_instruction
+from pipelined.measurement.stages import Bench, measure_stages
+from pipelined.planner.costs import Measured
+from pipelined.planner.subject import Subject
+from pipelined.process.launch import Launch
+from pipelined.simulation.machine import Machine
+from transports import Transport
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured.
+
+    Args:
+        costs: of stages.
+        machine: links, nodes and cores.
+        plain: values with their margins, as JSON can hold them.
+    """
+
+    costs: Measured
+    machine: Machine
+    plain: dict[str, Any]
+
+
+async def measure(
+    transport: Transport,
+    subject: Subject,
+    sizes: Sequence[int],
+    launch: Launch,
+    stated: Machine,
+    ranks: int,
+    tell: Callable[[str], None],
+    effort: Effort = THOROUGH,
+) -> Found | None:
+    """Measure everything; rank 0 gets what was found, the others None.
+
+    Args:
+        sizes: microbatches to time, in sequences.
+        stated: links that are taken where there is one rank.
+        ranks: to be planned for; it says how many cores each has.
+    Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
+    """
+    hosts = await share(transport, "hosts", await gather(transport, "host", socket.gethostname()))
+    local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
+    cores, place = len(os.sched_getaffinity(0)), place_of(launch, local)
+    measuring = place.type != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
+    device = TorchDevice(str(place), RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            bench = Bench(
+                actor, subject.build(), subject.numerics(), device, place, subject.sequence, measuring, effort
+            )
+            timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
+            runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
+            coding = await measure_coding(actor, RealClock(), subject.compress, tell, effort)
+            links = await _links(actor, hosts, subject.all_reduce, device, tell, effort)
+    finally:
+        device.close()
+    if timed is None or coding is None:
+        return None
+    costs, fits, order = timed
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
+    names = [
+        "instruction",
+        *(f"{place}{number}" if place == "inner" else place for number, (place, _) in enumerate(order)),
+    ]
+    shown = [
+        {"op": op, "microbatch": size, "seconds": found.plain(*names)} for (op, size), found in sorted(fits.items())
+    ]
+    shared = cores if place.type == "cpu" and local > cores else 0
+    machine = _machine(links, hosts, stated, shared * len(set(hosts)))
+    plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
+    return Found(
+        costs,
+        machine,
+        {
+            "costs": shown,
+            "links": plain,
+            "ranks": transport.world_size,
+            "hosts": len(set(hosts)),
+            "runtime": costs.runtime,
+            "coding": coding.plain(),
+        },
+    )
+
+
+def gpu_bytes() -> list[int]:
+    """The memory of each of this machine's GPUs."""
+    return [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
+
+
+async def _links(
+    actor: Actor, hosts: list[str], all_reduce: str, device: Device, tell: Callable[[str], None], effort: Effort
+) -> dict[str, LinkFit | None]:
+    """Each kind of link there is, by name."""
+    clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
+    node = tuple(rank for rank in everyone if hosts[rank] == hosts[0])
+    far = [rank for rank in everyone if hosts[rank] != hosts[0]]
+    found: dict[str, LinkFit | None] = {}
+    if len(node) > 1:
+        pairs = list(dict.fromkeys([node[:2], node[-2:]]))
+        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell, effort)
+        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell, effort)
+    if far:
+        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], compute, tell, effort)
+        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell, effort)
+    return found
+
+
+def computing(device: Device) -> Compute:
+    """What keeps a device busy: products large enough to leave Python alone meanwhile, for so many seconds."""
+    matrix = torch.ones(256, 256)
+
+    def work(seconds: float) -> None:
+        end = device.clock.now() + seconds
+        while device.clock.now() < end:
+            torch.mm(matrix, matrix)
+
+    return lambda seconds: device.run("forward", partial(work, seconds))
+
+
+def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine, cores: int) -> Machine:
+    """Ranks that lie on nodes in equal blocks, or with links that are all as those between nodes."""
+    found = {name: link.links for name, link in links.items() if link is not None}
+    node = hosts.count(hosts[0])
+    even = all(hosts[rank] == hosts[rank - rank % node] for rank in range(len(hosts))) and len(hosts) % node == 0
+    far, far_sums = found.get("messages between nodes"), found.get("sums between nodes")
+    near = found.get("messages on a node") if even else far
+    machine = replace(stated, cores=cores or stated.cores)
+    if near is None and far is None:
+        return machine
+    sums = found.get("sums on a node") if even else far_sums
+    return replace(
+        machine, near=near or far, far=far, sums=sums or far_sums, far_sums=far_sums, node=node if far else 0
+    )
+
+
+def place_of(launch: Launch, local: int) -> torch.device:
+    """As training has it: this rank's GPU where there are any, else the CPU with its share of the cores."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
+    return torch.device("cpu")
+
+
+def _plain_link(link: LinkFit) -> dict[str, Any]:
+    return {**link.fit.plain("alpha", "beta"), "gamma": [link.links.gamma, None]}

@@ -1,0 +1,69 @@
+"""Timing the runtime itself: what an instruction takes beside its computing.
+
+The rule: the trainer's own worker walks a schedule over a stage that computes nothing, on all ranks at once. Messages
+are timed elsewhere, so nobody sends any here.
+"""
+
+import asyncio
+import statistics
+from typing import Any
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.actors.executor import Device
+from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import plan_walk
+from pipelined.traces.file import NullTracer
+from pipelined.training.worker import Seat, TrainWorker
+
+MICROBATCHES, ROUNDS = 16, 7
+
+
+class _Nothing:
+    """A stage, and its data, of no size."""
+
+    def forward(self, *args: Any) -> float:
+        return 0.0
+
+    def backward(self, *args: Any) -> None:
+        return None
+
+    backward_input = backward_weight = backward
+
+    def inputs(self, step: int, microbatch: int) -> int:
+        return 0
+
+    targets = inputs
+
+
+async def measure_instruction(actor: Actor, device: Device) -> float:
+    """Seconds of an instruction on this device, from one to the next; on rank 0 the median of all ranks, else 0.
+
+    All ranks call this together.
+    """
+    plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
+    walk = await asyncio.to_thread(plan_walk, plan, 0)
+    seat, taken = Seat(actor, plan, {0: nothing}, device, nothing, NullTracer(), seed=0), []
+    for number in range(ROUNDS):
+        await gather(actor.transport, f"walk {number}", None)
+        start = device.clock.now()
+        sync = GradientSync(actor, [], _never, (), [0])
+        await walk.schedule.schedule(TrainWorker(seat, number, sync, walk.instructions))
+        taken.append((device.clock.now() - start) / len(walk.instructions))
+    everyone = await gather(actor.transport, "walked", statistics.median(taken))
+    return statistics.median(everyone) if everyone else 0.0
+
+
+async def measure_call(actor: Actor, device: Device) -> float:
+    """Seconds of a call of the device that does nothing: what timing a stage has in it already. As above."""
+    taken = []
+    for _ in range(2 * MICROBATCHES):
+        _, start, end = await device.run("forward", lambda: None)
+        taken.append(end - start)
+    everyone = await gather(actor.transport, "called", statistics.median(taken))
+    return statistics.median(everyone) if everyone else 0.0
+
+
+async def _never(bucket: Any) -> None:
+    """There is nothing to sum."""

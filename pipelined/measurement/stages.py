@@ -1,0 +1,162 @@
+"""Timing stages: forward, backward, both halves of it and the update of a few stages, for each microbatch size.
+
+The rule: it is the trainer's own stage on the trainer's own device, on as many ranks at once as have a core, for
+neighbours share a machine's memory; the slowest of them counts, as a step waits for it. Whatever a pipeline finds no
+longer in its caches is not in them here. Knows no plan: what a stage of any plan costs is fitted to these.
+"""
+
+import asyncio
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather, share
+from pipelined.actors.executor import Device
+from pipelined.measurement.effort import Effort
+from pipelined.measurement.fit import Fit, Sample, fit
+from pipelined.measurement.probes import probes
+from pipelined.planner.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
+from pipelined.training.keyed_random import Noise
+from pipelined.training.model import Model
+from pipelined.training.optimizer import Recipe, update
+from pipelined.training.stage import Stage
+from pipelined.training.trainer import Numerics
+
+Taken = dict[str, list[float]]
+"""Seconds of each round, by op."""
+SWEPT = 64 << 20
+"""Bytes that are touched before an update: more than caches keep, as a step's activations are."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a rank measures with.
+
+    Args:
+        measuring: whether it computes, or only waits for those that do.
+        effort: how often it does.
+    """
+
+    actor: Actor
+    model: Model
+    numerics: Numerics
+    device: Device
+    place: torch.device
+    sequence: int
+    measuring: bool
+    effort: Effort
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.shape_of(self.model.layers, 1, self.sequence)[-1]
+
+
+async def measure_stages(
+    bench: Bench, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
+) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
+    """Time and fit; all ranks call this together.
+
+    Args:
+        layer_costs: by which layers are of one kind.
+        sizes: microbatches, in sequences.
+    Returns: on rank 0 the costs, their fits by (op, microbatch), and the kinds behind each fit's second number; None
+        on the others.
+    """
+    samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), bench.effort)
+    order = list(dict.fromkeys(kinds))
+    for number, layers in enumerate(ranges):
+        probe = _Probe(bench, layers) if bench.measuring else None
+        for size in sizes:
+            tell(f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch")
+            taken = await _together(bench, probe, f"{number} {size}", size)
+            for op, seconds in taken.items():
+                if 0 in layers and op == "W":
+                    continue  # the whole backward, which has been timed
+                regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
+                name = FIRST_INPUT if 0 in layers and op == "I" else op
+                samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
+    if bench.actor.rank:
+        return None
+    fits = {key: fit(found) for key, found in samples.items()}
+    seconds = {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
+    return Measured(layer_costs, seconds), fits, order
+
+
+async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
+    """Time one stage at one size on all measuring ranks at once; the slowest one's seconds on rank 0, else nothing."""
+    transport = bench.actor.transport
+    first = await probe.round(size) if probe else {}
+    effort = bench.effort
+    rounds = min(effort.most, max(effort.fewest, int(effort.spent_s / max(1e-6, sum(map(sum, first.values()))))))
+    rounds = await share(transport, f"rounds {name}", rounds)
+    taken: Taken = defaultdict(list)
+    for number in range(effort.warm + rounds if probe else 0):
+        for op, seconds in (await probe.round(size)).items():
+            taken[op] += seconds if number >= effort.warm else []
+    everyone = [told for told in await gather(transport, f"taken {name}", dict(taken)) if told]
+    return {op: max((told[op] for told in everyone), key=statistics.median) for op in everyone[0]} if everyone else {}
+
+
+class _Probe:
+    """A stage, and two microbatches through it."""
+
+    def __init__(self, bench: Bench, layers: range):
+        self._bench, self._layers, numerics = bench, layers, bench.numerics
+        first, last = layers.start == 0, layers.stop == bench.model.layers
+        index = 0 if first else 1
+        module = bench.model.build(layers, numerics.dtype, bench.place, seed=0)
+        depth = index + (1 if last else 2)
+        self._stage = Stage(bench.model, module, index, depth, bench.place, numerics.autocast)
+        self._parameters = dict(module.named_parameters())
+        self._optimizer = Recipe(lr=1e-4, steps=100).build(self._parameters)
+        self._swept = torch.ones(SWEPT // 4, device=bench.place)
+
+    async def round(self, size: int) -> Taken:
+        """Forwards of two microbatches, the backward of one and both halves of the other's, and an update.
+
+        The second forward comes between the first and its backward, as in a pipeline.
+        """
+        stage, noise, taken = self._stage, Noise(0, 0, 0), defaultdict[str, list[float]](list)
+        x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
+        forward = [partial(stage.forward, (0, m), x[m], noise, targets[m]) for m in range(2)]
+        back = [((0, m), gradient[m], 1.0, noise, targets[m]) for m in range(2)]
+        for op, work in (
+            ("F", forward[0]),
+            ("F", forward[1]),
+            ("B", lambda: stage.backward(*back[0])),
+            ("I", lambda: stage.backward_input(*back[1])),
+            ("W", lambda: stage.backward_weight((0, 1))),
+            ("", lambda: self._swept.add_(1.0)),
+            ("U", self._update),
+        ):
+            _, start, end = await self._bench.device.run(op, work)
+            taken[op].append(end - start)
+            await asyncio.sleep(0)
+        del taken[""]
+        return taken
+
+    def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
+        """What comes in, the gradient of what goes out, and what it is measured against."""
+        model, bench, layers = self._bench.model, self._bench, self._layers
+        shape = model.shape_of(layers.start, size, bench.sequence)
+        first, last = self._stage.first, self._stage.last
+        x = torch.randint(bench.vocabulary, shape) if first else torch.randn(shape, dtype=bench.numerics.dtype)
+        if last:
+            return x, None, torch.randint(bench.vocabulary, (size, bench.sequence))
+        return x, torch.randn(model.shape_of(layers.stop, size, bench.sequence), dtype=bench.numerics.dtype), None
+
+    def _update(self) -> None:
+        """What a step ends with: the norm, a clipped update, and gradients of zeros."""
+        with torch.no_grad():
+            for parameter in self._parameters.values():
+                float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+            update(self._optimizer, 1e-4, 0.5)
+            for parameter in self._parameters.values():
+                parameter.grad.zero_()

@@ -1,0 +1,123 @@
+"""Proof that a program is right: complete, on the right workers, within its memory, and free of deadlock.
+
+A send never blocks the program and a message waits until it is asked for, so a program ends for every timing if and
+only if program order, data and the sums of gradients together have no cycle. Limits on what may wait, and on what may
+be alive, are options. The rule: nothing is executed and no time passes.
+"""
+
+from collections import Counter, defaultdict
+
+from pipelined.programs.deadlock import Limits, find_deadlock
+from pipelined.programs.instructions import OPS, Instruction, Program
+from pipelined.programs.text_drawing import fault_grid
+from pipelined.programs.update_order import check_updates
+from pipelined.schedules import Layout, ScheduleError
+
+
+def check(
+    program: Program, *, mailbox: int | None = None, blocking_sums: bool = False, budget: float | None = None
+) -> None:
+    """Prove a program.
+
+    Args:
+        mailbox: messages a worker may keep that nobody has asked for yet, before a send holds it up; None: any number.
+            The verdict is right for every timing of this order; `deadlock` says what a mailbox is.
+        blocking_sums: a worker waits in the sum of a stage's gradients, right behind its last of them, until the
+            stage's other holders are there too; else sums hold nobody up.
+        budget: microbatches a worker may have alive: forward begun, last backward (half) not ended.
+    Raises:
+        ScheduleError: the layout does not add up; an instruction is unknown, misplaced, missing or repeated; more is
+            alive than the budget; or the order deadlocks. The message shows the workers concerned with an arrow at
+            each fault.
+    Cost: one pass over the instructions.
+    """
+    if mailbox is not None and mailbox < 0:
+        raise ScheduleError(f"a mailbox holds no negative number of messages (mailbox: {mailbox}); use 0 or more")
+    check_layout(program.layout)
+    _check_places(program)
+    _check_complete(program)
+    if program.layout.updates is not None:
+        check_updates(program)
+    deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
+    if deadlock:
+        raise ScheduleError(deadlock)
+    if budget is not None:
+        _check_budget(program, budget)
+
+
+def check_layout(layout: Layout) -> None:
+    """Refuse a layout in which a stage is not on one worker of the group, or a microbatch not in one pipe."""
+    places = {(pipe, stage) for pipe in range(layout.pipes) for stage in range(layout.depth)}
+    if set(layout.placement) != places:
+        odd = sorted(set(layout.placement) ^ places)[0]
+        fact = f"the layout places {len(layout.placement)} (pipe, stage) pairs of {len(places)}"
+        raise ScheduleError(f"{fact} (first to differ: pipe {odd[0]}, stage {odd[1]}); place every stage of every pipe")
+    for (pipe, stage), workers in layout.placement.items():
+        if len(workers) != 1 or workers[0] not in range(layout.workers):
+            fact = f"stage {stage} of pipe {pipe} is on workers {list(workers)}"
+            raise ScheduleError(f"{fact} (workers: {layout.workers}); name exactly one of 0 to {layout.workers - 1}")
+    numbers = Counter(microbatch for pipe in layout.microbatches for microbatch in pipe)
+    if numbers != Counter(range(len(numbers))):
+        wrong = sorted(m for m in {*numbers, *range(len(numbers))} if numbers[m] != 1 or m not in range(len(numbers)))
+        fact = f"microbatch {wrong[0]} is in {numbers[wrong[0]]} places (microbatches: {len(numbers)})"
+        raise ScheduleError(f"{fact}; number them from 0 without a gap, each in one pipe")
+
+
+def _check_places(program: Program) -> None:
+    layout = program.layout
+    entering = [frozenset(pipe) for pipe in layout.microbatches]
+    for (worker, position), instruction in program.everything():
+        pipe, stage = instruction.pipe, instruction.stage
+        if instruction.op not in OPS:
+            problem = f"unknown op {instruction.op!r}; known: {', '.join(OPS)}"
+        elif (pipe, stage) not in layout.placement:
+            problem = f"no such stage (pipes: {layout.pipes}, depth: {layout.depth}); keep to 0 … one less"
+        elif (worker,) != layout.placement[pipe, stage]:
+            problem = f"not held here; stage {stage} of pipe {pipe} is on worker {layout.placement[pipe, stage][0]}"
+        elif instruction.microbatch not in entering[pipe]:
+            problem = f"not a microbatch of pipe {pipe}; its own are {list(layout.microbatches[pipe])}"
+        else:
+            continue
+        fact = f"worker {worker} cannot do {instruction!r} ({problem})"
+        raise ScheduleError(f"{fact}\n{fault_grid(program, {(worker, position): problem})}")
+
+
+def _check_complete(program: Program) -> None:
+    found = defaultdict(list)
+    for (worker, position), i in program.everything():
+        found[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
+    for (pipe, stage), (worker,) in program.layout.placement.items():
+        for microbatch in program.layout.microbatches[pipe]:
+            _check_one(program, worker, Instruction("F", pipe, stage, microbatch), found)
+
+
+def _check_one(program: Program, worker: int, forward: Instruction, found: dict) -> None:
+    """One forward and one backward, or one forward and both halves, of one microbatch in one stage."""
+    pipe, stage, microbatch = forward.pipe, forward.stage, forward.microbatch
+    here = found[worker, pipe, stage, microbatch]
+    counts = Counter(op for op, _ in here)
+    needed = "FIW" if counts["I"] + counts["W"] else "FB"
+    for op in OPS:
+        wanted = int(op in needed)
+        if counts[op] == wanted:
+            continue
+        instruction = Instruction(op, pipe, stage, microbatch)
+        verb = "lacks" if counts[op] < wanted else f"has {counts[op]} times, not {wanted},"
+        fact = f"worker {worker} {verb} {instruction!r} ({OPS[op]} of stage {stage}, microbatch {microbatch})"
+        places = [position for done, position in here if done == op][wanted:] or [len(program.workers[worker])]
+        note = f"{'missing' if counts[op] < wanted else 'once too often'}: {instruction!r}"
+        grid = fault_grid(program, {(worker, position): note for position in places})
+        raise ScheduleError(f"{fact}; each needs one F and one B, or F, I and W\n{grid}")
+
+
+def _check_budget(program: Program, budget: float) -> None:
+    """Count what is alive on each worker in its order; timing does not change that."""
+    for worker, instructions in enumerate(program.workers):
+        alive = 0
+        for position, instruction in enumerate(instructions):
+            alive += {"F": 1, "B": -1, "I": 0, "W": -1}[instruction.op]
+            if not alive / program.layout.parts <= budget:
+                count = f"{alive / program.layout.parts:g}"
+                fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
+                grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
+                raise ScheduleError(f"{fact}; raise --budget, or choose a schedule that keeps fewer\n{grid}")

@@ -1,0 +1,196 @@
+"""Deadlock: do workers that wait for messages, for room and for each other's sums all come to their ends?
+
+What a worker waits for, once there, stays until that worker has it: a message has one taker, a mailbox is filled by its
+owner alone, who has joined a sum never leaves it. So it does not matter who is let go first, and one walk speaks for
+every timing. The rule: nothing is executed and no time passes; the program must be complete.
+
+A **mailbox** of c messages: a worker keeps what it sends until the receiver asks for it, that is, comes to the
+instruction that takes it. It goes on past a send only while at most c of its messages have not been asked for; at c = 0
+it waits until the receiver asks for the one it has just made. What stays on its worker needs no room. (Mailboxes at the
+receiver that are filled first come, first served would be another matter: there timing may decide. With c = 0 both are
+the same.)
+
+**Sums**: once its last gradient of a stage is there, a worker joins that stage's sum. A sum that is a task of its own
+holds nobody up before the end of the step, where every worker has joined all of its own; so it adds no cycle. One that
+blocks holds the worker up until everybody who has a gradient of that stage has joined.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelined.programs.instructions import Instruction, Place, Program, Token
+from pipelined.programs.text_drawing import fault_grid
+
+MESSAGES = ("activation", "gradient")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may hold a worker up beside the messages it takes.
+
+    Args:
+        mailbox: messages of its own that a worker may keep, not yet asked for; None: any number.
+        blocking_sums: a worker waits in the sum of a stage's gradients until all have joined.
+    """
+
+    mailbox: int | None = None
+    blocking_sums: bool = False
+
+
+def find_deadlock(program: Program, limits: Limits) -> str | None:
+    """Why a complete program cannot end, or None if it always does.
+
+    Returns: the workers of one cycle, what each waits for, and a grid that points at it.
+    Cost: one pass over the instructions; with a mailbox that is too small a few more, to find what would do.
+    """
+    walk = _Walk(program, limits)
+    if walk.ends():
+        return None
+    cycle, notes = walk.cycle()
+    fact = f"the order deadlocks (workers in the cycle: {cycle}{_within(limits)}); {_remedy(program, limits)}"
+    return f"{fact}\n{fault_grid(program, notes)}"
+
+
+def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | None:
+    """The fewest messages a mailbox must hold for a complete program to end; None if no number would do.
+
+    More room never hurts, so it is found by halving.
+    """
+    low, high = 0, max(len(worker) for worker in program.workers)
+    if not _Walk(program, Limits(high, blocking_sums)).ends():
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        enough = _Walk(program, Limits(middle, blocking_sums)).ends()
+        low, high = (low, middle) if enough else (middle + 1, high)
+    return low
+
+
+def _within(limits: Limits) -> str:
+    """The limits as numbers of a message."""
+    room = "" if limits.mailbox is None else f", mailbox: {limits.mailbox}"
+    return room + (", sums block" if limits.blocking_sums else "")
+
+
+def _remedy(program: Program, limits: Limits) -> str:
+    enough = None if limits.mailbox is None else smallest_mailbox(program, limits.blocking_sums)
+    if enough is not None:
+        return f"give mailboxes room for {enough}, or move one of these"
+    return "let sums be tasks of their own, or move one of these" if limits.blocking_sums else "move one of these"
+
+
+class _Walk:
+    """Every worker goes as far as it can; who is left waits for somebody who is left too."""
+
+    def __init__(self, program: Program, limits: Limits):
+        self.program, self.limits = program, limits
+        self.room = math.inf if limits.mailbox is None else limits.mailbox
+        self.heads = [0] * len(program.workers)
+        self.begun = [False] * len(program.workers)
+        self.left: dict[Token, int] = {}  # what waits to be taken, and who made it
+        self.unasked: list[set[Token]] = [set() for _ in program.workers]
+        self.waiting: dict[Token, int] = {}
+        self.joins = last_gradients(program) if limits.blocking_sums else {}
+        self.missing = defaultdict(set)  # stage to those who have not joined its sum yet
+        for (worker, _), stage in self.joins.items():
+            self.missing[stage].add(worker)
+        self.ready = list(range(len(program.workers)))
+
+    def ends(self) -> bool:
+        """Whether every worker comes to its end."""
+        while self.ready:
+            self._go(self.ready.pop())
+        return all(head == len(mine) for head, mine in zip(self.heads, self.program.workers, strict=True))
+
+    def _go(self, worker: int) -> None:
+        while self.heads[worker] < len(self.program.workers[worker]):
+            if not self.begun[worker] and not self._begin(worker):
+                return
+            if len(self.unasked[worker]) > self.room or self._in_sum(worker):
+                return
+            self.heads[worker] += 1
+            self.begun[worker] = False
+
+    def _begin(self, worker: int) -> bool:
+        """Take what the next instruction needs and leave what it makes; False if something is not there yet."""
+        instruction, depth = self._next(worker), self.program.layout.depth
+        lacking = self._lacking(instruction)
+        if lacking is not None:
+            self.waiting[lacking] = worker
+            return False
+        for token in instruction.takes(depth):
+            maker = self.left.pop(token)
+            if token in self.unasked[maker]:
+                self.unasked[maker].remove(token)
+                self.ready.append(maker)
+        for token in instruction.gives(depth):
+            self._leave(worker, token)
+        self.begun[worker] = True
+        self._join(worker)
+        return True
+
+    def _leave(self, worker: int, token: Token) -> None:
+        self.left[token] = worker
+        if token[0] in MESSAGES and self._holder(token) != worker:
+            self.unasked[worker].add(token)
+        if token in self.waiting:
+            self.ready.append(self.waiting.pop(token))
+
+    def _join(self, worker: int) -> None:
+        stage = self.joins.get((worker, self.heads[worker]))
+        if stage is None:
+            return
+        self.missing[stage].remove(worker)
+        if not self.missing[stage]:
+            self.ready += [other for (other, _), summed in self.joins.items() if summed == stage]
+
+    def _in_sum(self, worker: int) -> bool:
+        stage = self.joins.get((worker, self.heads[worker]))
+        return stage is not None and bool(self.missing[stage])
+
+    def _next(self, worker: int) -> Instruction:
+        return self.program.workers[worker][self.heads[worker]]
+
+    def _lacking(self, instruction: Instruction) -> Token | None:
+        return next((token for token in instruction.takes(self.program.layout.depth) if token not in self.left), None)
+
+    def _holder(self, token: Token) -> int:
+        _, pipe, stage, _ = token
+        return self.program.layout.placement[pipe, stage][0]
+
+    def cycle(self) -> tuple[list[int], dict[Place, str]]:
+        """Workers of which each waits for the next, and the last for the first; and what each waits for, where."""
+        awaited = {w: self._awaited(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
+        cycle, worker = [], min(awaited)
+        while worker not in cycle:
+            cycle.append(worker)
+            worker = awaited[worker][0]
+        cycle = cycle[cycle.index(worker) :]
+        return cycle, {(worker, self.heads[worker]): awaited[worker][1] for worker in cycle}
+
+    def _awaited(self, worker: int) -> tuple[int, str]:
+        """Somebody a worker that is held up waits for, and the reason in words."""
+        instruction, depth = self._next(worker), self.program.layout.depth
+        if not self.begun[worker]:
+            lacking = self._lacking(instruction)
+            return self._first(lambda _, i: lacking in i.gives(depth), "waits for")
+        if len(self.unasked[worker]) > self.room:
+            message = next(token for token in instruction.gives(depth) if token in self.unasked[worker])
+            full = f"cannot go on behind its send (unasked: {len(self.unasked[worker])}) before"
+            return self._first(lambda _, i: message in i.takes(depth), full)
+        stage = self.joins[worker, self.heads[worker]]
+        absent = {place for place, summed in self.joins.items() if summed == stage and place[0] in self.missing[stage]}
+        return self._first(lambda place, i: place in absent, f"waits in the sum of stage {stage} for")
+
+    def _first(self, meant: Callable[[Place, Instruction], bool], words: str) -> tuple[int, str]:
+        """The worker of the first instruction that is meant, and words that end in its name."""
+        (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
+        return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"
+
+
+def last_gradients(program: Program) -> dict[Place, int]:
+    """Where each worker's last gradient of each stage comes to be: (worker, position) to the stage."""
+    last = {(worker, i.stage): position for (worker, position), i in program.everything() if i.op in "BW"}
+    return {(worker, position): stage for (worker, stage), position in last.items()}

@@ -1,0 +1,36 @@
+"""Which gradient sums are worth starting before a worker is done.
+
+The rule (Chimera, section 3.2): a stage's sum starts right after its last backward if and only if the worker still
+has an idle gap before its own last instruction ends. Without a gap the sum would only slow the computation down.
+"""
+
+from pipelined.programs.timeline import Timed, Timeline
+
+SYNCS = ("eager", "gap", "after")
+"""When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
+SHORTEST = 1e-9  # of the makespan; less is rounding
+
+
+def eager_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
+    """The (worker, stage) pairs whose sum starts at once.
+
+    For two pipes of Chimera with B > F and free messages these are the stages above D/2. A stage without a microbatch
+    on a worker has no last backward there and is not among them.
+    """
+    return frozenset(
+        (index, stage) for index, worker in enumerate(timeline.workers) for stage in _before_last_gap(timeline, worker)
+    )
+
+
+def _before_last_gap(timeline: Timeline, worker: tuple[Timed, ...]) -> set[int]:
+    """The stages of a worker whose last instruction ends before its last gap begins."""
+    shortest = SHORTEST * timeline.makespan
+    gaps = [position for position in range(1, len(worker)) if _gap(worker, position) > shortest]
+    if not gaps:
+        return set()
+    after = {timed.instruction.stage for timed in worker[gaps[-1] :]}
+    return {timed.instruction.stage for timed in worker} - after
+
+
+def _gap(worker: tuple[Timed, ...], position: int) -> float:
+    return worker[position].start - worker[position - 1].end

@@ -1,0 +1,41 @@
+"""Cutting a row of layers into stages so that the slowest stage is as fast as can be. No torch, no network."""
+
+from functools import cache
+from itertools import accumulate
+
+from pipelined.programs.plan import PlanError
+
+
+def partition(costs: list[float], depth: int) -> list[range]:
+    """Cut layers into `depth` consecutive, non-empty ranges with the least possible largest cost.
+
+    Every layer is placed exactly once. Among equally good cuts the one that leaves the last stages lightest is not
+    sought: the first found is taken, the same on every rank.
+
+    Args:
+        costs: relative cost of each layer.
+        depth: how many stages, D.
+    Raises:
+        PlanError: there are more stages than layers.
+    Cost: O(depth · layers²) additions; 64 layers and 32 stages take about 0.1 s.
+    """
+    layers = len(costs)
+    if depth > layers:
+        fact = f"more stages than layers (stages: {depth}, layers: {layers})"
+        raise PlanError(f"{fact}; lower --depth to {layers} or less")
+    total = [0.0, *accumulate(costs)]
+
+    @cache
+    def best(start: int, stages: int) -> tuple[float, int]:
+        """The least largest cost of layers from `start` in `stages` stages, and where the first of them ends."""
+        if stages == 1:
+            return total[layers] - total[start], layers
+        ends = range(start + 1, layers - stages + 2)
+        return min((max(total[end] - total[start], best(end, stages - 1)[0]), end) for end in ends)
+
+    cuts, start = [], 0
+    for stages in range(depth, 0, -1):
+        _, end = best(start, stages)
+        cuts.append(range(start, end))
+        start = end
+    return cuts

@@ -1,0 +1,116 @@
+"""Which rank does what in the whole job: W pipeline groups of one layout each. Pure arithmetic, no torch, no network.
+
+Ranks are numbered group by group, so that the neighbours of a pipeline stand side by side on a node; the gradient
+all-reduce of a stage spans the groups.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipelined.errors import UsageError
+from pipelined.programs.staleness import steps_to_fill
+from pipelined.schedules import Layout, Shape, find
+
+
+class PlanError(UsageError):
+    """A job that cannot be laid out; the message says what would do."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One resolved arrangement of a job.
+
+    Args:
+        schedule: a name `schedules.find` knows.
+        depth: stages a pipeline is cut into, D.
+        width: pipeline groups working side by side on their own microbatches, W.
+        microbatch: sequences in a microbatch, B.
+        microbatches: microbatches a group takes a step, N.
+        pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
+        chunks: stages a worker holds in one pipe.
+        scale: how a schedule goes beyond D microbatches.
+    """
+
+    schedule: str
+    depth: int
+    width: int
+    microbatch: int
+    microbatches: int
+    pipes: int = 0
+    chunks: int = 1
+    scale: str = "direct"
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "microbatch", "microbatches", "chunks"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
+        if self.microbatch % self.layout.parts:
+            fact = f"{self.scale} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
+            raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
+        updates = self.layout.updates
+        if updates is not None and self.microbatches % updates.every:
+            fact = f"{self.schedule} updates by {updates.every} microbatches at a time (microbatches: "
+            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {updates.every}")
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of one group."""
+        return find(self.schedule).layout(self.shape)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.depth, self.microbatches, self.pipes, self.chunks, self.scale)
+
+    @property
+    def world_size(self) -> int:
+        return self.width * self.layout.workers
+
+    @property
+    def rows(self) -> int:
+        """Sequences in one microbatch of the schedule: B, or half of it where backwards are halved."""
+        return self.microbatch // self.layout.parts
+
+    @property
+    def total_microbatches(self) -> int:
+        """The schedule's microbatches of one step over all groups: N·W, or twice that where backwards are halved."""
+        return sum(map(len, self.layout.microbatches)) * self.width
+
+    @property
+    def microbatches_an_update(self) -> int:
+        """How many gradients, over all groups, make one update: those of a step, or fewer without a flush."""
+        updates = self.layout.updates
+        return self.total_microbatches if updates is None else updates.every * self.width
+
+    @property
+    def proof_shape(self) -> Shape:
+        """What is to be proved before training: a step, or as many as fill the pipe where there is no flush."""
+        return self.shape if self.layout.updates is None else replace(self.shape, steps=1 + steps_to_fill(self.shape))
+
+    @property
+    def batch(self) -> int:
+        """Sequences of one step over all groups, B·N·W."""
+        return self.rows * self.total_microbatches
+
+    def rank(self, group: int, worker: int) -> int:
+        return group * self.layout.workers + worker
+
+    def seat(self, rank: int) -> tuple[int, int]:
+        """(group, worker) of a rank."""
+        return divmod(rank, self.layout.workers)
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The distinct stages a rank holds, ascending."""
+        return self.layout.stages_of(self.seat(rank)[1])
+
+    def holder(self, group: int, pipe: int, stage: int) -> int:
+        """The rank that holds a stage of a pipe."""
+        return self.rank(group, self.layout.placement[pipe, stage][0])
+
+    def holders(self, *stages: int) -> tuple[int, ...]:
+        """Every rank that holds a replica of one of these stages, ascending: those whose gradients are summed."""
+        workers = {w for (_, s), held in self.layout.placement.items() if s in stages for w in held}
+        return tuple(sorted(self.rank(g, w) for g in range(self.width) for w in workers))
+
+    def global_microbatch(self, group: int, microbatch: int) -> int:
+        """The number of a group's microbatch among all of the step."""
+        return group * (self.total_microbatches // self.width) + microbatch

@@ -1,0 +1,54 @@
+"""What one worker will do in every step, known before the first: its schedule proved, and its eager stages found.
+
+No torch. Pricing runs an event loop of its own, so call this from a thread where one is already running.
+"""
+
+from dataclasses import dataclass
+
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.overlap import eager_stages
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.schedules import Schedule, find
+
+COSTS = Costs(forward=1.0, backward=2.0)
+"""What idle gaps are judged by: a backward does twice the work of a forward."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One worker's way through a step.
+
+    Args:
+        schedule: the coroutine's module.
+        instructions: what the worker will be told, in order.
+        eager: the stages whose gradient sum starts right after their last backward.
+    """
+
+    schedule: Schedule
+    instructions: tuple[Instruction, ...]
+    eager: frozenset[int]
+
+
+def plan_walk(plan: Plan, worker: int) -> Walk:
+    """Record, prove and price a plan's schedule.
+
+    Raises:
+        ScheduleError: the schedule deadlocks, repeats or forgets an instruction; nothing has been computed yet.
+    Cost: about 20 µs an instruction of the whole group.
+    """
+    return plan_walks(plan)[worker]
+
+
+def plan_walks(plan: Plan) -> list[Walk]:
+    """The same for every worker of a group."""
+    schedule = find(plan.schedule)
+    program = record(schedule, plan.proof_shape)
+    check(program)
+    eager = eager_stages(price(program, COSTS))
+    return [
+        Walk(schedule, instructions, frozenset(stage for who, stage in eager if who == worker))
+        for worker, instructions in enumerate(program.workers)
+    ]

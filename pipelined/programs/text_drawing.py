@@ -1,0 +1,99 @@
+"""Schedules as text: a timeline drawn to scale, and a program with arrows at what is wrong with it.
+
+The rule: one row a worker, one line a row, plain characters; whoever wants pictures draws them elsewhere.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.timeline import Timed, Timeline
+
+WIDEST = 2000  # characters in a row, beyond which cells lose their labels
+NARROWEST = 20  # characters of a row in a narrow terminal
+WHOLE = 24  # instructions of a program that is shown as a whole where something is wrong with it
+AROUND = 8  # of a longer one, those on either side
+
+
+def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
+    """Each worker's instructions to scale, as F or B and the microbatch, with the stages it holds before them.
+
+    Args:
+        columns: characters a line may have; beyond them all rows go on below. None: as many as it takes.
+
+    ```
+    worker 0 (0 3)  |F0|F1|F2|  |B2   |F3|B3   |     |B0   |B1   |
+    ```
+    """
+    per_second = _per_second(timeline)
+    heads = [f"worker {w} ({' '.join(map(str, timeline.layout.stages_of(w)))})" for w in range(timeline.layout.workers)]
+    width = max(map(len, heads))
+    rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
+    longest = max(map(len, rows))
+    room = longest if columns is None else max(NARROWEST, columns - width - 2)
+    parts = [
+        "\n".join(
+            f"{head:{width}}  {row[first : first + room]}".rstrip() for head, row in zip(heads, rows, strict=True)
+        )
+        for first in range(0, longest, room)
+    ]
+    return "\n\n".join(parts)
+
+
+def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
+    """The workers concerned, in program order, with an arrow and a note under each marked instruction.
+
+    Of a long program only what is around the marks is shown.
+
+    Args:
+        marks: (worker, position) to a note; a position just past the end points behind the last instruction.
+    """
+    rows = []
+    for worker in sorted({worker for worker, _ in marks}):
+        notes = {position: note for (marked, position), note in sorted(marks.items()) if marked == worker}
+        rows += _pointed_at(f"worker {worker} | ", program.workers[worker], notes)
+    return "\n".join(rows)
+
+
+def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
+    """A worker's line, and one for each note below it."""
+    count, line, columns = len(instructions), head, {}
+    around = AROUND if count > WHOLE else count
+    shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
+    for position in range(count):
+        if position in shown:
+            columns[position] = len(line)
+            line += f"{instructions[position]!r} "
+        elif position - 1 in shown or not position:
+            line += "… "
+    yield line.rstrip()
+    for position, note in notes.items():
+        yield f"{' ' * columns.get(position, len(line))}^ {note}"
+
+
+def _per_second(timeline: Timeline) -> float:
+    """Characters a second: just enough for the longest label in the shortest cell."""
+    everything = [timed for worker in timeline.workers for timed in worker if timed.end > timed.start]
+    if not everything:
+        return 0.0
+    shortest = min(timed.end - timed.start for timed in everything)
+    longest = max(len(_label(timeline, timed)) for timed in everything)
+    return min((longest + 1) / shortest, WIDEST / timeline.makespan)
+
+
+def _label(timeline: Timeline, timed: Timed) -> str:
+    """The microbatch number says which pipe; the stage is named only where a worker holds two of one pipe."""
+    layout, instruction = timeline.layout, timed.instruction
+    several = len(layout.placement) > layout.pipes * layout.workers
+    return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"
+
+
+def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:
+    row = [" "] * (round(timeline.makespan * per_second) + 1)
+    for timed in worker:
+        first, last = round(timed.start * per_second), round(timed.end * per_second)
+        row[first] = row[last] = "|"
+        room = last - first - 1
+        label = _label(timeline, timed)
+        if 0 < len(label) <= room:
+            row[first + 1 : last] = label.ljust(room)
+    return "".join(row)

@@ -1,0 +1,56 @@
+"""A timeline: what every worker of a pipeline group does when, and what can be read off it.
+
+The rule: it is only read. Whoever made it, by pricing or otherwise, is not known here.
+"""
+
+from dataclasses import dataclass
+
+from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.staleness import most_alive, versions_held
+from pipelined.schedules import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An instruction with its start and end, in seconds from the step's."""
+
+    instruction: Instruction
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What every worker does when."""
+
+    layout: Layout
+    workers: tuple[tuple[Timed, ...], ...]
+
+    @property
+    def program(self) -> Program:
+        """What every worker did, in its order."""
+        return Program(self.layout, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end."""
+        return max((timed.end for worker in self.workers for timed in worker), default=0.0)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The idle share of all workers' time."""
+        busy = sum(timed.end - timed.start for worker in self.workers for timed in worker)
+        return 1.0 - busy / (self.makespan * len(self.workers)) if busy else 0.0
+
+    @property
+    def peak_activations(self) -> list[float]:
+        """For each worker the most microbatches alive at once: forward begun, last backward (half) not ended."""
+        parts = self.layout.parts
+        return [most / parts if parts > 1 else most for most in map(most_alive, self.program.workers)]
+
+    @property
+    def weight_copies(self) -> list[int]:
+        """For each worker the stages whose weights it holds; of an asynchronous schedule, the versions of its one."""
+        if self.layout.updates is not None:
+            return [versions_held(self.layout.updates, most_alive(worker)) for worker in self.program.workers]
+        return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]

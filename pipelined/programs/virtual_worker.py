@@ -1,0 +1,182 @@
+"""The worker that prices: it answers a schedule's verbs by letting time pass on the virtual clock, and writes it down.
+
+The rule: a worker waits for a message or computes, one instruction at a time. What computing and sending take is asked
+of its bench; this file knows instructions and tokens, and neither costs nor machines.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from pipelined.aio.clock import VirtualClock
+from pipelined.programs.due import PATIENCE, Due
+from pipelined.programs.instructions import Instruction, Token
+from pipelined.programs.timeline import Timed
+from pipelined.schedules import Layout, Worker
+
+
+class Bench(Protocol):
+    """What the workers of one pipeline group compute on and send over."""
+
+    async def compute(self, worker: int, seconds: float) -> None:
+        """Let pass what computing takes here that takes so long on a core of its own."""
+        ...
+
+    def travel(self, token: Token, source: int, target: int) -> float:
+        """Seconds a message takes over a link that is free; infinite where nobody can tell before."""
+        ...
+
+    def send(self, token: Token, source: int, target: int) -> float:
+        """Put on its way what one worker leaves for another, or for itself; returns when it arrives."""
+        ...
+
+
+class Demand(NamedTuple):
+    """What an instruction needs: what it waits for, what it leaves and for whom, and its seconds of computing."""
+
+    instruction: Instruction
+    takes: list[Token]
+    gives: list[tuple[Token, int]]
+    seconds: float
+
+
+class Demands(dict[tuple[str, int, int, int], Demand]):
+    """The demand of each instruction, worked out once for all groups that have the same layout.
+
+    Args:
+        seconds: of an instruction, on a core of its own.
+    """
+
+    def __init__(self, layout: Layout, seconds: Callable[[Instruction], float]):
+        super().__init__()
+        self._layout, self._seconds = layout, seconds
+
+    def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
+        instruction, depth = Instruction(*key), self._layout.depth
+        gives = [(token, self._layout.placement[token[1], token[2]][0]) for token in instruction.gives(depth)]
+        self[key] = Demand(instruction, instruction.takes(depth), gives, self._seconds(instruction))
+        return self[key]
+
+
+class Post:
+    """When each message of a pipeline group is here, for whoever waits for it; and what is being made, until when."""
+
+    def __init__(self) -> None:
+        self._arrivals: dict[Token, float] = {}
+        self._waiting: dict[Token, asyncio.Future[float]] = {}
+        self._making: dict[Token, tuple[int, float]] = {}
+
+    def make(self, token: Token, worker: int, end: float) -> None:
+        """Say who begins to make a message, and when that will be done."""
+        self._making[token] = worker, end
+
+    def making(self, token: Token) -> tuple[int, float]:
+        """Who makes a message until when: nobody ever, as far as can be known now, if nobody has begun."""
+        return self._making.get(token, (-1, math.inf))
+
+    def arrival(self, token: Token) -> float | None:
+        """When a message arrives that is on its way; None before."""
+        return self._arrivals.get(token)
+
+    def leave(self, token: Token, arrival: float) -> None:
+        """A message is on its way; the first of several alike counts."""
+        if token not in self._arrivals:
+            self._arrivals[token] = arrival
+            if token in self._waiting:
+                self._waiting.pop(token).set_result(arrival)
+
+    async def take(self, token: Token) -> float:
+        """Wait until a message is on its way; returns when it arrives."""
+        if token in self._arrivals:
+            return self._arrivals[token]
+        return await self._coming(token)
+
+    async def look_out(self, token: Token) -> float:
+        """As `take`, for a wait that may be given up."""
+        return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._coming(token))
+
+    def _coming(self, token: Token) -> asyncio.Future[float]:
+        return self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
+
+
+class VirtualWorker(Worker):
+    """One worker on the virtual clock.
+
+    Args:
+        demands: what instructions need.
+        post: shared by the workers of the group.
+        bench: what it computes on and sends over.
+        on_done: told of each instruction when it has ended.
+        due: the messages that a dynamic schedule waits a moment for; none if not given.
+
+    Attributes:
+        done: what it did and when.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        layout: Layout,
+        demands: Demands,
+        post: Post,
+        bench: Bench,
+        on_done: Callable[[Instruction], None] = lambda instruction: None,
+        due: Due | None = None,
+    ):
+        super().__init__(index, layout)
+        self.done: list[Timed] = []
+        self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
+        self._due = due or Due()
+        self._clock = VirtualClock()
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        instruction, takes, gives, seconds = self._demands[op, pipe, stage, microbatch]
+        for token in takes:
+            wait = await self._post.take(token) - self._clock.now()
+            if wait > 0:
+                await self._clock.sleep(wait)
+        start = self._clock.now()
+        for token, _ in gives:
+            self._post.make(token, self.index, start + seconds)
+        await self._bench.compute(self.index, seconds)
+        end = self._clock.now()
+        self.done.append(Timed(instruction, start, end))
+        for token, target in gives:
+            self._post.leave(token, self._bench.send(token, self.index, target))
+        self._on_done(instruction)
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
+
+    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """As in training: a share of what the weight half takes."""
+        choice = op, pipe, stage, microbatch
+        if not self._due(self._demands[choice].instruction, self.halves):
+            return False
+        await self._first_arrival([choice], PATIENCE * self._demands["W", pipe, stage, microbatch].seconds)
+        return self.arrived(*choice)
+
+    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        await self._first_arrival(choices)
+
+    async def _first_arrival(self, choices: Sequence[tuple[str, int, int, int]], seconds: float | None = None) -> None:
+        waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+
+    async def _until_here(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            await self._clock.sleep(max(0.0, await self._post.look_out(token) - self._clock.now()))
+
+    def _here(self, token: Token) -> bool:
+        """What ends elsewhere at this moment is counted as here, though its worker may be run after this one."""
+        arrival, now = self._post.arrival(token), self._clock.now()
+        if arrival is None:
+            source, end = self._post.making(token)
+            arrival = end + self._bench.travel(token, source, self.index)
+        return arrival <= now or math.isclose(arrival, now)

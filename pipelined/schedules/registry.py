@@ -1,0 +1,94 @@
+"""The table of schedules, and how a schedule is found by its name, path or module."""
+
+import importlib
+import shlex
+from pathlib import Path
+from typing import Protocol
+
+from pipelined.schedules.own import is_module, load
+from pipelined.schedules.table import read_table
+from pipelined.schedules.worker import Layout, ScheduleError, Shape, Worker
+
+SCHEDULES = {
+    "async_1f1b": "pipelined.schedules.async_1f1b",
+    "chimera": "pipelined.schedules.chimera",
+    "chimera_w": "pipelined.schedules.chimera_w",
+    "dualpipe": "pipelined.schedules.dualpipe",
+    "dualpipe_v": "pipelined.schedules.dualpipe_v",
+    "gems": "pipelined.schedules.gems",
+    "gpipe": "pipelined.schedules.gpipe",
+    "interleaved": "pipelined.schedules.interleaved",
+    "one_f_one_b": "pipelined.schedules.one_f_one_b",
+    "pipedream": "pipelined.schedules.pipedream",
+    "pipedream_2bw": "pipelined.schedules.pipedream_2bw",
+    "zb_h1": "pipelined.schedules.zb_h1",
+    "zb_v": "pipelined.schedules.zb_v",
+}
+"""The module of each schedule, by name (its file's); imported when asked for. A new schedule gets a line here."""
+
+ELSEWHERE = {
+    "1f1b": "one_f_one_b",
+    "dapple": "one_f_one_b",
+    "pipedream_flush": "one_f_one_b",
+    "interleaved_1f1b": "interleaved",
+    "zb1p": "zb_h1",
+    "zbv": "zb_v",
+    "zbv_zero_bubble": "zb_v",
+    "dualpipev": "dualpipe_v",
+    "2bw": "pipedream_2bw",
+    "ravnest": "async_1f1b",
+}
+"""What schedules are called by papers and other libraries, in small letters with underscores, and here."""
+
+
+class Schedule(Protocol):
+    """What a schedule file gives."""
+
+    __name__: str
+
+    def layout(self, shape: Shape) -> Layout:
+        """Who holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
+        ...
+
+    async def schedule(self, worker: Worker) -> None:
+        """What one worker does in one step."""
+        ...
+
+
+def known() -> list[str]:
+    """The names of the schedules that come with the project, sorted."""
+    return sorted(SCHEDULES)
+
+
+def require_known(name: str, given: str | None = None) -> None:
+    """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
+
+    A path or a module is code, which runs when it is looked up; only the command line may name it.
+
+    Args:
+        given: the schedule that the command line names, if any; that name is allowed.
+    Raises:
+        ScheduleError: another name; nothing has been looked up.
+    """
+    if name not in SCHEDULES and name != given:
+        fact = f"the schedule {name!r} is none of this project's own, and code that only a file names is not run"
+        raise ScheduleError(f"{fact}; give --schedule {shlex.quote(name)} on the command line too, if you trust it")
+
+
+def find(name: str) -> Schedule:
+    """The schedule of this name: one of `known()`, or the user's own module, .py file or .csv table.
+
+    Raises:
+        ScheduleError: there is no such schedule, it cannot be read, or it is not one.
+    """
+    if name in SCHEDULES:
+        return importlib.import_module(SCHEDULES[name])
+    if name.endswith(".csv"):
+        return read_table(Path(name))
+    if name.endswith(".py") or is_module(name):
+        return load(name, known())
+    meant = ELSEWHERE.get(name.lower().replace("-", "_"))
+    if meant:
+        raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
+    choice = f"known: {', '.join(known())}, or a module on the path, or the path of a .py file or a .csv table"
+    raise ScheduleError(f"unknown schedule {name!r}; {choice}")

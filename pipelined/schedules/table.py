@@ -1,0 +1,178 @@
+"""Schedules as CSV tables: a row a worker, in each cell a stage, an action and a microbatch, as in `2F0`.
+
+This is the notation of torch.distributed.pipelining, and its compute-only tables are read here as they are. Blank
+cells are idle moments there and nothing here. Messages, sums and shards (SEND_F, REDUCE_GRAD, UNSHARD and their like)
+look after themselves here: those cells are left out, and counted. `(0F1;1B0)OVERLAP_F_B` is done one after the other.
+Where there are several pipes a cell ends in its pipe, `2F0p1`: that is our own addition, which torch does not read.
+So is a first row `updates every 4 delay 1`, for a table without a flush: its rows are a stretch, not a step.
+
+The rule: a table is a schedule like any other, of the one shape that it has; a stretch may be as long as one likes.
+"""
+
+import csv
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from pipelined.schedules.stretch import Cell, check_stretch, follow_stretch
+from pipelined.schedules.worker import Layout, ScheduleError, Shape, Updates, Worker
+
+COMPUTATION = re.compile(r"(\d+)([FBIW])(\d+)(?:p(\d+))?")
+LOOKED_AFTER = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+UPDATES = re.compile(r"updates every ([1-9]\d*)(?: delay (\d+))?")
+NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0, and the pipe behind as in 2F0p1"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A schedule read from a table.
+
+    Args:
+        name: where it was read.
+        rows: what each worker does, in order.
+        left_out: actions that look after themselves here, and how many there were.
+        updates: where there is no flush, how weights are updated.
+    """
+
+    name: str
+    rows: tuple[tuple[Cell, ...], ...]
+    left_out: Counter[str]
+    updates: Updates | None = None
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The one shape that it takes; without a flush all of it counts as one step here, but others do as well."""
+        (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
+        return Shape(depth, len({(c[1], c[3]) for c in self._cells}), pipes, max(held.values()))
+
+    def layout(self, shape: Shape) -> Layout:
+        """Each stage on the worker that does most in it.
+
+        Raises:
+            ScheduleError: another shape is asked for, a stage or pipe is nowhere in the table, or a table without a
+                flush is no stretch.
+        """
+        self._check_shape(shape)
+        depth, pipes = self._sizes
+        for pipe, stage in ((pipe, stage) for pipe in range(pipes) for stage in range(depth)):
+            if (pipe, stage) not in self._holders:
+                fact = f"{self.name} does nothing in stage {stage} of pipe {pipe} (stages: {depth}, pipes: {pipes})"
+                raise ScheduleError(f"{fact}; number both from 0 without a gap")
+        placement = {place: (worker,) for place, worker in sorted(self._holders.items())}
+        entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
+        if self.updates is not None:
+            check_stretch(self.name, self.rows, entering, self.updates)
+            entering = (tuple(range(shape.steps * shape.microbatches)),)
+        return Layout(depth, len(self.rows), placement, entering, updates=self.updates)
+
+    async def schedule(self, worker: Worker) -> None:
+        """One step of one worker, or its stretch where there is no flush: its row."""
+        if self.updates is not None:
+            return await follow_stretch(worker, self.rows[worker.index], self.shape.microbatches)
+        verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
+        for op, pipe, stage, microbatch in self.rows[worker.index]:
+            await verbs[op](pipe, stage, microbatch)
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return [cell for row in self.rows for cell in row]
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """(stages, pipes)."""
+        return 1 + max(stage for _, _, stage, _ in self._cells), 1 + max(pipe for _, pipe, _, _ in self._cells)
+
+    @cached_property
+    def _holders(self) -> dict[tuple[int, int], int]:
+        """(pipe, stage) to the worker with most instructions of it, so that a stray one is found to be one."""
+        votes: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+        for worker, row in enumerate(self.rows):
+            for _, pipe, stage, _ in row:
+                votes[pipe, stage][worker] += 1
+        return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
+
+    def _check_shape(self, asked: Shape) -> None:
+        own = self.shape
+        microbatches = own.microbatches if self.updates is None else asked.microbatches
+        wanted = {"depth": (own.depth,), "microbatches": (microbatches,), "pipes": (0, own.pipes)}
+        for name, possible in {**wanted, "chunks": (1, own.chunks), "scale": ("direct",)}.items():
+            if getattr(asked, name) not in possible:
+                fact = f"{self.name} is a table of one shape (--{name} {getattr(asked, name)}, its own: {possible[-1]})"
+                raise ScheduleError(f"{fact}; use --depth {own.depth} --microbatches {own.microbatches}")
+
+
+class Recorded(Protocol):
+    """As much as a table needs of a program."""
+
+    layout: Layout
+    workers: tuple[tuple[object, ...], ...]
+
+
+def read_table(path: Path) -> Table:
+    """Read a table.
+
+    Raises:
+        ScheduleError: no such file, no table, or a cell that cannot be read; the message names row and column.
+    """
+    left_out: Counter[str] = Counter()
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+    except (OSError, ValueError, csv.Error) as error:
+        raise ScheduleError(f"cannot read the table {path} ({error}); give a CSV file with a row a worker") from error
+    while lines and not any(map(str.strip, lines[-1])):
+        lines.pop()
+    updates = _updates(lines[0]) if lines else None
+    first = 1 if updates is None else 2
+    rows = tuple(tuple(_row(path, number, line, left_out)) for number, line in enumerate(lines[first - 1 :], first))
+    empty = next((number for number, row in enumerate(rows, first) if not row), None)
+    if empty or not rows:
+        raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
+    return Table(str(path), rows, left_out, updates)
+
+
+def write_table(program: Recorded) -> str:
+    """A program as a table. Reading it gives the same program back, where every pipe has a microbatch.
+
+    Raises:
+        ScheduleError: microbatches are cut into parts, which a table cannot say.
+    """
+    if program.layout.parts != 1:
+        fact = f"a table cannot say that microbatches are cut (parts: {program.layout.parts})"
+        raise ScheduleError(f"{fact}; use --scale direct or forward-doubling")
+    several, updates = program.layout.pipes > 1, program.layout.updates
+    text = io.StringIO()
+    if updates is not None:
+        text.write(f"updates every {updates.every}{'' if updates.delay is None else f' delay {updates.delay}'}\n")
+    for row in program.workers:
+        cells = [f"{i.stage}{i.op}{i.microbatch}" + f"p{i.pipe}" * several for i in row]
+        csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _updates(line: Sequence[str]) -> Updates | None:
+    """What the first row says of updates, if it does."""
+    found = UPDATES.fullmatch(",".join(line).strip(" ,"))
+    return found and Updates(int(found[1]), None if found[2] is None else int(found[2]))
+
+
+def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -> Iterator[Cell]:
+    for column, text in enumerate(map(str.strip, line), 1):
+        overlap = OVERLAP.fullmatch(text)
+        for action in map(str.strip, overlap[1].split(";") if overlap else [text]):
+            if found := COMPUTATION.fullmatch(action):
+                stage, op, microbatch, pipe = found.groups(default="0")
+                yield op, int(pipe), int(stage), int(microbatch)
+            elif found := LOOKED_AFTER.fullmatch(action):
+                left_out[found[1]] += 1
+            elif action:
+                raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r}; {NOTATION}")

@@ -1,0 +1,157 @@
+"""A timeline of what every rank really did, as a Chrome/Perfetto file. The one rule: what overlaps is never stacked.
+
+Process 0 is the pipeline: one thread a rank (tid = rank + 1) with its computing and its idle time. Messages and
+all-reduces run beside the computing, so they go to further processes, again with tid = rank + 1, each process taking
+what does not overlap there. A rank is idle while it neither computes nor reduces. This file knows the recorded events
+and the file format; it must not know who runs the ranks or how events reach rank 0.
+"""
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTracer, Tracer
+
+__all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
+
+BUSY = (*COMPUTE, "all_reduce")
+SHORTEST_IDLE = 1e-5  # seconds; less is the runtime's own footfall between two instructions
+PLACES = ("step", "stage", "microbatch", "pipe")
+
+
+class TraceError(UsageError):
+    """A file that is not a whole trace; the message names it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One event of one rank; start and end in seconds since the trace began, places None where not applicable."""
+
+    rank: int
+    category: str
+    name: str
+    start: float
+    end: float
+    step: int | None = None
+    stage: int | None = None
+    microbatch: int | None = None
+    pipe: int | None = None
+
+
+def write(path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float] | None = None) -> None:
+    """Write the ranks' events as one timeline, gzipped where the path ends in .gz; replaces the file in one go.
+
+    Args:
+        per_rank: events by rank.
+        offsets: seconds to add to each rank's times to have them on one clock.
+    Cost: 32,000 events are 0.4 s and 0.3 MB gzipped.
+    """
+    spans = _aligned(per_rank, offsets or [0.0] * len(per_rank))
+    lanes = [_lanes([*mine, *_idle(rank, mine, spans)]) for rank, mine in enumerate(spans)]
+    processes = max((lane for mine in lanes for lane, _ in mine), default=0) + 1
+    lines = chain(_names(len(per_rank), processes), (_line(lane, span) for mine in lanes for lane, span in mine))
+    part = Path(f"{path}.part")
+    opener = gzip.open if str(path).endswith(".gz") else open
+    with opener(part, "wt") as file:
+        file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+        file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+        file.write("\n]}\n")
+    os.replace(part, path)
+
+
+def read(path: str | Path) -> list[Span]:
+    """Read a trace back, by rank, then start.
+
+    Raises:
+        TraceError: no such file, cut short, or not a trace.
+    """
+    document = _document(Path(path))
+    try:
+        spans = [_span(event) for event in document["traceEvents"] if event["ph"] == "X"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(f"{path} is not a pipeline trace ({error!r}); give a file written by --trace") from error
+    return sorted(spans, key=lambda span: (span.rank, span.start, -span.end))
+
+
+def _document(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {path} ({error.strerror}); give a file written by --trace") from error
+    try:
+        return json.loads(gzip.decompress(raw) if str(path).endswith(".gz") else raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+        fact = f"the trace {path} is cut short or is not one (bytes: {len(raw)}, {error})"
+        raise TraceError(f"{fact}; write it again with --trace") from error
+
+
+def _aligned(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[list[Span]]:
+    starts = [
+        events.times[:, 0].min() + offset for events, offset in zip(per_rank, offsets, strict=True) if len(events)
+    ]
+    origin = min(starts, default=0.0)
+    return [list(_spans(rank, events, offsets[rank] - origin)) for rank, events in enumerate(per_rank)]
+
+
+def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
+    rows = zip(events.kind.tolist(), (events.times + shift).tolist(), events.places.tolist(), strict=True)
+    for kind, (start, end), places in rows:
+        yield Span(rank, *events.kinds[kind], start, end, *(None if p == NOWHERE else p for p in places))
+
+
+def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
+    """The gaps in which a rank neither computes nor reduces, from the first to the last moment of the whole trace."""
+    busy = sorted((span for span in mine if span.category in BUSY), key=lambda span: span.start)
+    free = 0.0
+    for span in busy:
+        if span.start - free >= SHORTEST_IDLE:
+            yield Span(rank, "idle", "idle", free, span.start, span.step)
+        free = max(free, span.end)
+    end = max((span.end for spans in everyone for span in spans), default=0.0)
+    if end - free >= SHORTEST_IDLE:
+        yield Span(rank, "idle", "idle", free, end)
+
+
+def _lanes(spans: list[Span]) -> list[tuple[int, Span]]:
+    """Give each span the first lane in which it overlaps nothing; messages begin at lane 1."""
+    ends: list[float] = [0.0]
+    placed = []
+    for span in sorted(spans, key=lambda span: span.start):
+        lane = 1 if span.category in MESSAGES else 0
+        while lane < len(ends) and ends[lane] > span.start:
+            lane += 1
+        ends.extend([0.0] * (lane + 1 - len(ends)))
+        ends[lane] = span.end
+        placed.append((lane, span))
+    return placed
+
+
+def _names(ranks: int, processes: int) -> Iterator[dict[str, Any]]:
+    width = len(str(max(ranks - 1, 0)))
+    for pid in range(processes):
+        name = f"messages {pid}" if pid else "pipeline"
+        yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
+        yield {"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+        for rank in range(ranks):
+            args = {"name": f"rank {rank:0{width}}"}
+            yield {"name": "thread_name", "ph": "M", "pid": pid, "tid": rank + 1, "args": args}
+
+
+def _line(lane: int, span: Span) -> dict[str, Any]:
+    places = {place: getattr(span, place) for place in PLACES if getattr(span, place) is not None}
+    ts, end = round(span.start * 1e6, 3), round(span.end * 1e6, 3)
+    line = {"name": span.name, "cat": span.category, "ph": "X", "ts": ts, "dur": round(end - ts, 3)}
+    return {**line, "pid": lane, "tid": span.rank + 1, "args": places}
+
+
+def _span(event: dict[str, Any]) -> Span:
+    start, duration = float(event["ts"]) / 1e6, float(event["dur"]) / 1e6
+    places = {place: int(event["args"][place]) for place in PLACES if place in event.get("args", {})}
+    return Span(int(event["tid"]) - 1, event["cat"], event["name"], start, start + duration, **places)

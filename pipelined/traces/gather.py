@@ -1,0 +1,51 @@
+"""Bringing every rank's trace together: their clocks compared, their events gathered, one file written by rank 0."""
+
+import asyncio
+from pathlib import Path
+
+from pipelined.actors.agree import gather
+from pipelined.errors import UsageError
+from pipelined.process.run import together
+from pipelined.traces.file import Tracer, write
+from pipelined.traces.tracer import Events
+from transports import Transport
+
+PINGS = 5
+"""Round trips from which a rank's clock is read; the quickest counts."""
+
+
+async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
+    """Write one timeline of all ranks.
+
+    Raises:
+        UsageError: on every rank, where rank 0 cannot write the file.
+    """
+    everyone = await gather(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
+
+    def draw() -> None:
+        if transport.rank == 0:
+            offsets, events = zip(*everyone, strict=True)
+            try:
+                write(path, [Events.unpack(packed) for packed in events], offsets)
+            except OSError as error:
+                fact = f"cannot write the trace to {path} ({error.strerror})"
+                raise UsageError(f"{fact}; make room there, or name another --trace") from error
+
+    await together(transport, "traced", asyncio.to_thread(draw))
+
+
+async def _offset(transport: Transport, tracer: Tracer) -> float:
+    """Seconds to add to this rank's clock to have rank 0's; off by at most half the quickest round trip."""
+    if transport.rank == 0:
+        for peer in range(1, transport.world_size):
+            for _ in range(PINGS):
+                await transport.receive(peer, ("clock", "ask"))
+                await transport.send(peer, ("clock", "answer"), note=tracer.now())
+        return 0.0
+    trips = []
+    for _ in range(PINGS):
+        asked = tracer.now()
+        await transport.send(0, ("clock", "ask"))
+        theirs = (await transport.receive(0, ("clock", "answer"))).note
+        trips.append((tracer.now() - asked, theirs - (asked + tracer.now()) / 2))
+    return min(trips)[1]

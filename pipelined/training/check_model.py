@@ -1,0 +1,144 @@
+"""What a user's model must be so that it trains right: checked once, when it is built, before anything is computed.
+
+A survey builds every stage on the meta device, without memory, so that all ranks refuse the same model in the same
+words, and know the names and shapes of the stages that other ranks hold.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pipelined.errors import UsageError
+from pipelined.programs.bucket_names import Stages
+from pipelined.training.model import Model
+
+METHODS = ("costs", "build", "loss", "identity")
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class ModelError(UsageError):
+    """A model that would not train right; the message says what is wrong and what would do."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The tensors of one stage, by global name.
+
+    Args:
+        trained: parameters that an optimizer updates.
+        frozen: parameters that do not require a gradient.
+        buffers: persistent ones, such as the running statistics of a batch norm.
+    """
+
+    trained: Shapes
+    frozen: Shapes
+    buffers: Shapes
+
+    @property
+    def everything(self) -> Shapes:
+        return {**self.trained, **self.frozen, **self.buffers}
+
+
+def check_methods(model: Model) -> None:
+    """Refuse what is no model, such as a bare `nn.Sequential`.
+
+    Raises:
+        ModelError: names the first method that is missing.
+    """
+    for method in METHODS:
+        if not callable(getattr(model, method, None)):
+            raise ModelError(
+                f"a {type(model).__name__} has no method {method}; write what pipelined.training.model.Model lists"
+            )
+
+
+def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Survey]:
+    """Build every stage on the meta device and check it.
+
+    Args:
+        cut: the layers of each stage.
+    Raises:
+        ModelError: a stage cannot be called with (x, noise); a parameter is not of the dtype; a
+            name is in several stages and the model does not tie it; nothing is to be trained.
+    """
+    stages = [_surveyed(model, index, layers, dtype) for index, layers in enumerate(cut)]
+    _check_shared(stages, frozenset(getattr(model, "tied", ())))
+    if not any(stage.trained for stage in stages):
+        frozen = sum(len(stage.frozen) for stage in stages)
+        raise ModelError(f"the model has nothing to train (frozen parameters: {frozen}); let some require a gradient")
+    return stages
+
+
+def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that a state dict of the module would hold, by name."""
+    kept = module.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in module.named_buffers() if name in kept}
+
+
+def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
+    """The stages that hold each name, names in the model's order."""
+    found: dict[str, Stages] = {}
+    for number, stage in enumerate(stages):
+        for name in of(stage):
+            found[name] = (*found.get(name, ()), number)
+    return found
+
+
+def check_built(index: int, module: nn.Module, expected: Survey) -> None:
+    """Refuse a stage that has other tensors than its survey, of which the other ranks know, or freezes others.
+
+    Raises:
+        ModelError: names the first tensor that differs.
+    """
+    remedy = "let `build` make the same module whatever the device and the seed"
+    found = _of_module(module)
+    for name in sorted({*found.everything, *expected.everything}):
+        here, there = found.everything.get(name), expected.everything.get(name)
+        if here != there:
+            fact = f"stage {index} was built with {name} of shape {here}, on the meta device of shape {there}"
+            raise ModelError(f"{fact}; {remedy}")
+        if (name in found.trained) != (name in expected.trained):
+            trained, frozen = (
+                ("here", "on the meta device") if name in found.trained else ("on the meta device", "here")
+            )
+            raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
+
+
+def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Survey:
+    module = model.build(layers, dtype, "meta", None)
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"stage {index} was built as a {type(module).__name__}; let `build` return an nn.Module")
+    try:
+        inspect.signature(module.forward).bind("x", "noise")
+    except TypeError as error:
+        fact = f"stage {index}, a {type(module).__name__}, cannot be called with (x, noise) ({error})"
+        raise ModelError(f"{fact}; give its forward a second argument, which it need not use") from error
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != dtype and parameter.requires_grad:
+            fact = f"{name} of stage {index} is {parameter.dtype}, and all that is trained should be {dtype}"
+            raise ModelError(f"{fact}; convert the module in `build`, with .to(dtype)")
+    return _of_module(module)
+
+
+def _of_module(module: nn.Module) -> Survey:
+    trained, frozen = {}, {}
+    for name, parameter in module.named_parameters():
+        (trained if parameter.requires_grad else frozen)[name] = tuple(parameter.shape)
+    return Survey(trained, frozen, {name: tuple(b.shape) for name, b in persistent_buffers(module).items()})
+
+
+def _check_shared(stages: Sequence[Survey], tied: frozenset[str]) -> None:
+    """A name in several stages is one tensor with several holders, if the model says so and all holders agree."""
+    for name, numbers in holders_of_names(stages, lambda stage: stage.everything).items():
+        shapes = [stages[number].everything[name] for number in numbers]
+        where = f"{name} is in stages {', '.join(map(str, numbers))} (shapes: {', '.join(map(str, shapes))})"
+        if len(numbers) > 1 and name not in tied:
+            remedy = "give each stage names of its own, such as the layer's number in the model"
+            raise ModelError(f"{where}, and the model does not tie it; {remedy}, or list it in the model's `tied`")
+        if len(set(shapes)) > 1:
+            raise ModelError(f"{where}, so it cannot be one tensor; give the stages names of their own")
+        if len({name in stages[number].trained for number in numbers}) > 1:
+            raise ModelError(f"{where}, trained in some and frozen in others; do the same in all of them")

@@ -1,0 +1,70 @@
+"""Replicas must begin equal: all holders of a tensor compare digests of it before the first step.
+
+Every holder makes the same update from the same sum, so what begins equal stays equal, and what does not never shows.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from pipelined.actors.agree import gather, share
+from pipelined.process.run import together
+from pipelined.training.check_model import ModelError
+from pipelined.training.parameters import Replica
+from transports import Transport
+
+Digests = Mapping[str, bytes]
+
+
+async def require_equal_replicas(transport: Transport, replica: Replica) -> None:
+    """Refuse tensors that are not the same on all ranks that hold them; all ranks of a job call this.
+
+    Raises:
+        AgreedError: on every rank, naming a parameter or buffer and two ranks.
+    Cost: one hash of every byte that has several holders, and one digest from each rank for each set of ranks that
+        share tensors; only where these differ one digest a tensor.
+    """
+    mine = await asyncio.to_thread(_digests, replica)
+    sets = {name: ",".join(map(str, replica.holders[name])) for name in mine}
+    told = await gather(transport, "initial values", _joined(mine, sets))
+    unequal = await share(transport, "unequal initial values", [name for name, *_ in _unequal(told)])
+    if unequal:
+        each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
+        await together(transport, "equal replicas", asyncio.to_thread(_refuse, each))
+
+
+def _digests(replica: Replica) -> Digests:
+    return {name: _digest(tensor) for name, tensor in replica.tensors.items() if len(replica.holders[name]) > 1}
+
+
+def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
+    """For each set of ranks one digest of all that they share, in the order of names."""
+    joined = {ranks: hashlib.blake2b(digest_size=16) for ranks in sets.values()}
+    for name in sorted(digests):
+        joined[sets[name]].update(name.encode() + b"\0" + digests[name])
+    return {ranks: hashed.digest() for ranks, hashed in joined.items()}
+
+
+def _unequal(told: Sequence[Digests]) -> list[tuple[str, int, int]]:
+    """What differs from its first holder's, with both ranks, in the order of ranks."""
+    first: dict[str, int] = {}
+    return [
+        (name, holder, rank)
+        for rank, digests in enumerate(told)
+        for name, digest in digests.items()
+        if digest != told[holder := first.setdefault(name, rank)][name]
+    ]
+
+
+def _refuse(told: Sequence[Digests]) -> None:
+    for name, holder, rank in _unequal(told):
+        fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
+        remedy = "let the model's `build` set every parameter and buffer from the seed and the name alone"
+        raise ModelError(f"{fact}; {remedy}, as `pipelined.training.keyed_random.keyed_generator` does")
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    memory = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.blake2b(memory, digest_size=16).digest()

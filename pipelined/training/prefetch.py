@@ -1,0 +1,71 @@
+"""The messages a program is about to need, asked for a little before it needs them.
+
+A big message stays at its sender until it is asked for, so asking only when the verb is reached would put every
+transfer on the critical path; asking for all of them at once would hold a whole step's activations. This asks for the
+next few.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from pipelined.actors.actor import Actor
+from transports import Frame
+
+Address = tuple[int, tuple[int | str, ...]]
+"""Whom a message comes from, and its key."""
+Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Frame]]
+
+
+class Inbox:
+    """What comes next in one worker's step.
+
+    Args:
+        actor: whose mailbox it is.
+        expected: addresses in the order the program needs them; empty where that is not known beforehand.
+        ahead: how many to ask for before their turn: peak extra memory is this many messages.
+        receive: takes one from the mailbox; the actor's own where nothing else is said.
+    """
+
+    def __init__(self, actor: Actor, expected: Iterable[Address] = (), ahead: int = 2, receive: Receive | None = None):
+        self._actor, self._expected, self._ahead = actor, deque(expected), ahead
+        self._receive = receive or actor.receive
+        self._asked: dict[Address, asyncio.Task[Frame]] = {}
+        self._ask()
+
+    def expect(self, addresses: Iterable[Address]) -> None:
+        """Say what will be needed after what was expected before."""
+        self._expected.extend(addresses)
+        self._ask()
+
+    async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
+        """The message with this address; waits for it if need be. It may come before its turn."""
+        address = peer, key
+        if address in self._asked:
+            frame = await self._asked.pop(address)
+            self._ask()
+            return frame
+        if address in self._expected:
+            self._expected.remove(address)
+        return await self._receive(peer, key)
+
+    def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
+        """Whether `take` would return at once; no for what has not been asked for yet. It takes nothing."""
+        asked = self._asked.get((peer, key))
+        return asked is not None and asked.done()
+
+    async def within(self, seconds: float, peer: int, key: tuple[int | str, ...]) -> bool:
+        """Whether `here` before so many seconds have passed."""
+        if (peer, key) in self._asked:
+            await asyncio.wait([self._asked[peer, key]], timeout=seconds)
+        return self.here(peer, key)
+
+    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
+        """The wait for a message that is next, or among the next `ahead`; whoever gives it up must not cancel it."""
+        return self._asked[peer, key]
+
+    def _ask(self) -> None:
+        while self._expected and len(self._asked) < self._ahead:
+            peer, key = self._expected.popleft()
+            self._asked[peer, key] = self._actor.start(self._receive(peer, key))

@@ -1,0 +1,118 @@
+"""The order in which every rank ran its instructions, read from a trace, so that a run can be made to repeat it.
+
+When the weight halves of a dynamic schedule run depends on when messages come, and so differs from run to run; so may,
+without a flush, the order of forwards and backwards, and with it which weights a gradient is taken at. A trace says how
+it was. The one rule: what is read is proved before anybody follows it, like any schedule. No torch.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipelined.programs.check import check
+from pipelined.programs.instructions import OPS, Instruction, Program
+from pipelined.programs.plan import Plan
+from pipelined.schedules import ScheduleError, Worker, find
+from pipelined.schedules.stretch import follow_stretch
+from pipelined.traces.file import Span, TraceError, read
+
+Order = tuple[Instruction, ...]
+"""What one rank did in one step; without a flush in all, with microbatches numbered through from the first."""
+
+Orders = dict[int, list[Order]]
+"""By step, and in it by rank; without a flush there is the first step alone."""
+
+
+def read_orders(path: Path, plan: Plan) -> Orders:
+    """The orders of a trace that was written under this plan.
+
+    Raises:
+        TraceError: no trace, or one without steps; or a step that is not what the plan's ranks have to do.
+    Cost: 20 µs an event.
+    """
+    found: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))
+    spans = list(_instructions(read(path)))
+    if not spans:
+        raise TraceError(f"{path} holds no step to replay; give a trace of a run that trained")
+    steps = {step for _, step, _ in spans}
+    for rank, step, instruction in spans:
+        first = step if plan.layout.updates is None else min(steps)
+        number = instruction.microbatch + (step - first) * plan.microbatches
+        found[first][rank].append(replace(instruction, microbatch=number))
+    for first, by_rank in sorted(found.items()):
+        _prove(path, plan, first, 1 if plan.layout.updates is None else len(steps), by_rank)
+    return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
+
+
+def check_steps(orders: Orders, plan: Plan, steps: range) -> None:
+    """Refuse an order of a run without a flush that does not have all the steps which are to be trained.
+
+    With a flush every step stands alone, and one that is not there is done like another.
+
+    Raises:
+        TraceError: a step is not there.
+    """
+    if plan.layout.updates is None or not steps:
+        return
+    ((first, by_rank),) = orders.items()
+    there = range(first, first + sum(i.op == "F" for i in by_rank[0]) // plan.microbatches)
+    if steps[0] not in there or steps[-1] not in there:
+        fact = f"the order to replay is that of other steps (its own: {first} to {there[-1]}, to be trained: "
+        raise TraceError(f"{fact}{steps[0]} to {steps[-1]}); without a flush steps overlap, so give a trace of all")
+
+
+def packed(orders: Orders) -> dict[int, list[list[tuple[str, int, int, int]]]]:
+    """The same as plain numbers, as msgpack can carry them."""
+    return {
+        step: [[(i.op, i.pipe, i.stage, i.microbatch) for i in order] for order in by_rank]
+        for step, by_rank in orders.items()
+    }
+
+
+def of_rank(orders: Mapping[int, Sequence[Sequence[Sequence[Any]]]], rank: int) -> dict[int, Order]:
+    """What one rank follows, by step, of what `packed` gave."""
+    return {step: tuple(Instruction(*i) for i in order[rank]) for step, order in orders.items()}
+
+
+async def follow_order(worker: Worker, order: Iterable[Instruction]) -> None:
+    """Tell a worker its instructions one after another, whatever its schedule would say."""
+    for i in order:
+        await worker.execute(i.op, i.pipe, i.stage, i.microbatch)
+
+
+async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range, microbatches: int) -> None:
+    """Tell a worker its instructions of some steps without a flush, as far as they enter.
+
+    Args:
+        microbatches: a step.
+    """
+    ((first, order),) = orders.items()
+    begin = (steps.start - first) * microbatches
+    row = [(i.op, i.pipe, i.stage, i.microbatch - begin) for i in order]
+    many = len(steps) * microbatches
+    await follow_stretch(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
+
+
+def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:
+    """(rank, step, instruction) of every forward and every backward or half of one, in the order they ran."""
+    ops = {name: op for op, name in OPS.items()}
+    for span in spans:
+        places = span.pipe, span.stage, span.microbatch
+        if span.name in ops and span.step is not None and None not in places:
+            yield span.rank, span.step, Instruction(ops[span.name], *places)
+
+
+def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]]) -> None:
+    fact = f"step {first} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
+    fact, remedy = f"{fact}{plan.world_size}, there: {len(by_rank)})", "replay it with the flags it was written with"
+    if sorted(by_rank) != list(range(plan.world_size)):
+        raise TraceError(f"{fact}; {remedy}")
+    layout = find(plan.schedule).layout(replace(plan.shape, steps=steps))
+    for group in range(plan.width):
+        ranks = [plan.rank(group, worker) for worker in range(layout.workers)]
+        try:
+            check(Program(layout, tuple(tuple(by_rank[rank]) for rank in ranks)))
+        except ScheduleError as error:
+            raise TraceError(f"{fact}; {remedy}\n{error}") from error

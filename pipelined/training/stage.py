@@ -1,0 +1,175 @@
+"""One stage of the model on one rank: its layers, the microbatches alive in it, and how to go forward and back.
+
+What a stage computes depends on its input, its parameters and the noise's key alone, so it gives the same numbers in
+any schedule, and the same ones again when activations are recomputed; torch's own dropout too. Buffers (the running
+statistics of a batch norm) are written by the first forward of each microbatch alone. It knows neither peers nor time.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import nn
+
+from pipelined.errors import UsageError
+from pipelined.training.keyed_random import Noise
+from pipelined.training.model import Model
+from pipelined.training.split_backward import WeightHalf, backward_input
+from pipelined.training.torch_random import TorchRandom
+from transports import Frame
+
+Alive = tuple[int, int]
+"""(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
+Arrived = torch.Tensor | Frame
+"""What comes from another stage, or from this rank."""
+
+
+@dataclass
+class Stage:
+    """A range of layers with the activations it keeps between forward and backward.
+
+    Args:
+        model: for the loss.
+        module: the built layers.
+        index: which stage, 0 … depth-1.
+        depth: D.
+        device: where its tensors live.
+        autocast: bfloat16 for matrix products inside the forward, parameters and sums as they are.
+        recompute: keep only the input of a microbatch and run the forward again before its backward.
+    """
+
+    model: Model
+    module: nn.Module
+    index: int
+    depth: int
+    device: torch.device
+    autocast: bool = False
+    recompute: bool = False
+    alive: dict[Alive, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    pending: dict[Alive, WeightHalf] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = TorchRandom(self.device)
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.depth - 1
+
+    def forward(self, which: Alive, x: Arrived, noise: Noise, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Forward one microbatch and keep what its backward needs.
+
+        Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
+        Returns: the activation for the next stage, or on the last stage the mean loss: detached, on the host.
+        """
+        x = self._here(x)
+        if not self.first:
+            x.requires_grad_()
+        with torch.set_grad_enabled(not self.recompute):
+            output = self._apply(x, noise, targets)
+        self.alive[which] = (x, output)
+        return output.detach().cpu()
+
+    def backward(
+        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Backward one microbatch: parameters' gradients are added up, the input's is returned.
+
+        Args:
+            gradient: of this stage's output; None on the last stage.
+            scale: what the loss is multiplied by (one over the step's microbatches), used on the last stage.
+        Returns: the input's gradient, on the host, or None on the first stage.
+        """
+        x, output = self._revived(which, noise, targets)
+        if output.requires_grad:
+            torch.autograd.backward(output, self._seed(output, gradient, scale))
+        return None if self.first else _or_zeros(x.grad, x)
+
+    def backward_input(
+        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """The half of `backward` that returns; the other half stays pending, and nothing is added up yet.
+
+        Cost: none on the first stage, where nobody waits for a gradient and all is left to the weight half.
+        """
+        x, output = self._revived(which, noise, targets)
+        back, self.pending[which] = None, WeightHalf()
+        if output.requires_grad:
+            seed = self._seed(output, gradient, scale)
+            back, self.pending[which] = backward_input(output, seed, None if self.first else x)
+        return None if self.first else _or_zeros(back, x)
+
+    def backward_weight(self, which: Alive) -> None:
+        """The half of `backward` that adds up the parameters' gradients."""
+        self.pending.pop(which).run()
+
+    @torch.no_grad()
+    def evaluate(self, x: Arrived) -> torch.Tensor:
+        """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
+
+        Its modules are in evaluation mode meanwhile (`nn.Module.eval`).
+        """
+        with evaluating(self.module), self._precision():
+            return self.module(self._here(x), None)
+
+    def _revived(self, which: Alive, noise: Noise, targets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was kept of a microbatch: its input, and its output with a graph, for one backward."""
+        x, output = self.alive.pop(which)
+        if self.recompute:
+            with with_copied_buffers(self.module):
+                output = self._apply(x, noise, targets)
+        return x, output
+
+    def _seed(self, output: torch.Tensor, gradient: Arrived | None, scale: float) -> torch.Tensor:
+        return torch.full_like(output, scale) if gradient is None else self._here(gradient)
+
+    def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
+        with self._precision():
+            output = self._random.run(partial(self.module, x, noise), noise, f"stage {self.index}")
+        if not isinstance(output, torch.Tensor):
+            fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
+            raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")
+        return self.model.loss(output, self._here(targets)) if self.last else output
+
+    def _here(self, arrived: Arrived) -> torch.Tensor:
+        """What arrived, as a tensor on this stage's device."""
+        tensor = arrived.blocks[0].torch() if isinstance(arrived, Frame) else arrived
+        return tensor.to(self.device)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the `with` block; afterwards every module is in the mode that it was in before."""
+    training = [one for one in module.modules() if one.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for one in training:
+            one.training = True
+
+
+@contextmanager
+def with_copied_buffers(module: nn.Module) -> Iterator[None]:
+    """Let what is written into buffers inside the `with` block go into copies, of which nothing stays."""
+    owners = [(one, leaf, buffer) for one in module.modules() for leaf, buffer in one.named_buffers(recurse=False)]
+    try:
+        for one, leaf, buffer in owners:
+            setattr(one, leaf, buffer.clone())
+        yield
+    finally:
+        for one, leaf, buffer in owners:
+            setattr(one, leaf, buffer)
+
+
+def _or_zeros(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """A gradient of x on the host: zeros where the output does not depend on x."""
+    return torch.zeros_like(x, device="cpu") if gradient is None else gradient.cpu()

@@ -1,0 +1,223 @@
+"""One rank's training, from built stages to finished steps. It knows every part; no part knows it.
+
+A step is: walk the schedule, finish the gradient sums, agree on norm and loss, update. All of it is the same code on
+one rank and on sixty-four.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from collectives import Group, all_reduce
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import Device
+from pipelined.process.run import AgreedError, together
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.gradient_sync import GradientSync, place_gradients, ready_groups, sum_over_holders
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import Walk, plan_walk
+from pipelined.programs.step_totals import Ledger
+from pipelined.traces.file import Tracer
+from pipelined.training.buckets import Bucket
+from pipelined.training.compression import NONE, Compression
+from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.model import Model
+from pipelined.training.optimizer import Recipe, restore, state_of, update
+from pipelined.training.parameters import Replica, build_replica
+from pipelined.training.replay import Order, follow_order
+from pipelined.training.stage import Stage
+from pipelined.training.worker import Feed, Seat, TrainWorker
+
+WORLD_CHANNEL = 0
+"""The bare-buffer channel of what all ranks sum together; buckets come after it."""
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How numbers are kept.
+
+    Args:
+        dtype: of parameters, activations and sums.
+        autocast: bfloat16 inside the forward.
+        recompute: keep inputs alone and run each forward again before its backward.
+        all_reduce: a name `collectives.all_reduce` knows, or auto.
+        compress: the codec through which activations and gradients travel between stages, or none.
+    """
+
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    recompute: bool = False
+    all_reduce: str = "auto"
+    compress: str = NONE
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step came to; the same on every rank but for the seconds.
+
+    Args:
+        grad_norm: global; without a flush the root mean square of the step's updates.
+        staleness: of a schedule without a flush, for each stage the updates it made between the weights a gradient
+            was taken at and those it was subtracted from, mean of the step's microbatches.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    step_s: float
+    idle_fraction: float
+    stop: bool
+    staleness: tuple[float, ...] = ()
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether what it came to are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+def check_finite(step: int, loss: float, norm: float) -> None:
+    """Let no step count whose numbers are none: all that follows would be none, and would be saved as such.
+
+    Raises:
+        AgreedError: on every rank alike, as the numbers are.
+    """
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise AgreedError(
+            f"step {step + 1} came to no finite numbers (loss: {loss}, gradient norm: {norm}): training has diverged; "
+            "lower the learning rate, or warm up for longer, and go on from what was saved before"
+        )
+
+
+class Trainer:
+    """One rank of a training job.
+
+    Args:
+        actor: the rank's mailbox, open.
+        model: the whole model's description; only this rank's layers are built.
+        plan: the job's arrangement; its world size must be the transport's.
+        recipe: how parameters are updated.
+        device: where to compute.
+        place: the torch device that means.
+        feed: the data.
+        sequence: tokens a sequence.
+        seed: of initial values and dropout.
+        fresh: set initial values; False leaves them to be loaded.
+        orders: what this rank is to do in each step, instead of what its schedule says; a step that is not there is
+            done like the last that is. Without a flush there is one for all steps, by the first.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        model: Model,
+        plan: Plan,
+        recipe: Recipe,
+        numerics: Numerics,
+        device: Device,
+        place: torch.device,
+        feed: Feed,
+        tracer: Tracer,
+        sequence: int,
+        seed: int,
+        fresh: bool = True,
+        orders: Mapping[int, Order] | None = None,
+    ):
+        self.model, self.plan, self.recipe, self.numerics = model, plan, recipe, numerics
+        self.replica: Replica = build_replica(
+            model, plan, actor.rank, sequence, numerics.dtype, place, seed if fresh else None
+        )
+        stages = {
+            index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)
+            for index, module in self.replica.modules.items()
+        }
+        compression = Compression(actor, numerics.compress, tracer)
+        self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
+        self.optimizer = recipe.build(self.replica.parameters)
+        self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
+        self._groups = self._bucket_groups()
+        self._orders = orders or {}
+        self._walk: Walk | None = None
+
+    async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
+        """Train one step.
+
+        Args:
+            step: which, from 0; it keys the data, the noise and the learning rate.
+            stopping: whether this rank was asked to stop; called at the step's end. All learn of it in the report.
+        Raises:
+            AgreedError: it came to no finite numbers; nothing is updated.
+        """
+        clock, device = self.seat.device.clock, self.seat.device
+        start, busy = clock.now(), device.busy
+        losses = await self._gradients(step)
+        squares, _, _ = await device.run("norm", self.replica.squares)
+        entry = self._ledger.entry(squares, losses, device.busy - busy, stopping())
+        with self.seat.tracer.span("all_reduce", "ledger", step=step):
+            await all_reduce(self.world, entry)
+        loss, norm, rate = self._ledger.loss(entry), self._ledger.norm(entry), self.recipe.rate(step)
+        check_finite(step, loss, norm)
+        await self._update(step, rate, self.recipe.shrink(norm))
+        seconds = clock.now() - start
+        idle = max(0.0, 1.0 - self._ledger.busy(entry) / seconds)
+        return StepReport(step, loss, norm, rate, seconds, idle, self._ledger.stop(entry))
+
+    def state_of(self, name: str) -> dict[str, torch.Tensor]:
+        """What a checkpoint must hold of a parameter or a buffer."""
+        if name in self.replica.kept:
+            return {"value": self.replica.kept[name]}
+        return state_of(self.optimizer, self.replica.parameters[name])
+
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
+        """Put back what `state_of` gave of every tensor held, after so many updates."""
+        for name, parameter in self.replica.parameters.items():
+            restore(self.optimizer, parameter, state[name], updates)
+        with torch.no_grad():
+            for name, buffer in self.replica.kept.items():
+                buffer.copy_(state[name]["value"])
+
+    async def _gradients(self, step: int) -> dict[int, float]:
+        """Walk the schedule; afterwards every bucket holds its sum over all holders."""
+        seat = self.seat
+        if self._walk is None:
+            await require_equal_replicas(seat.actor.transport, self.replica)
+            self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
+            await self._ready_groups()
+            await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)
+        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
+        order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
+        worker = TrainWorker(seat, step, sync, order or self._walk.instructions)
+        await (follow_order(worker, order) if order else self._walk.schedule.schedule(worker))
+        await sync.finish()
+        return worker.losses
+
+    async def _update(self, step: int, rate: float, shrink: float) -> None:
+        def work() -> None:
+            update(self.optimizer, rate, shrink)
+            self.replica.clear_gradients()
+
+        _, start, end = await self.seat.device.run("step", work)
+        self.seat.tracer.record("step", "step", start, end, (step, -1, -1, -1))
+
+    async def _sum(self, bucket: Bucket) -> None:
+        with self.seat.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            await sum_over_holders(self._groups, self.numerics.all_reduce, bucket)
+
+    async def _ready_groups(self) -> None:
+        """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
+        groups = ready_groups(self._groups.values(), self.numerics.all_reduce)
+        await together(self.seat.actor.transport, "sums", groups)
+
+    def _bucket_groups(self) -> dict[Stages, Group]:
+        transport, channels = self.seat.actor.transport, self.replica.channels
+        return {
+            b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.replica.buckets
+        }
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.replica.names, self.plan.total_microbatches)

@@ -1,0 +1,186 @@
+"""One rank's training without a flush: a stretch of steps from one drain to the next, walked by one coroutine.
+
+Stages are updated while microbatches are under way, so nothing of a whole step can be waited for: the numbers all ranks
+agree on, the global gradient norm among them, come steps behind, and gradients cannot be clipped by it. Every rank ends
+a stretch at the same step with nothing under way; there a model can be evaluated, saved, and gone on with bit for bit.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from collectives import all_reduce
+from pipelined.aio.nursery import Nursery
+from pipelined.programs.plan import PlanError
+from pipelined.programs.prepare import Walk, plan_walk
+from pipelined.programs.staleness import steps_to_fill
+from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.replay import follow_steps
+from pipelined.training.trainer import StepReport, Trainer, check_finite
+from pipelined.training.without_flush.admission import Admission
+from pipelined.training.without_flush.stage_updates import StageUpdates
+from pipelined.training.without_flush.versioned_stage import Lent, VersionedStage
+from pipelined.training.without_flush.versions import Versions
+from pipelined.training.without_flush.worker import AsynchronousWorker
+
+OLDER = "version"
+"""A field of this name and a number below 0 holds a parameter as it was so many updates before."""
+
+
+class AsynchronousTrainer(Trainer):
+    """One rank of a training job whose schedule has no flush; made like a `Trainer`."""
+
+    @cached_property
+    def _held(self) -> VersionedStage:
+        """The one stage of this rank, with the versions of each of its buckets."""
+        updates = self.plan.layout.updates
+        assert updates is not None
+        (stage,) = self.seat.stages.values()
+        stage.module = Lent(stage.module)
+        kept = updates.delay or 0
+        return VersionedStage(
+            stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.replica.buckets]
+        )
+
+    async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
+        """Train one step, and drain."""
+        return await self.stretch(range(step, step + 1), stopping)
+
+    async def stretch(
+        self,
+        steps: range,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None] = lambda report: None,
+    ) -> StepReport:
+        """Train some steps without a flush between them, and drain.
+
+        Args:
+            steps: which; all ranks the same.
+            stopping: whether this rank was asked to stop; a few steps behind the first that was, all do.
+            tell: called with the report of each step but the last, in order, as soon as all ranks are done with it.
+        Returns: the report of the last step.
+        Raises:
+            PlanError: the recipe clips by the global norm; nothing has been computed.
+            AgreedError: a step came to no finite numbers; those behind it in the pipe are done as well.
+        """
+        self._walk = self._walk or await self._prepare()
+        schedule, shape = self._walk.schedule, replace(self.plan.shape, steps=len(steps))
+        layout, each = schedule.layout(shape), self.plan.microbatches
+        assert layout.updates is not None
+        every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
+
+        def rate(update: int) -> float:
+            return self.recipe.rate(steps.start + update * every // each)
+
+        worker = AsynchronousWorker(
+            self.seat,
+            layout,
+            steps.start,
+            self._held,
+            admission,
+            lambda account: StageUpdates(self.seat, self._held, layout, rate, self._sum, account),
+        )
+        async with Nursery() as tasks:
+            settling = tasks.create_task(self._settle(worker, admission, steps, stopping, tell))
+            if self._orders:
+                await follow_steps(worker, self._orders, steps, each)
+            else:
+                await schedule.schedule(worker)
+            await worker.drain()
+        report = settling.result()
+        check_finite(report.step, report.loss, report.grad_norm)
+        return report
+
+    def state_of(self, name: str) -> dict[str, torch.Tensor]:
+        """A parameter's value and optimizer state, with its older versions where the next step will use them."""
+        older = {
+            f"{OLDER}{number}": leaves[name].detach()
+            for versions in self._held.versions
+            if name in versions.bucket.parameters
+            for number, leaves in versions.older().items()
+        }
+        return {**super().state_of(name), **older}
+
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
+        """Put back what `state_of` gave of every parameter; what is missing of older versions was the same."""
+        super().restore(state, updates)
+        for versions in self._held.versions:
+            parameters = versions.bucket.parameters
+            numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
+            older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
+            versions.restore(older)
+
+    async def _prepare(self) -> Walk:
+        """Before the first stretch: prove as much of the schedule as fills the pipe."""
+        if self.recipe.clip:
+            fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
+            raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
+        await require_equal_replicas(self.seat.actor.transport, self.replica)
+        walk = await asyncio.to_thread(plan_walk, self.plan, self.seat.worker)
+        await self._ready_groups()
+        return walk
+
+    async def _settle(
+        self,
+        worker: AsynchronousWorker,
+        admission: Admission,
+        steps: range,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None],
+    ) -> StepReport:
+        """Agree on every step as it is completed, in order, and let further ones in.
+
+        Returns: the last step's report, or that of the first which came to no finite numbers: no more are let in then.
+        """
+        clock, device, report, number = self.seat.device.clock, self.seat.device, None, 0
+        since, busy = clock.now(), device.busy
+        while await admission.enters(number):
+            account = worker.accounts[number]
+            await account.complete()
+            if report is not None and report.is_finite:
+                tell(report)
+            losses = worker.close(number)
+            entry = self._entry(account.squares, losses, device.busy - busy, stopping(), account.staleness)
+            busy = device.busy
+            await all_reduce(self.world, entry)
+            if report is None or report.is_finite:
+                report = self._report(steps[number], entry, clock.now() - since)
+            since = clock.now()
+            del worker.accounts[number]
+            admission.settle(number, report.stop or not report.is_finite)
+            worker.open()
+            number += 1
+        assert report is not None
+        return report
+
+    def _entry(
+        self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool, staleness: int
+    ) -> np.ndarray:
+        """This rank's contribution to what all agree on: the ledger's, and its stage's delays behind that."""
+        delays = np.zeros(self.plan.depth)
+        delays[self._held.stage.index] = staleness
+        return np.concatenate([self._ledger.entry(squares, losses, busy, stop), delays])
+
+    def _report(self, step: int, entry: np.ndarray, seconds: float) -> StepReport:
+        total, delays = entry[: len(self._ledger)], entry[len(self._ledger) :]
+        updates = self.plan.total_microbatches // self.plan.microbatches_an_update
+        return StepReport(
+            step,
+            self._ledger.loss(total),
+            self._ledger.norm(total) / updates**0.5,
+            self.recipe.rate(step),
+            seconds,
+            max(0.0, 1.0 - self._ledger.busy(total) / seconds),
+            self._ledger.stop(total),
+            tuple(float(delay) / self.plan.total_microbatches for delay in delays),
+        )
+
+    def _optimizer_of(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """An optimizer of some parameters, whose state is part of the whole."""
+        optimizer = self.recipe.build(parameters)
+        optimizer.state = self.optimizer.state
+        return optimizer

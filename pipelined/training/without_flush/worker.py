@@ -1,0 +1,147 @@
+"""The worker that trains without a flush: one coroutine walks a whole stretch of steps, many of them under way at once.
+
+What it does in one step is a `TrainWorker`'s work; this one finds the step a microbatch belongs to, sees that the right
+weights are there, and lets in no step that is not open yet. It must not know which schedule walks it.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.instructions import Instruction
+from pipelined.schedules import Layout, Worker
+from pipelined.training.prefetch import Address, Inbox
+from pipelined.training.without_flush.admission import Admission
+from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
+from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
+from pipelined.training.worker import Seat, TrainWorker
+from transports import Frame
+
+
+class AsynchronousWorker(Worker):
+    """One worker of one group in one stretch.
+
+    Args:
+        seat: the rank's.
+        layout: the stretch's, whose microbatches are numbered through all steps.
+        start: the stretch's first step.
+        held: this worker's one stage.
+        admission: which steps are open.
+        updates: makes the stage's updates, given where a microbatch's step is accounted for.
+
+    Attributes:
+        accounts: what each step, counted from the stretch's first, came to here.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        layout: Layout,
+        start: int,
+        held: VersionedStage,
+        admission: Admission,
+        updates: Callable[[Callable[[int], StepAccount]], StageUpdates],
+    ):
+        super().__init__(seat.worker, layout)
+        self.accounts: dict[int, StepAccount] = defaultdict(StepAccount)
+        self._seat, self._start, self._held, self._admission = seat, start, held, admission
+        self._each = len(seat.plan.layout.microbatches[0])
+        self._updates = updates(lambda microbatch: self.accounts[microbatch // self._each])
+        take = seat.messages.receive
+        self._mail = Mail(Inbox(seat.actor, receive=take), Inbox(seat.actor, receive=take))
+        self._steps: dict[int, StepWorker] = {}
+        self._left: Counter[int] = Counter()
+        self._opened = 0
+        self.open()
+
+    def open(self) -> None:
+        """Make ready for every step that is let in, so that its messages are asked for in time."""
+        for step in range(self._opened, self._admission.opened):
+            stages = {self._held.stage.index: StepStage(self._held, step * self._each)}
+            self._left[step] = self._each
+            self._steps[step] = StepWorker(replace(self._seat, stages=stages), self._start + step, self._mail)
+        self._opened = self._admission.opened
+
+    def close(self, step: int) -> dict[int, float]:
+        """Be done with a step; its losses by global microbatch, of those whose last stage is here."""
+        return self._steps.pop(step).losses
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        """Do one instruction with the weights that are due to its microbatch."""
+        step, inside = divmod(microbatch, self._each)
+        if op == "F":
+            await self._updates.before_forward(microbatch)
+        await self._steps[step].execute(op, pipe, stage, inside)
+        if op in "BW":
+            await self._updates.after_backward(microbatch)
+            self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
+            if not self._left[step]:
+                self.accounts[step].done.set()
+
+    async def enters(self, pipe: int) -> bool:
+        step = self._taken["F", pipe, self._stage(pipe)] // self._each
+        return await super().enters(pipe) and await self._admission.enters(step)
+
+    async def drain(self) -> None:
+        """Apply the updates that nobody has waited for."""
+        await self._updates.drain()
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        step, inside = divmod(microbatch, self._each)
+        return step in self._steps and self._steps[step].arrived(op, pipe, stage, inside)
+
+    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        asked = []
+        for op, pipe, stage, microbatch in choices:
+            step, inside = divmod(microbatch, self._each)
+            address = self._steps[step].address(Instruction(op, pipe, stage, inside))
+            asked.append(self._mail.asked(*address))
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+
+
+class Mail:
+    """The messages of a stretch: forwards and backwards each in their order, though not in one between them.
+
+    Args:
+        activations, gradients: what is asked for of either.
+    """
+
+    def __init__(self, activations: Inbox, gradients: Inbox):
+        self._of = {"activation": activations, "gradient": gradients}
+
+    def expect(self, addresses: Sequence[Address]) -> None:
+        """Ask for further messages, in the order in which each kind will be taken."""
+        for kind, inbox in self._of.items():
+            inbox.expect([address for address in addresses if address[1][0] == kind])
+
+    async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
+        return await self._of[str(key[0])].take(peer, key)
+
+    def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
+        return self._of[str(key[0])].here(peer, key)
+
+    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
+        return self._of[str(key[0])].asked(peer, key)
+
+
+class StepWorker(TrainWorker):
+    """What a worker does in one step, its messages coming out of the stretch's mail."""
+
+    def __init__(self, seat: Seat, step: int, mail: Mail):
+        super().__init__(seat, step, GradientSync(seat.actor, (), _no_sum, (), ()))
+        self._inbox = mail
+        (place,) = self.layout.held_by(self.index)
+        each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]
+        mail.expect([address for address in map(self._address, each) if address])
+
+    def address(self, at: Instruction) -> Address:
+        """Where an instruction's message comes from and what it is called."""
+        address = self._address(at)
+        assert address is not None
+        return address
+
+
+async def _no_sum(bucket: object) -> None:
+    """Sums are made behind each update, not behind the step."""

@@ -1,0 +1,231 @@
+"""The worker that trains: it answers a schedule's verbs with torch and a transport.
+
+One instance is one worker in one step. Each verb waits for its message, computes on the device, and tells the
+neighbour; the order is the schedule's alone. It knows addresses and stages; it must not know which schedule walks it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import Device
+from pipelined.actors.messages import Activation, Gradient, Message
+from pipelined.errors import UsageError
+from pipelined.programs.due import PATIENCE, Due
+from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.plan import Plan
+from pipelined.schedules import Worker
+from pipelined.traces.file import Tracer
+from pipelined.training.compression import Compression
+from pipelined.training.keyed_random import Noise
+from pipelined.training.prefetch import Address, Inbox
+from transports import Frame, TransportError
+
+
+class StageFailed(Exception):
+    """Something raised inside one instruction; the message says on which rank, in which stage and microbatch."""
+
+
+class Computation(Protocol):
+    """What a worker asks of a stage: `pipelined.training.stage.Stage`, or a stand-in that only has the right sizes.
+
+    What arrives is a frame or the feed's own; what is returned must be something a transport can send.
+    """
+
+    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any: ...
+
+    def backward(
+        self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
+    ) -> Any: ...
+
+    def backward_input(
+        self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
+    ) -> Any: ...
+
+    def backward_weight(self, which: tuple[int, int]) -> None: ...
+
+
+class Feed(Protocol):
+    """The data: what goes into the first stage and what the last is measured against."""
+
+    def inputs(self, step: int, microbatch: int) -> Any: ...
+
+    def targets(self, step: int, microbatch: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Everything about one rank that outlives a step.
+
+    Args:
+        actor: its mailbox.
+        plan: the whole job's.
+        stages: those it holds, by number.
+        device: where they compute.
+        feed: the data, asked by global microbatch.
+        tracer: takes down what is done.
+        seed: the run's.
+        compression: how tensors travel between stages; as they are where nothing else is said.
+    """
+
+    actor: Actor
+    plan: Plan
+    stages: Mapping[int, Computation]
+    device: Device
+    feed: Feed
+    tracer: Tracer
+    seed: int
+    compression: Compression | None = None
+
+    @cached_property
+    def messages(self) -> Compression:
+        """Where tensors come from other stages and go to them."""
+        return self.compression or Compression(self.actor)
+
+    @property
+    def group(self) -> int:
+        return self.plan.seat(self.actor.rank)[0]
+
+    @property
+    def worker(self) -> int:
+        return self.plan.seat(self.actor.rank)[1]
+
+
+class TrainWorker(Worker):
+    """One worker of one group in one step.
+
+    Args:
+        seat: the rank's.
+        step: which step, from 0.
+        sync: told when a stage's last backward is done.
+        program: this worker's instructions as they were proved, so that messages can be asked for in time, and a
+            dynamic schedule waits a moment for those that are due; empty where they are not known beforehand.
+
+    Attributes:
+        losses: mean loss by global microbatch, of those whose last stage is here.
+    """
+
+    def __init__(self, seat: Seat, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
+        super().__init__(seat.worker, seat.plan.layout)
+        self.seat, self.step, self.sync = seat, step, sync
+        self.losses: dict[int, float] = {}
+        self._due = Due(program)
+        expected = map(self._address, program)
+        self._inbox = Inbox(seat.actor, filter(None, expected), receive=seat.messages.receive)
+        self._left = Counter(
+            stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
+        )
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        """Wait for the instruction's message, compute, and pass the result on."""
+        at = Instruction(op, pipe, stage, microbatch)
+        with self._blame(at):
+            if op == "F":
+                await self._forward(at)
+            elif op == "W":
+                await self._compute(at, lambda: self.seat.stages[stage].backward_weight(_alive(at)))
+            else:
+                await self._backward(at)
+        if op in "BW":
+            self._count(stage)
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Whether an instruction's message is on this rank, or it needs none."""
+        address = self._address(Instruction(op, pipe, stage, microbatch))
+        return address is None or self._inbox.here(*address)
+
+    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        """Wait for a message that is due, no longer than a share of what the last weight half took here."""
+        at = Instruction(op, pipe, stage, microbatch)
+        patience, address = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._address(at)
+        return address is not None and self._due(at, self.halves) and await self._inbox.within(patience, *address)
+
+    async def _forward(self, at: Instruction) -> None:
+        held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
+        x = await self._arrival(at) if at.stage else self.seat.feed.inputs(self.step, self._number(at))
+        output = await self._compute(at, lambda: held.forward(_alive(at), x, noise, targets))
+        if at.stage == self.layout.depth - 1:
+            self.losses[self._number(at)] = float(output)
+        else:
+            self._tell(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
+
+    async def _backward(self, at: Instruction) -> None:
+        """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
+        held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
+        gradient = await self._arrival(at) if targets is None else None
+        scale = 1.0 / self.seat.plan.microbatches_an_update
+        half = held.backward if at.op == "B" else held.backward_input
+        back = await self._compute(at, lambda: half(_alive(at), gradient, scale, noise, targets))
+        if at.stage > 0:
+            self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
+
+    def _count(self, stage: int) -> None:
+        """One more microbatch's gradient is added up; after the last, the stage's sum over its replicas may start."""
+        self._left[stage] -= 1
+        if not self._left[stage]:
+            self.sync.stage_done(stage)
+
+    async def _arrival(self, at: Instruction) -> Frame:
+        """The message an instruction works on."""
+        address = self._address(at)
+        assert address is not None
+        with self.seat.tracer.span("receive", str(address[1][0]), **self._place(at)):
+            return await self._inbox.take(*address)
+
+    async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
+        name = OPS[at.op]
+        result, start, end = await self.seat.device.run(name, work)
+        self.seat.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
+        return result
+
+    def _tell(self, at: Instruction, message: Message, tensor: Any) -> None:
+        async def send() -> None:
+            with self.seat.tracer.span("send", message.kind, **self._place(at)):
+                await self.seat.messages.send(peer, message.key, tensor)
+
+        peer = self.seat.plan.holder(self.seat.group, message.pipe, message.stage)
+        self.seat.actor.start(send())
+
+    def _address(self, at: Instruction) -> Address | None:
+        """Where an instruction's message comes from and what it is called; None if it needs none."""
+        holder, group = self.seat.plan.holder, self.seat.group
+        if at.op == "F" and at.stage > 0:
+            return holder(group, at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
+        if at.op in "BI" and at.stage < self.layout.depth - 1:
+            return holder(group, at.pipe, at.stage + 1), Gradient(self.step, at.pipe, at.stage, at.microbatch).key
+        return None
+
+    def _place(self, at: Instruction) -> dict[str, int]:
+        return {"step": self.step, "stage": at.stage, "microbatch": at.microbatch, "pipe": at.pipe}
+
+    def _number(self, at: Instruction) -> int:
+        return self.seat.plan.global_microbatch(self.seat.group, at.microbatch)
+
+    def _noise(self, at: Instruction) -> Noise:
+        return Noise(self.seat.seed, self.step, self._number(at))
+
+    def _targets(self, at: Instruction) -> Any:
+        """What the last stage is measured against; None on the others."""
+        if at.stage < self.layout.depth - 1:
+            return None
+        return self.seat.feed.targets(self.step, self._number(at))
+
+    @contextmanager
+    def _blame(self, at: Instruction) -> Iterator[None]:
+        """Name the place in whatever an instruction raises; a transport's errors name their rank already."""
+        try:
+            yield
+        except (TransportError, UsageError):
+            raise
+        except Exception as error:
+            where = f"rank {self.seat.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
+            raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}) failed: {error!r}") from error
+
+
+def _alive(at: Instruction) -> tuple[int, int]:
+    return at.pipe, at.microbatch

@@ -1,0 +1,109 @@
+"""A device does one piece of work at a time, off the loop, or only lets its time pass."""
+
+import asyncio
+import threading
+
+import pytest
+
+from pipelined.actors.executor import TimedDevice, TorchDevice
+from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
+
+
+def test_a_timed_device_takes_what_each_op_takes_one_after_another():
+    async def main():
+        device = TimedDevice({"forward": 1.0, "backward": 2.0}, VirtualClock())
+        spans = await asyncio.gather(*(device.run(op, lambda op=op: op) for op in ("forward", "backward", "other")))
+        return spans, device.busy
+
+    spans, busy = run_virtual(main())
+    assert spans == [("forward", 0.0, 1.0), ("backward", 1.0, 3.0), ("other", 3.0, 3.0)]
+    assert busy == 3.0
+
+
+def test_torch_work_leaves_the_loop_free():
+    """The work waits for something that only the loop can do: on the loop's own thread it would never end."""
+
+    async def main():
+        device = TorchDevice("cpu", RealClock())
+        go = threading.Event()
+        asyncio.get_running_loop().call_soon(go.set)
+        try:
+            return await device.run("forward", lambda: go.wait(30))
+        finally:
+            device.close()
+
+    assert asyncio.run(main())[0] is True
+
+
+def test_cancelled_work_is_finished_before_the_cancellation_passes():
+    async def main():
+        device, done = TorchDevice("cpu", RealClock()), []
+        started, go = threading.Event(), threading.Event()
+
+        def work():
+            started.set()
+            go.wait(30)
+            done.append(True)
+
+        task = asyncio.ensure_future(device.run("forward", work))
+        await asyncio.to_thread(started.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        device.close()
+        return done
+
+    assert asyncio.run(main()) == [True]
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(ValueError, ValueError), (StopIteration, RuntimeError)])
+def test_what_work_raises_comes_out_of_the_run(raised, seen):
+    """A future refuses to hold a StopIteration: whoever waited for one would wait for ever."""
+
+    async def main():
+        device = TorchDevice("cpu", RealClock())
+
+        def work():
+            raise raised("broken")
+
+        try:
+            async with asyncio.timeout(20):
+                with pytest.raises(seen, match=r"broken|StopIteration"):
+                    await device.run("forward", work)
+                return await device.run("forward", lambda: "on")
+        finally:
+            device.close()
+
+    assert asyncio.run(main())[0] == "on"
+
+
+def test_work_that_was_given_up_ends_by_itself():
+    """Its loop is gone by then, and nobody is told."""
+
+    async def main():
+        task = asyncio.ensure_future(device.run("forward", lambda: (started.set(), go.wait(30), over.set())))
+        await asyncio.to_thread(started.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    device = TorchDevice("cpu", RealClock())
+    started, go, over = threading.Event(), threading.Event(), threading.Event()
+    asyncio.run(main())
+    go.set()
+    assert over.wait(30)
+    device.close()
+
+
+def test_the_hint_says_busy_only_while_work_runs():
+    async def main():
+        hints = []
+        device = TimedDevice({"forward": 1.0}, VirtualClock(), hints.append)
+        await device.run("forward", lambda: hints.append("work"))
+        return hints
+
+    assert run_virtual(main()) == [True, "work", False]

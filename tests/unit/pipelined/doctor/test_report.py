@@ -1,0 +1,29 @@
+"""The report says what there is, how fast it is, and what to change."""
+
+from pipelined.doctor import advise, as_text
+from pipelined.doctor.speed import Hop, Speed, Sum
+from tests.unit.pipelined.doctor.test_advice import FOUND, changed
+
+
+def test_links_and_sums_are_told_in_the_fields_words():
+    sums = (Sum(1 << 20, "shared", 1e-3, 1.048576e9, 1.5 * 1.048576e9),)
+    far = Hop((0, 2), 5e-4, 1e-9, 1e-5, 1e-11)
+    text = as_text(changed(speed=Speed(FOUND.speed.near, far, sums)), [])
+    assert "ranks 0 and 1: alpha 10 ± 1 µs, beta 0.100 ± 0.010 ns/byte (10.00 GB/s)" in text
+    assert "between nodes ranks 0 and 2: alpha 500 ± 10 µs, beta 1.000 ± 0.010 ns/byte (1.00 GB/s)" in text
+    assert "   1048576       1.000       1.049       1.573" in text and "algbw GB/s" in text
+    assert text.endswith("nothing to change")
+
+
+def test_what_is_missing_is_told_with_its_reason():
+    libraries = {"packages": {}, "mpi": None, "mpi_error": "no libmpi", "mpi_threads": None}
+    libraries |= {"torch": None, "torch_error": "no torch"}
+    found = changed(machine={"memory": None, "threads": 0, "quota": 1.5}, libraries=libraries, speed=None)
+    text = as_text(found, advise(found))
+    assert "MPI      none: no libmpi (no package)" in text and "torch    none: no torch" in text
+    assert "8, 1.5 cores' worth of time; OMP_NUM_THREADS is not set" in text and "memory   unknown" in text
+    assert "  ! mpi4py is not installed on a: pip install 'pipelined[mpich]'\n" in text
+
+
+def test_gpus_are_named():
+    assert "devices  H100 (80.0 GiB)" in as_text(changed(libraries={"devices": [["H100", 80 << 30]]}), [])

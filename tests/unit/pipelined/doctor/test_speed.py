@@ -1,0 +1,52 @@
+"""Links are measured by all ranks together, between the pairs there are, and rank 0 hears what was found."""
+
+import asyncio
+
+import pytest
+
+from collectives import Links
+from collectives.all_reduce import known
+from pipelined.actors.actor import Actor
+from pipelined.aio.clock import RealClock
+from pipelined.doctor.speed import HOPS, SUMS, measure, pairs
+from transports import new_event_loop
+from transports.local import world
+
+
+@pytest.mark.parametrize(
+    ("nodes", "near", "far"),
+    [((0, 0), (0, 1), None), ((0, 1), None, (0, 1)), ((0, 1, 0, 1), (0, 2), (0, 1)), ((0, 1, 1), (1, 2), (0, 1))],
+)
+def test_the_lowest_pair_of_each_kind_is_taken(nodes, near, far):
+    assert pairs(nodes) == (near, far)
+
+
+def measured(ranks, nodes=None):
+    async def rank(transport):
+        async with Actor(transport) as actor:
+            return await measure(actor, RealClock(), lambda line: None)
+
+    async def everyone():
+        transports = world(ranks)
+        if nodes:
+            for transport in transports:
+                transport.__class__ = type("Split", (transport.__class__,), {"nodes": nodes})
+        return await asyncio.gather(*map(rank, transports))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
+
+
+def test_rank_0_hears_of_messages_and_sums():
+    found, *others = measured(3)
+    assert others == [None, None] and found.far is None and found.near.ranks == (0, 1)
+    assert found.near.alpha > 0 and found.near.beta >= 0
+    assert [one.nbytes for one in found.sums] == list(SUMS) and len(HOPS) >= 3
+    for one in found.sums:
+        assert one.algorithm == known("auto").choose(3, one.nbytes, Links())
+        assert one.algbw == one.nbytes / one.seconds and one.busbw == pytest.approx(one.algbw * 4 / 3)
+
+
+def test_links_between_nodes_are_measured_where_there_are_some():
+    found, *_ = measured(3, nodes=(0, 1, 1))
+    assert (found.near.ranks, found.far.ranks) == ((1, 2), (0, 1))

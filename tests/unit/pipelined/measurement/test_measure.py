@@ -1,0 +1,62 @@
+"""Measuring on ranks of this process: what comes out is of the right shape, and every kind of stage is priced."""
+
+import asyncio
+
+import torch
+
+from apps._config import Config
+from apps._subject import subject_of
+from pipelined.actors.actor import Actor
+from pipelined.aio.clock import RealClock
+from pipelined.measurement.effort import BRIEF, THOROUGH
+from pipelined.measurement.links import measure_hops, measure_sums
+from pipelined.measurement.measure import measure
+from pipelined.measurement.probes import probes
+from pipelined.planner import Question, search
+from pipelined.process.launch import ALONE
+from pipelined.simulation.machine import Machine
+from transports.local import world
+
+
+def test_stages_are_timed_alone_with_a_neighbour_in_several_lengths_and_whole():
+    assert probes(6, THOROUGH) == [
+        *(range(*ends) for ends in [(0, 1), (5, 6), (0, 2), (4, 6), (1, 2), (1, 3), (1, 5), (0, 6)])
+    ]
+    assert probes(3, THOROUGH) == [range(0, 1), range(2, 3), range(0, 2), range(1, 3), range(1, 2), range(0, 3)]
+    assert range(0, 66) not in probes(66, THOROUGH)
+
+
+def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instruction_apart():
+    assert probes(6, BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
+
+
+async def test_messages_and_sums_are_timed_between_ranks():
+    async def rank(transport):
+        async with Actor(transport) as actor:
+            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, lambda line: None)
+            return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", lambda line: None)
+
+    (hops, sums), others = await asyncio.gather(*map(rank, world(2)))
+    assert others == (None, None)
+    assert hops.links.alpha > 0 and sums.links.gamma > 0
+    assert min(hops.links.alpha, hops.links.beta, sums.links.alpha, sums.links.beta) >= 0
+
+
+def test_what_is_measured_alone_prices_every_plan():
+    subject = subject_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4))
+    threads = torch.get_num_threads()
+
+    async def alone():
+        (transport,) = world(1)
+        return await measure(transport, subject, [1, 2], ALONE, Machine(), 2, lambda line: None)
+
+    try:
+        found = asyncio.run(alone())
+    finally:
+        torch.set_num_threads(threads)
+    for op in "FBW":
+        assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
+    assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
+    assert found.costs.seconds("U", range(0, 4), 1) > 0
+    answer = search(Question(subject, found.costs, found.machine, 2))
+    assert answer.chosen.step_s <= answer.baseline.step_s

@@ -1,0 +1,150 @@
+"""What is decided before a first step: whether to measure, and whether something is clearly better than the rule."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from apps._config import Config
+from apps._subject import subject_of
+from collectives import Links
+from pipelined.measurement.effort import BRIEF, Effort
+from pipelined.planner import Question, Stated, search
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.decide import (
+    Decision,
+    decide,
+    decide_among_all,
+    measuring_work,
+    training_work,
+    weigh,
+    why_not,
+    worth_timing,
+)
+from pipelined.planner.explain import MIB, reason
+from pipelined.process.launch import ALONE, Launch
+from pipelined.programs.plan import Plan
+from pipelined.schedules import ScheduleError
+from pipelined.simulation.machine import Machine
+from tests.unit.pipelined.planner.toys import Toy
+from transports.local import world
+
+MPI = Launch("mpi://", 0, 4, "mpirun", 0, 4)
+BEST = Plan("gpipe", 1, 4, 2, 1)
+WORST = Plan("gpipe", 4, 1, 8, 1)
+
+
+def weighed(ruled, limit=float("inf"), fixed=None):
+    toy = Toy(fixed=fixed or {})
+    asked = Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
+    return asked, weigh(search(asked), asked.simulate(Candidate(ruled)))
+
+
+def test_what_is_clearly_better_than_the_rules_arrangement_is_run():
+    asked, decision = weighed(WORST)
+    assert decision.candidate.plan == BEST and decision.step_s == asked.simulate(Candidate(BEST)).step_s
+    assert "depth 4 x width 1 with microbatches of 8 takes" in decision.reason
+
+
+def test_what_is_not_clearly_better_is_not(monkeypatch):
+    monkeypatch.setattr("pipelined.planner.decide.MARGIN", 0.9)
+    asked, decision = weighed(WORST)
+    assert decision.candidate.plan == WORST and decision.step_s == asked.simulate(Candidate(WORST)).step_s
+    assert "nothing of its kind is more than 90% faster" in decision.reason
+
+
+def test_what_does_not_fit_is_not_run_however_fast_it_is(monkeypatch):
+    monkeypatch.setattr("pipelined.planner.decide.MARGIN", 0.9)
+    asked, _ = weighed(BEST)
+    limit = asked.simulate(Candidate(BEST)).memory - 1
+    decision = weighed(BEST, limit=limit)[1]
+    assert decision.candidate.plan.depth > 1
+    assert f"depth 1 x width 4 takes 0 MiB a rank of {limit / MIB:,.0f} MiB" in decision.reason
+
+
+def test_data_parallelism_is_named_where_a_schedule_was_kept_and_it_is_clearly_faster():
+    kept = {"schedule": "chimera", "depth": 4, "pipes": 2, "scale": "direct", "microbatches": 4}
+    assert "--plan auto may take" in weighed(Plan("chimera", 4, 1, 2, 4), fixed=kept)[1].reason
+    assert "--plan auto" not in weighed(WORST)[1].reason
+
+
+def test_a_decision_is_told_whole():
+    decision = Decision(Candidate(WORST, True), "so", 0.25)
+    assert Decision.of(decision.plain()) == decision
+
+
+def test_a_decision_that_another_rank_tells_runs_no_schedule_s_code(tmp_path):
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    told = Decision(Candidate(WORST), "so").plain()
+    told["plan"]["schedule"] = str(tmp_path / "evil.py")
+    with pytest.raises(ScheduleError, match="none of this project's own"):
+        Decision.of(told)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "launch", "cores", "steps", "why"),
+    [
+        (Plan("gpipe", 1, 1, 8, 1), ALONE, 8, 1000, "nothing to plan on one rank"),
+        (Plan("chimera", 2, 4, 1, 1), replace(MPI, world_size=8, local_size=8), 1, 1000, "8 ranks on 1 cores"),
+        (Plan("gpipe", 1, 5, 1, 1), replace(MPI, world_size=5, local_size=5), 5, 1000, "no other arrangement"),
+        (BEST, MPI, 4, 2, "more than 3% of what 2 steps do"),
+        (BEST, MPI, 4, 1000, None),
+        (BEST, MPI, 1, 1000, None),
+    ],
+)
+def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
+    told = why_not(Toy(), launch, plan, cores, steps, BRIEF)
+    assert told is None if why is None else why in told
+
+
+def test_work_is_counted_by_layers_rows_and_rounds():
+    effort = Effort(warm=1, fewest=2, neighbours=False, inner=(1,), whole=0)
+    assert measuring_work(Toy(), [1, 2], effort) == 4 * 6 * 3 * (1 + 2) * 10
+    assert training_work(Toy(), 5) == 5 * 3 * 4 * 8 * 10
+
+
+def test_the_smallest_and_twice_the_rules_microbatch_are_timed():
+    assert worth_timing([1, 2, 4, 8, 16], BEST) == [1, 4]
+    assert worth_timing([8, 16], BEST) == [8]
+
+
+def test_all_ranks_learn_the_same_decision():
+    subject = subject_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
+    ruled, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
+
+    async def all_ranks():
+        return await asyncio.gather(*(decide(one, subject, ALONE, ruled) for one in world(2)))
+
+    try:
+        first, second = asyncio.run(all_ranks())
+    finally:
+        torch.set_num_threads(threads)
+    assert first == second and first.candidate.plan.schedule == "chimera"
+    assert first.candidate.plan.world_size == 2 and first.step_s > 0
+
+
+def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen():
+    toy = Toy()
+    answer = search(Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    outcomes = answer.worth_trying(2)
+    assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in answer.best[:2]]
+    assert answer.baseline.candidate in [one.candidate for one in outcomes] and answer.worth_trying(0) == []
+    after = answer.tried(outcomes, [3.0, *range(1, len(outcomes))])
+    assert after.chosen.candidate == outcomes[1].candidate and after.chosen.expected_s == 1
+    assert len(after.best) == len(answer.best) and "a step took 1000.0 ms when it was tried" in reason(after)
+
+
+def test_all_ranks_run_what_took_least():
+    subject = subject_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
+    threads = torch.get_num_threads()
+
+    async def all_ranks():
+        return await asyncio.gather(*(decide_among_all(one, subject, ALONE) for one in world(2)))
+
+    try:
+        first, second = asyncio.run(all_ranks())
+    finally:
+        torch.set_num_threads(threads)
+    assert first == second and first.candidate.plan.world_size == 2 and "when it was tried" in first.reason

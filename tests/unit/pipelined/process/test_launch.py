@@ -1,0 +1,97 @@
+"""What a launcher leaves in the environment decides the transport."""
+
+import pytest
+
+from pipelined.errors import UsageError
+from pipelined.process.launch import Launch, detect
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "2950"}
+
+
+def test_no_launcher_means_all_ranks_in_this_process():
+    assert detect({}) == Launch("local://", 0, None, "no launcher")
+
+
+@pytest.mark.parametrize(
+    ("environ", "by"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, "srun"),
+    ],
+)
+def test_mpirun_and_srun_mean_mpi(environ, by):
+    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4, hasty=True)
+
+
+def test_mpich_s_launcher_is_known_for_its_patience_and_silence():
+    assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}) == Launch("mpi://", 3, 4, "mpirun", 3, 4, hydra=True)
+
+
+PMI2 = {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+def test_srun_is_named_where_it_sets_mpich_s_variables_and_mpirun_where_srun_only_started_it():
+    assert detect(PMI2) == Launch("mpi://", 3, 4, "srun", 3, 4, hydra=True, hasty=True)
+    assert detect({**PMI2, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}).by == "mpirun"
+    assert detect({**PMI2, "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}).by == "mpirun"  # one rank a node
+
+
+def test_torchrun_s_agent_ends_all_when_one_has_gone():
+    assert detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).hasty
+    assert not detect(TORCHRUN).hasty
+
+
+def test_torchrun_wins_over_the_mpirun_that_started_it():
+    launch = detect({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "1"})
+    assert launch == Launch("tcp://127.0.0.1:2950", 1, 4, "torchrun", 1, 4)
+
+
+def test_a_batch_script_s_own_shell_is_no_step():
+    assert detect({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}).url == "local://"
+
+
+def test_tcp_without_torchrun_names_what_is_missing():
+    with pytest.raises(UsageError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"):
+        detect({}, "tcp")
+
+
+def test_a_variable_that_is_no_number_is_named():
+    with pytest.raises(UsageError, match="PMI_SIZE='many'"):
+        detect({"PMI_RANK": "0", "PMI_SIZE": "many"})
+
+
+def test_a_launcher_s_word_on_the_node_is_taken():
+    launch = detect({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"})
+    assert (launch.local_rank, launch.local_size) == (1, 4)
+
+
+def test_an_unknown_transport_names_the_known():
+    with pytest.raises(UsageError, match=r"unknown transport 'smoke'.*local, mpi, tcp"):
+        detect({}, "smoke")
+
+
+def test_a_url_slows_the_links_of_any_launcher():
+    assert detect({}, "local://?delay=5ms").url == "local://?delay=5ms"
+    assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpi://?rate=1gbit").url == "mpi://?rate=1gbit"
+    assert detect(TORCHRUN, "tcp://?loss=0.1").url == "tcp://?loss=0.1"
+
+
+def test_links_that_cannot_be_are_answered_with_what_can():
+    with pytest.raises(UsageError, match=r"rate= takes a number and one of the units kbit, mbit, gbit"):
+        detect({}, "local://?rate=fast")
+
+
+def test_one_process_for_all_ranks_is_refused_where_there_are_several():
+    with pytest.raises(UsageError, match=r"torchrun started: 4\); start one process"):
+        detect(TORCHRUN, "local")
+
+
+def test_one_rank_of_each_launcher_speaks():
+    assert detect({**TORCHRUN, "RANK": "0"}).speaks
+    assert not detect(TORCHRUN).speaks
+    assert detect({**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).speaks
+    assert not detect({"PMI_RANK": "4", "PMI_SIZE": "8", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}).speaks
+
+
+def test_an_ipv6_address_is_bracketed_in_the_url():
+    assert detect({**TORCHRUN, "MASTER_ADDR": "::1"}).url == "tcp://[::1]:2950"

@@ -1,0 +1,70 @@
+"""Being asked to stop: one signal asks, a second SIGTERM insists; a launcher or a terminal that is gone has asked."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pipelined.process.stop_request import StopRequest, asking
+from tests.terminal import closed_over
+
+ASKED = """
+import os, signal, sys
+from pipelined.process.stop_request import StopRequest
+
+stop = StopRequest()
+stop.listen()
+for sent, name in enumerate(sys.argv[1:]):
+    assert stop.requested == (sent > 0)
+    os.kill(os.getpid(), signal.Signals[name])
+assert stop.requested
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        (["SIGTERM"], 0),
+        (["SIGUSR1"], 0),
+        (["SIGUSR1", "SIGUSR1"], 0),
+        (["SIGHUP", "SIGHUP"], 0),
+        (["SIGTERM", "SIGTERM"], 128 + signal.SIGTERM),
+        (["SIGUSR1", "SIGTERM"], 128 + signal.SIGTERM),
+        (["SIGHUP", "SIGTERM"], 128 + signal.SIGTERM),
+    ],
+)
+def test_the_first_signal_asks_and_a_later_sigterm_insists(signals, code):
+    assert subprocess.run([sys.executable, "-c", ASKED, *signals]).returncode == code
+
+
+IN_A_TERMINAL = """
+import signal
+from pipelined.process.stop_request import StopRequest
+
+stop = StopRequest()
+stop.listen()
+print("listens", flush=True)
+while not stop.requested:
+    signal.pause()
+print("nobody reads this", flush=True)
+"""
+
+
+def test_a_terminal_that_is_closed_has_asked_and_is_written_to_no_more():
+    assert closed_over(sys.executable, "-c", IN_A_TERMINAL) == 0
+
+
+def test_who_was_started_not_to_hear_of_its_terminal_is_not_asked():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in asking()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_launcher_that_is_gone_has_asked():
+    assert not StopRequest().requested
+    assert not StopRequest(os.getppid()).requested
+    assert StopRequest(os.getppid() + 1).requested

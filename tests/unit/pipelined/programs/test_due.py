@@ -1,0 +1,48 @@
+"""Which message is due by an order, and how long a worker waits for one."""
+
+import pytest
+
+from collectives import Links
+from pipelined.programs.due import PATIENCE, Due
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.schedules import find
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import simulate
+from pipelined.simulation.workload import StageCosts, Workload
+
+FIRST, SECOND = Instruction("F", 0, 1, 0), Instruction("I", 0, 1, 0)
+HALF = Instruction("W", 0, 1, 0)
+
+
+def test_an_instruction_is_due_where_no_further_weight_half_came_before_it():
+    due = Due([FIRST, HALF, SECOND])
+    assert [due(FIRST, halves) for halves in (0, 1)] == [True, True]
+    assert [due(SECOND, halves) for halves in (0, 1, 2)] == [False, True, True]
+
+
+def test_by_no_order_nothing_is_due():
+    assert not Due()(FIRST, 100)
+
+
+def simulated(hop, microbatches=4):
+    """The instructions of each rank of Chimera-W with messages that take so many seconds, and of its proved order."""
+    plan = Plan("chimera_w", 4, 1, 1, microbatches)
+    costs = StageCosts(forward=1, backward=2, backward_input=1, backward_weight=1)
+    (group,) = simulate(plan, Workload.even(4, costs), Machine(Links(hop, 0, 0))).groups
+    return group, record(find("chimera_w"), plan.shape)
+
+
+@pytest.mark.parametrize("hop", [0.0, 0.5 * PATIENCE, PATIENCE])
+@pytest.mark.parametrize("microbatches", [4, 7])
+def test_a_message_late_by_its_travel_does_not_change_the_order(hop, microbatches):
+    group, proved = simulated(hop / 2, microbatches)
+    assert group.program == proved
+    assert group.makespan == price(proved, Costs(p2p=hop / 2)).makespan
+
+
+def test_a_message_that_is_later_finds_that_a_weight_half_has_begun():
+    group, proved = simulated(4 * PATIENCE)
+    assert group.program != proved

@@ -1,0 +1,117 @@
+"""AdamW and LAMB against the plain loop, norms that do not depend on who takes them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.errors import UsageError
+from pipelined.swarm.exact_optimizers import PIECE, Learned, adamw, find_update, lamb, sum_of_squares, trust_ratio
+from pipelined.training.optimizer import Recipe
+
+RECIPE = Recipe(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)
+
+
+def learned(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Learned:
+    value = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return Learned(value, torch.zeros_like(value), torch.zeros_like(value))
+
+
+def gradients(*shape: int, count: int = 12) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(count)]
+
+
+def plain_lamb(value: np.ndarray, grads: list[np.ndarray], recipe: Recipe) -> np.ndarray:
+    """Algorithm 2 as it is printed, element by element."""
+    x, m, v = value.ravel().tolist(), [0.0] * value.size, [0.0] * value.size
+    (b1, b2), matrix = recipe.betas, value.ndim >= 2
+    for t, g in enumerate((grad.ravel().tolist() for grad in grads), 1):
+        m = [b1 * a + (1 - b1) * b for a, b in zip(m, g, strict=True)]
+        v = [b2 * a + (1 - b2) * b * b for a, b in zip(v, g, strict=True)]
+        r = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + recipe.eps) for a, b in zip(m, v, strict=True)]
+        if matrix:
+            r = [a + recipe.weight_decay * b for a, b in zip(r, x, strict=True)]
+        ratio = math.hypot(*x) / math.hypot(*r) if matrix else 1.0
+        x = [a - recipe.rate(t - 1) * ratio * b for a, b in zip(x, r, strict=True)]
+    return np.array(x).reshape(value.shape)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
+def test_lamb_is_the_published_algorithm(shape: tuple[int, ...]):
+    one, grads = learned(*shape), gradients(*shape)
+    expected = plain_lamb(one.value.numpy().copy(), [g.numpy() for g in grads], RECIPE)
+    for number, gradient in enumerate(grads, 1):
+        lamb(one, gradient, number, RECIPE.rate(number - 1), RECIPE)
+    np.testing.assert_allclose(one.value.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
+def test_adamw_is_torchs(shape: tuple[int, ...]):
+    one, theirs = learned(*shape), torch.nn.Parameter(learned(*shape).value)
+    optimizer = RECIPE.build({"p": theirs})
+    for number, gradient in enumerate(gradients(*shape), 1):
+        adamw(one, gradient, number, RECIPE.rate(number - 1), RECIPE)
+        theirs.grad, optimizer.param_groups[0]["lr"] = gradient, RECIPE.rate(number - 1)
+        optimizer.step()
+    torch.testing.assert_close(one.value, theirs.detach(), rtol=1e-12, atol=0.0)
+
+
+def test_lamb_moves_a_matrix_by_the_rate_times_its_norm():
+    one = learned(6, 4)
+    before = one.value.clone()
+    lamb(one, gradients(6, 4)[0] * 1e6, 1, 0.01, RECIPE)
+    assert (one.value - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-12)
+
+
+def test_a_matrix_of_zeros_can_leave_zero():
+    one = Learned(*(torch.zeros(3, 2) for _ in range(3)))
+    assert trust_ratio(one.value, torch.ones(3, 2)) == trust_ratio(torch.ones(3, 2), one.value) == 1.0
+    lamb(one, torch.ones(3, 2), 1, 0.01, RECIPE)
+    assert one.value.ne(0).all()
+
+
+@pytest.mark.parametrize("update", [adamw, lamb])
+def test_vectors_do_not_decay(update):
+    still, recipe = learned(4), replace(RECIPE, weight_decay=0.5)
+    before = still.value.clone()
+    update(still, torch.zeros(4, dtype=torch.float64), 1, 0.1, recipe)
+    assert torch.equal(still.value, before)
+
+
+@pytest.mark.parametrize("update", [adamw, lamb])
+def test_single_precision_stays_near_double(update):
+    single, double = learned(64, 32, dtype=torch.float32), learned(64, 32, dtype=torch.float32)
+    double = Learned(*(tensor.double() for tensor in double))
+    for number, gradient in enumerate(gradients(64, 32), 1):
+        update(single, gradient.float(), number, RECIPE.rate(number), RECIPE)
+        update(double, gradient.float().double(), number, RECIPE.rate(number), RECIPE)
+    torch.testing.assert_close(single.value.double(), double.value, rtol=0.0, atol=2e-6)
+
+
+@given(st.lists(st.floats(-(2.0**60), 2.0**60, width=32), max_size=40))
+def test_the_sum_of_squares_is_that_of_an_exact_sum_but_for_rounding(values: list[float]):
+    exact = math.fsum(value * value for value in values)
+    assert sum_of_squares(torch.tensor(values, dtype=torch.float32)) == pytest.approx(exact, rel=1e-14)
+
+
+def test_the_sum_of_squares_does_not_depend_on_how_a_tensor_lies():
+    x = torch.randn(3, 7, 11, generator=torch.Generator().manual_seed(0))
+    assert (
+        sum_of_squares(x)
+        == sum_of_squares(x.flatten())
+        == sum_of_squares(x.permute(2, 0, 1).contiguous().permute(1, 2, 0))
+    )
+
+
+def test_the_sum_of_squares_takes_long_tensors_in_pieces():
+    assert sum_of_squares(torch.full((2 * PIECE + 3,), 3.0)) == 9.0 * (2 * PIECE + 3)
+
+
+def test_an_unknown_optimizer_lists_the_known():
+    with pytest.raises(UsageError, match="adamw, lamb"):
+        find_update("sgd")

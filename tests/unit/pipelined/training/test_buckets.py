@@ -1,0 +1,58 @@
+"""Parameters are summed by who holds them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pipelined.programs.bucket_names import name_buckets
+from pipelined.programs.plan import Plan
+from pipelined.training.buckets import fill_bucket
+
+
+def test_a_tied_name_is_a_bucket_of_both_its_stages():
+    named = name_buckets({0: ["wte", "wpe"], 1: ["h.0"], 2: ["ln", "wte"]})
+    assert named == {(0,): ["wpe"], (0, 2): ["wte"], (1,): ["h.0"], (2,): ["ln"]}
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=5, unique=True), min_size=1, max_size=6))
+def test_every_name_lies_in_exactly_one_bucket(stages):
+    named = name_buckets(dict(enumerate(stages)))
+    placed = [name for names in named.values() for name in names]
+    assert sorted(placed) == sorted({name for names in stages for name in names})
+    for holders, names in named.items():
+        for name in names:
+            assert holders == tuple(s for s, held in enumerate(stages) if name in held)
+
+
+def test_a_tied_bucket_is_held_by_the_ranks_of_both_stages_once():
+    plan = Plan("chimera", depth=4, width=2, microbatch=1, microbatches=4)
+    assert plan.holders(0, 3) == (0, 3, 4, 7)
+    assert Plan("gpipe", 4, 2, 1, 4).holders(0, 3) == (0, 3, 4, 7)
+
+
+def test_backward_adds_into_the_flat_gradient():
+    plan = Plan("gpipe", 1, 1, 1, 1)
+    parameters = {"w": nn.Parameter(torch.ones(2, 3)), "b": nn.Parameter(torch.ones(3))}
+    bucket = fill_bucket(plan, (0,), parameters)
+    for _ in range(2):
+        (torch.ones(1, 2) @ parameters["w"] + parameters["b"]).sum().backward()
+    assert bucket.gradient.tolist() == [2.0] * 9
+    bucket.gradient.zero_()
+    assert not parameters["w"].grad.any() and not parameters["b"].grad.any()
+
+
+def test_a_gradient_that_moves_keeps_its_values_and_backward_adds_there():
+    weight = nn.Parameter(torch.ones(2, 3))
+    bucket = fill_bucket(Plan("gpipe", 1, 1, 1, 1), (0,), {"w": weight})
+    bucket.gradient.fill_(5)
+    memory = np.zeros(24, np.uint8)
+    bucket.move(memory)
+    weight.sum().backward()
+    assert memory.view(np.float32).tolist() == bucket.gradient.tolist() == [6.0] * 6
+    bucket.gradient.zero_()
+    assert not weight.grad.any()
+    with pytest.raises(ValueError, match="memory: 20, gradient: 24 bytes"):
+        bucket.move(np.zeros(20, np.uint8))

@@ -1,0 +1,124 @@
+"""A trace gives back what every rank did in every step, and is refused where that is not a step of the plan."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pipelined.programs.instructions import OPS
+from pipelined.programs.plan import Plan
+from pipelined.programs.record import record
+from pipelined.schedules import Worker, find
+from pipelined.traces.file import TraceError, Tracer, write
+from pipelined.training.replay import check_steps, follow_order, follow_steps, of_rank, packed, read_orders
+
+PLAN = Plan("zb_h1", 3, 2, 1, 4)
+PROGRAM = record(find(PLAN.schedule), PLAN.shape)
+
+
+def traced(path, programs, worlds=2):
+    """A trace in which each group runs each of these programs, one a step."""
+    tracers = [Tracer(float) for _ in range(worlds * PLAN.layout.workers)]
+    for rank, tracer in enumerate(tracers):
+        now = 0
+        for step, workers in enumerate(programs):
+            for i in workers[rank % PLAN.layout.workers]:
+                tracer.record("receive", "gradient", now, now + 1, (step, i.stage, i.microbatch, i.pipe))
+                kind = OPS[i.op].partition("_")[0], OPS[i.op]
+                tracer.record(*kind, now, now + 1, (step, i.stage, i.microbatch, i.pipe))
+                now += 1
+            tracer.record("step", "step", now, now + 1, (step, -1, -1, -1))
+    write(path, [tracer.events() for tracer in tracers])
+    return path
+
+
+class Followed(Worker):
+    """Notes what it is told."""
+
+    def __init__(self, index, layout):
+        super().__init__(index, layout)
+        self.told = []
+
+    async def execute(self, op, pipe, stage, microbatch):
+        self.told.append((op, pipe, stage, microbatch))
+
+
+def test_every_rank_finds_what_it_did_in_each_step(tmp_path):
+    put_off = [[i for i in worker if i.op != "W"] + [i for i in worker if i.op == "W"] for worker in PROGRAM.workers]
+    orders = packed(read_orders(traced(tmp_path / "trace.json", [PROGRAM.workers, put_off]), PLAN))
+    for rank in range(PLAN.world_size):
+        mine = of_rank(orders, rank)
+        assert mine == {0: PROGRAM.workers[rank % 3], 1: tuple(put_off[rank % 3])}
+
+
+def test_a_worker_is_told_the_order_and_nothing_else():
+    worker = Followed(1, PLAN.layout)
+    asyncio.run(follow_order(worker, PROGRAM.workers[1]))
+    assert worker.told == [(i.op, i.pipe, i.stage, i.microbatch) for i in PROGRAM.workers[1]]
+
+
+def test_a_trace_of_another_number_of_ranks_is_refused(tmp_path):
+    path = traced(tmp_path / "trace.json", [PROGRAM.workers], worlds=1)
+    with pytest.raises(TraceError, match=r"step 0 .* ranks: 6, there: 3\); replay it with the flags"):
+        read_orders(path, PLAN)
+
+
+def test_a_trace_that_lacks_an_instruction_is_refused_with_its_place(tmp_path):
+    short = (PROGRAM.workers[0][:-1], *PROGRAM.workers[1:])
+    path = traced(tmp_path / "trace.json", [PROGRAM.workers, short])
+    with pytest.raises(TraceError, match=r"step 1 .* is not one of this plan[^$]*worker 0 lacks 0W3p0"):
+        read_orders(path, PLAN)
+
+
+STRETCHED = Plan("async_1f1b", 3, 1, 1, 2)
+STRETCH = record(find(STRETCHED.schedule), replace(STRETCHED.shape, steps=4))
+
+
+def traced_stretch(path, first=0):
+    """A trace of a stretch, in which every rank runs its own part of the program."""
+    tracers = [Tracer(float) for _ in STRETCH.workers]
+    for tracer, instructions in zip(tracers, STRETCH.workers, strict=True):
+        for now, i in enumerate(instructions):
+            step, inside = divmod(i.microbatch, STRETCHED.microbatches)
+            tracer.record(OPS[i.op], OPS[i.op], now, now + 1, (first + step, i.stage, inside, i.pipe))
+    write(path, [tracer.events() for tracer in tracers])
+    return path
+
+
+def test_without_a_flush_the_order_is_that_of_all_steps_together(tmp_path):
+    orders = read_orders(traced_stretch(tmp_path / "trace.json", first=5), STRETCHED)
+    assert orders == {5: list(STRETCH.workers)}
+
+
+@pytest.mark.parametrize("steps", [range(4), range(2, 4), range(3)])
+def test_without_a_flush_a_worker_is_told_what_belongs_to_its_steps(tmp_path, steps):
+    orders = packed(read_orders(traced_stretch(tmp_path / "trace.json"), STRETCHED))
+    layout = find(STRETCHED.schedule).layout(replace(STRETCHED.shape, steps=len(steps)))
+    worker = Followed(0, layout)
+    asyncio.run(follow_steps(worker, of_rank(orders, 0), steps, 2))
+    numbers = range(2 * steps.start, 2 * steps.stop)
+    mine = [(i.op, 0, 0, i.microbatch - numbers[0]) for i in STRETCH.workers[0] if i.microbatch in numbers]
+    assert worker.told == mine
+
+
+def test_without_a_flush_an_order_of_other_steps_is_refused(tmp_path):
+    orders = read_orders(traced_stretch(tmp_path / "trace.json", first=2), STRETCHED)
+    check_steps(orders, STRETCHED, range(2, 6))
+    check_steps(orders, STRETCHED, range(0))
+    for steps in (range(1, 6), range(2, 7)):
+        with pytest.raises(TraceError, match=rf"its own: 2 to 5, to be trained: {steps[0]} to {steps[-1]}\); without"):
+            check_steps(orders, STRETCHED, steps)
+    check_steps({}, PLAN, range(100))
+
+
+def test_without_a_flush_a_trace_that_lacks_a_step_is_refused(tmp_path):
+    path = traced_stretch(tmp_path / "trace.json")
+    path.write_text(path.read_text().replace('"step":1', '"step":7'))
+    with pytest.raises(TraceError, match=r"step 0 .* is not one of this plan"):
+        read_orders(path, STRETCHED)
+
+
+def test_a_trace_without_a_step_is_refused(tmp_path):
+    path = traced(tmp_path / "trace.json", [])
+    with pytest.raises(TraceError, match="holds no step to replay"):
+        read_orders(path, PLAN)

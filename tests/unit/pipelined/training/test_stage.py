@@ -1,0 +1,65 @@
+"""A stage gives the same gradients whole and in halves, recomputed or not, and keeps nothing of what is done."""
+
+import pytest
+import torch
+
+from apps._model import GPT2
+from apps._presets import ModelConfig
+from pipelined.training.keyed_random import Noise
+from pipelined.training.stage import Stage
+
+MODEL = GPT2(ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6, dropout=0.3, tied=True))
+CUTS = {"first": (0, 2, range(2)), "last": (1, 2, range(2, 4)), "middle": (1, 3, range(1, 3)), "all": (0, 1, range(4))}
+MICROBATCHES = [(0, 4), (0, 5), (1, 6)]
+"""Names of live microbatches: (pipe, microbatch)."""
+
+
+def stage_of(cut, recompute):
+    index, depth, layers = CUTS[cut]
+    module = MODEL.build(layers, torch.float64, "cpu", seed=1)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return Stage(MODEL, module, index, depth, torch.device("cpu"), recompute=recompute)
+
+
+def given(stage, number):
+    """Input, gradient of the output and targets of a microbatch."""
+    random = torch.Generator().manual_seed(number)
+    ids, targets = torch.randint(0, 13, (2, 2, 6), generator=random)
+    x, gradient = torch.randn(2, 2, 6, 8, generator=random, dtype=torch.float64)
+    return ids if stage.first else x, None if stage.last else gradient, targets if stage.last else None
+
+
+def trained(stage, halves):
+    """Outputs and inputs' gradients of all microbatches, and the parameters' gradients at the end."""
+    seen = []
+    for which in MICROBATCHES:
+        x, _, targets = given(stage, which[1])
+        seen.append(stage.forward(which, x, Noise(1, 0, which[1]), targets))
+    for which in MICROBATCHES:
+        _, gradient, targets = given(stage, which[1])
+        back = stage.backward_input if halves else stage.backward
+        seen.append(back(which, gradient, 0.25, Noise(1, 0, which[1]), targets))
+    assert not halves or all(not parameter.grad.any() for parameter in stage.module.parameters())
+    for which in MICROBATCHES if halves else ():
+        stage.backward_weight(which)
+    return seen, {name: parameter.grad for name, parameter in stage.module.named_parameters()}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("cut", CUTS)
+def test_halves_give_what_the_whole_backward_gives(cut, recompute):
+    (expected, gradients), stage = trained(stage_of(cut, False), halves=False), stage_of(cut, recompute)
+    got, others = trained(stage, halves=True)
+    for one, other in zip(expected, got, strict=True):
+        assert other is None if one is None else torch.equal(one, other)
+    for name, gradient in gradients.items():
+        assert torch.equal(gradient, others[name]), name
+    assert not stage.alive and not stage.pending
+
+
+def test_the_first_stage_sends_nothing_back():
+    stage = stage_of("first", False)
+    x, gradient, _ = given(stage, 0)
+    stage.forward((0, 0), x, Noise(1, 0, 0))
+    assert stage.backward_input((0, 0), gradient, 1.0, Noise(1, 0, 0)) is None

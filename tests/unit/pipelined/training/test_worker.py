@@ -1,0 +1,158 @@
+"""The worker that trains takes the time the price says, passes gradients on at once, and says when a stage is done."""
+
+import asyncio
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TimedDevice
+from pipelined.actors.messages import Gradient
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.schedules import find
+from pipelined.traces.file import Tracer
+from pipelined.training.replay import follow_order
+from pipelined.training.worker import Seat, StageFailed, TrainWorker
+from transports.local import world
+
+COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
+SECONDS = {name: getattr(COSTS, name) for name in ("forward", "backward", "backward_input", "backward_weight")}
+SPLIT = ("zb_h1", "zb_v", "dualpipe", "dualpipe_v", "chimera_w")
+PLANS = [Plan(name, depth, 1, 1, n) for name in ("chimera", *SPLIT) for depth, n in ((4, 4), (4, 9), (8, 3))]
+
+
+class Hollow:
+    """A stage that computes nothing, and may fail at an instruction."""
+
+    def __init__(self, index, depth, fails=None):
+        self.last, self.index, self.fails = index == depth - 1, index, fails
+
+    def forward(self, which, x, noise, targets=None):
+        return 0.0 if self.last else np.zeros(1)
+
+    def backward(self, which, gradient, scale, noise, targets=None):
+        return np.zeros(1)
+
+    backward_input = backward
+
+    def backward_weight(self, which):
+        if (self.index, *which) == self.fails:
+            raise FloatingPointError("too large")
+
+
+class NoFeed:
+    def inputs(self, step, microbatch):
+        return microbatch
+
+    targets = inputs
+
+
+class NoSums:
+    """Notes when a stage is done."""
+
+    def __init__(self, clock):
+        self.clock, self.done = clock, {}
+
+    def stage_done(self, stage):
+        self.done[stage] = self.clock.now()
+
+
+def walk(plan, by="order", fails=None, late=0.0, half=None):
+    """Run one step on the virtual clock over real messages: the end, each rank's spans, when its stages were done.
+
+    Args:
+        by: "order", that of the priced program, or "schedule", the coroutine with its own answers.
+        late: seconds that a forward takes longer on rank 1.
+        half: what the last weight half of the step before took, if there was one.
+    """
+    program = record(find(plan.schedule), plan.shape, COSTS)
+
+    async def rank(transport):
+        clock, tracer = VirtualClock(), Tracer(VirtualClock().now)
+        stages = {stage: Hollow(stage, plan.depth, fails) for stage in plan.stages_of(transport.rank)}
+        instructions = program.workers[transport.rank]
+        async with Actor(transport) as actor:
+            device = TimedDevice({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
+            device.took.update({} if half is None else {"backward_weight": half})
+            seat = Seat(actor, plan, stages, device, NoFeed(), tracer, seed=0)
+            worker = TrainWorker(seat, 0, sums := NoSums(clock), instructions)
+            await (follow_order(worker, instructions) if by == "order" else find(plan.schedule).schedule(worker))
+        return clock.now(), tracer.events(), sums.done
+
+    async def everyone():
+        async with asyncio.TaskGroup() as ranks:
+            tasks = [ranks.create_task(rank(transport)) for transport in world(plan.world_size)]
+        return [task.result() for task in tasks]
+
+    return run_virtual(everyone())
+
+
+def ends(events, name):
+    """When each instruction of a kind ended, by (stage, microbatch)."""
+    kind = [known[1] for known in events.kinds].index(name)
+    rows = zip(events.kind, events.times, events.places, strict=True)
+    return {(int(place[1]), int(place[2])): float(times[1]) for k, times, place in rows if k == kind}
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.schedule}-D{plan.depth}-N{plan.microbatches}")
+def test_a_step_takes_what_its_program_is_priced_at(plan):
+    program = record(find(plan.schedule), plan.shape, COSTS)
+    assert max(end for end, _, _ in walk(plan)) == price(program, COSTS).makespan
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_stage_is_done_with_its_last_weight_half(name):
+    for _, events, done in walk(Plan(name, 4, 1, 1, 5)):
+        halves = ends(events, "backward_weight")
+        assert done == {stage: max(end for (s, _), end in halves.items() if s == stage) for stage in done}
+        assert set(done) == {stage for stage, _ in halves}
+
+
+def test_the_gradient_goes_on_before_the_weight_half():
+    (_, sender, _), (_, receiver, _) = walk(Plan("zb_h1", 2, 1, 1, 1))[::-1]
+    assert ends(receiver, Gradient(0, 0, 0, 0).key[0])[0, 0] == ends(sender, "backward_input")[1, 0]
+    assert ends(sender, "backward_weight")[1, 0] > ends(receiver, "gradient")[0, 0]
+
+
+@pytest.mark.parametrize("microbatches", [1, 4, 9])
+def test_a_dynamic_schedule_runs_weight_halves_while_messages_are_awaited(microbatches):
+    """By its own answers no worker idles while it has a weight half to do."""
+    plan = Plan("chimera_w", 4, 1, 1, microbatches)
+    for _, events, _ in walk(plan, by="schedule"):
+        inputs, weights = ends(events, "backward_input"), ends(events, "backward_weight")
+        compute = sorted(
+            (start, end)
+            for k, (start, end) in zip(events.kind, events.times.tolist(), strict=True)
+            if events.kinds[k][0] in ("forward", "backward")
+        )
+        for (_, before), (after, _) in pairwise(compute):
+            pending = [at for at in inputs if inputs[at] <= before and weights[at] > before]
+            assert after == before or not pending
+
+
+@pytest.mark.parametrize("half, kept", [(None, False), (4.0, True), (0.4, False)])
+def test_a_message_that_is_due_is_waited_for_a_share_of_a_weight_half(half, kept):
+    """Rank 1 is late by 0.2 seconds a forward; whether weight halves still run where they did when nobody was late."""
+    plan = Plan("chimera_w", 4, 1, 1, 4)
+    proved, taken = (
+        [[at for at, _ in sorted(_computed(events).items(), key=lambda one: one[1])] for _, events, _ in ranks]
+        for ranks in (walk(plan), walk(plan, by="schedule", late=0.2, half=half))
+    )
+    assert (taken == proved) is kept
+
+
+def _computed(events):
+    """When each forward, backward or half of one ended."""
+    names = ("forward", "backward_input", "backward_weight")
+    return {(name, *at): end for name in names for at, end in ends(events, name).items()}
+
+
+def test_a_failing_weight_half_is_blamed_on_its_place():
+    with pytest.raises(ExceptionGroup) as caught:
+        walk(Plan("zb_h1", 2, 1, 1, 2), fails=(1, 0, 1))
+    where = r"rank 1, step 0: backward_weight of microbatch 1 through stage 1 \(pipe 0\) failed: .*too large"
+    assert caught.group_contains(StageFailed, match=where)

@@ -1,0 +1,43 @@
+"""Steps enter a stretch only so far behind those settled, and all ranks end it at the same one."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.training.without_flush.admission import Admission
+
+
+def entered(admission, step):
+    """Whether a step enters; None if that is not known yet."""
+
+    async def main():
+        asking = asyncio.create_task(admission.enters(step))
+        await asyncio.sleep(0)
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        return None
+
+    return asyncio.run(main())
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 20))
+def test_a_stretch_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(steps, ahead, stopped):
+    admission, settled = Admission(steps, ahead), 0
+    while entered(admission, settled):
+        assert admission.opened <= settled + ahead
+        admission.settle(settled, stop=settled == stopped)
+        settled += 1
+    assert settled == admission.opened == min(steps, stopped + ahead)
+
+
+@pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
+async def test_who_asks_too_early_is_answered_when_it_is_known(stop, enters):
+    admission = Admission(10, ahead=2)
+    asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in asking)
+    admission.settle(0, stop)
+    assert (await asyncio.gather(*asking)) == [enters, enters]
