@@ -3,8 +3,8 @@
 The one rule: nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation.
 """
 
-from apps._memory import activation_bytes, state_bytes
-from apps._presets import ModelConfig, layer_costs
+from apps.gpt2.memory import activation_bytes, state_bytes
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 

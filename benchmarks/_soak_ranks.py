@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._levels import Levels, least, look
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather, share

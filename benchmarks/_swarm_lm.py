@@ -13,11 +13,11 @@ from statistics import fmean
 
 import torch
 
-from apps._batches import Rows, validation_windows
-from apps._swarm_config import Subject, Told
-from apps._swarm_data import MicrobatchFeed, feed_of
-from apps._swarm_subject import rules_of, training_of
-from apps._text import Text
+from apps.lm.data.batches import Rows, validation_windows
+from apps.lm.data.text import Text
+from apps.swarm.config import Subject, Told
+from apps.swarm.data import MicrobatchFeed, feed_of
+from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.view import Roster
 from pipelined.swarm.config import Rules

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._bound import bound_bytes
 from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes

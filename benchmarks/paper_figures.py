@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
-from apps._memory import activation_bytes, boundary_bytes
-from apps._presets import ModelConfig, find_preset, layer_costs
+from apps.gpt2.memory import activation_bytes, boundary_bytes
+from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_costs
 from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from apps._config import Config
-from apps._subject import Subject, subject_of
+from apps.gpt2.config import Config
+from apps.gpt2.planned_model import Subject, subject_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
 from benchmarks._predictions import as_table, plain, row_of

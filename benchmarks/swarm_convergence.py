@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 import tyro
 
-from apps._ngram import score_ngrams
-from apps._swarm_config import Subject
-from apps._text import Text, read_text
+from apps.lm.data.ngram import score_ngrams
+from apps.lm.data.text import Text, read_text
+from apps.swarm.config import Subject
 from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
 from benchmarks._ranks import check, program
 from benchmarks._results import Reported, tell

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from apps import gpt2
+from apps.gpt2 import __main__ as gpt2
 from pipelined.checkpoints import checkpoint
 from pipelined.process.exit import end_process
 from pipelined.training.stage import Stage

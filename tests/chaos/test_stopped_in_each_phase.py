@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from apps import _huggingface, _training, gpt2
+from apps.gpt2 import __main__ as gpt2
+from apps.gpt2 import train as _training
+from apps.lm.huggingface import write as _huggingface
 from pipelined.checkpoints import checkpoint
 from pipelined.training.stage import Stage
 from tests.launching import ROOT, started

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from apps._config import Config, flag
+from apps.gpt2.config import Config, flag
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
 from tests.launching import ROOT, launched
@@ -17,7 +17,7 @@ TINY = "--depth 2 --steps 2 --layers 1 --d-model 16 --seq 16 --sample 0 --eval-e
 
 ONE_AFTER_ANOTHER = """
 import json, sys
-from apps import gpt2
+from apps.gpt2 import __main__ as gpt2
 sys.exit(max(gpt2.main(flags) for flags in json.loads(sys.argv[1])))
 """
 

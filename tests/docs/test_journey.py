@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from apps._config import Config
-from apps._job import resolve
+from apps.gpt2.config import Config
+from apps.gpt2.job import resolve
 from pipelined.actors.messages import Activation
 from pipelined.programs.check import check
 from pipelined.programs.overlap import eager_stages

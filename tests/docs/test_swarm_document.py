@@ -6,17 +6,17 @@ from dataclasses import fields
 
 import pytest
 
-from apps._swarm_config import Place, Subject
-from apps._swarm_flags import Coordinator, Export, Local, Serve, Status, Train
-from apps._swarm_look import look
-from apps._swarm_prometheus import metrics
-from apps._swarm_table import COLUMNS
-from apps.swarm import parse
+from apps.swarm.__main__ import parse
+from apps.swarm.config import Place, Subject
+from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
+from apps.swarm.status.look import look
+from apps.swarm.status.prometheus import metrics
+from apps.swarm.status.table import COLUMNS
 from pipelined.directory import View
 from tests.docs.test_command_line_document import part, rows, shown
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
-from tests.unit.apps.test_swarm_prometheus import WHOLE
+from tests.unit.apps.swarm.status.test_prometheus import WHOLE
 
 INNER = ("place", "subject")
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from apps._rotary_export import describe
-from apps._rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
+from apps.lm.huggingface.rotary import describe
+from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from tests.unit.apps.rotary import parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-model.md"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock

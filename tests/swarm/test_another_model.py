@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from apps._swarm_config import Subject, Told
-from apps._swarm_data import feed_of
-from apps._swarm_run import SUBJECT
-from apps._text import read_text
+from apps.lm.data.text import read_text
+from apps.swarm.commands import SUBJECT
+from apps.swarm.config import Subject, Told
+from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.leader.leader import OtherModel

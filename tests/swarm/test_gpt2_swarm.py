@@ -28,7 +28,7 @@ JOBS = {
 """Command lines, `~` standing for a folder of their own; they run one after another in one process."""
 ONE_AFTER_ANOTHER = """
 import json, sys
-from apps import gpt2
+from apps.gpt2 import __main__ as gpt2
 code = max(gpt2.main(flags) for flags in json.loads(sys.argv[1]))
 print("imported:", *sorted(sys.modules))
 sys.exit(code)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apps._swarm_look import look
+from apps.swarm.status.look import look
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 

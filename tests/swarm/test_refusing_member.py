@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from apps._swarm_look import look
+from apps.swarm.status.look import look
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.roll_call import MOST_FAILED

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from apps import gpt2
+from apps.gpt2 import __main__ as gpt2
 from pipelined.process.launch import detect
 from tests.usage.refused import NoTorch
 

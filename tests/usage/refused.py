@@ -8,7 +8,7 @@ import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
-from apps import gpt2
+from apps.gpt2 import __main__ as gpt2
 
 
 class NoTorch:

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 import pytest
 
 import pipelined
-from apps.gpt2 import main as gpt2
+from apps.gpt2.__main__ import main as gpt2
 from tests.launching import ROOT, launched
 
 WITHOUT = """

@@ -7,11 +7,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from apps import gpt2, swarm
-from apps._config import Config, flag
-from apps._model import GPT2
-from apps._presets import ModelConfig
-from apps._tokenizer import ByteTokenizer
+from apps.gpt2 import __main__ as gpt2
+from apps.gpt2.config import Config, flag
+from apps.lm.data.tokenizer import ByteTokenizer
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.swarm import __main__ as swarm
 from pipelined.__main__ import main as pipelined_command
 from pipelined.checkpoints import checkpoint
 from pipelined.planner import PlanFile, write_plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from apps._presets import find_preset
+from apps.lm.models.gpt2_presets import find_preset
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Meta
 from pipelined.checkpoints.claim import claim

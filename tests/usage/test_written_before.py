@@ -24,7 +24,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from apps import gpt2, swarm
+from apps.gpt2 import __main__ as gpt2
+from apps.swarm import __main__ as swarm
 from pipelined.__main__ import main as pipelined_command
 from tests.launching import launched, started
 

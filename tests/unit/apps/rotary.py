@@ -4,8 +4,8 @@ import json
 from dataclasses import fields
 from math import prod
 
-from apps._rotary_export import OF_TRAINING
-from apps._rotary_presets import RotaryConfig, layer_shapes
+from apps.lm.huggingface.rotary import OF_TRAINING
+from apps.lm.models.rotary_presets import RotaryConfig, layer_shapes
 
 
 def exported_config(directory):

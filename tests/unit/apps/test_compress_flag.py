@@ -2,9 +2,9 @@
 
 import pytest
 
-from apps._checks import check_codec
-from apps._config import parse
-from apps._job import resolve
+from apps.gpt2.checks import check_codec
+from apps.gpt2.config import parse
+from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
 
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps._gelu import gelu
-from apps._model import GPT2
-from apps._presets import ModelConfig, find_preset, layer_shapes, parameters, shapes
+from apps.lm.models.gelu import gelu
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_shapes, parameters, shapes
 from pipelined.training.keyed_random import Noise
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from apps._checks import check_sums
-from apps._config import Config
-from apps._job import resolve
-from apps._sums import decide_sums
+from apps.gpt2.checks import check_sums
+from apps.gpt2.config import Config
+from apps.gpt2.job import resolve
+from apps.gpt2.sums import decide_sums
 from collectives.all_reduce import choices
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError

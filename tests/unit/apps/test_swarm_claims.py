@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from apps._swarm_config import Place, Subject, Told
-from apps._swarm_flags import Serve
-from apps._swarm_run import agree, claim_for, serve
+from apps.swarm.commands import agree, claim_for, serve
+from apps.swarm.config import Place, Subject, Told
+from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.checkpoint import CheckpointError

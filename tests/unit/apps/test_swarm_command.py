@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from apps import swarm
-from apps._swarm_config import ChildFailed
+from apps.swarm import __main__ as swarm
+from apps.swarm.config import ChildFailed
 from pipelined.aio.events import emit, warn
 from pipelined.aio.watchdog import Stuck
 from pipelined.directory import CutOff, JournalError

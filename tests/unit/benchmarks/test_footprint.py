@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from apps._memory import activation_bytes, boundary_bytes, pending_bytes, state_bytes
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes, state_bytes
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
 from pipelined.training.keyed_random import Noise

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from apps._swarm_config import Subject
-from apps._text import read_text
+from apps.lm.data.text import read_text
+from apps.swarm.config import Subject
 from benchmarks._convergence_table import LAST, Arm, rows_of, smoothed
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
 from benchmarks.swarm_convergence import ARMS, Options, found

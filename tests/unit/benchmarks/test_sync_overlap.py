@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from apps._presets import parameters
+from apps.lm.models.gpt2_presets import parameters
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, told

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from apps._presets import layer_costs
+from apps.lm.models.gpt2_presets import layer_costs
 from benchmarks._contender import Result, Task, Trial
 from benchmarks._contender_torch import Alone
 from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from apps.gpt2 import main as gpt2
+from apps.gpt2.__main__ import main as gpt2
 from pipelined.__main__ import main
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find

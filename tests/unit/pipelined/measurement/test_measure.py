@@ -4,8 +4,8 @@ import asyncio
 
 import torch
 
-from apps._config import Config
-from apps._subject import subject_of
+from apps.gpt2.config import Config
+from apps.gpt2.planned_model import subject_of
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, THOROUGH

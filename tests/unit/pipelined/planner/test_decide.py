@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps._config import Config
-from apps._subject import subject_of
+from apps.gpt2.config import Config
+from apps.gpt2.planned_model import subject_of
 from collectives import Links
 from pipelined.measurement.effort import BRIEF, Effort
 from pipelined.planner import Question, Stated, search

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from apps._workload import workload
+from apps.gpt2.workload import workload
 from pipelined.programs.plan import Plan
 from pipelined.simulation.traffic import link_bytes, message_bytes
 from pipelined.simulation.workload import StageCosts, Workload

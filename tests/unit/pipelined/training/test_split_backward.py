@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from apps._model import Block
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import Block
+from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.training.keyed_random import Noise
 from pipelined.training.split_backward import backward_input
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.training.keyed_random import Noise
 from pipelined.training.stage import Stage
 

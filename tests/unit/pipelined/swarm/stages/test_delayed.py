@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
 from pipelined.state.saved import load, save

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from apps._model import GPT2
-from apps._presets import ModelConfig
-from apps._rotary_model import RotaryLM
-from apps._rotary_presets import RotaryConfig, cut_for
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.rotary import RotaryLM
+from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.state.manifest import layout_of
 from pipelined.state.saved import load, marks, save

@@ -1,0 +1,12 @@
+"""GPT-2: the program `python -m apps.gpt2`, from its flags to the last sample."""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`subject`, which `python -m pipelined plan` asks of a program. Late, as `__main__` is a program."""
+    if name == "subject":
+        from apps.gpt2.__main__ import subject
+
+        return subject
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,152 @@
+"""Train a GPT-2: `mpirun -n 4 python -m apps.gpt2`.
+
+The way in: read the flags, find the launcher, fill in what was left open; then one coroutine a rank. Torch is imported
+only when all that can be known without it is known to be right.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+from apps.gpt2.config import Config, parse
+from apps.gpt2.decide import Seats, decide_job
+from apps.gpt2.job import Job, resolve
+from apps.gpt2.plan_file import is_open
+from apps.gpt2.planned_model import Subject, subject_of
+from apps.gpt2.resume import agree_on_flags, parse_resumed
+from apps.gpt2.sums import decide_sums
+from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
+from pipelined import __version__
+from pipelined.aio.events import log_to_stderr
+from pipelined.errors import UsageError
+from pipelined.process.exit import INTERRUPTED, end_process, hush, tell
+from pipelined.process.launch import AGENT, ALONE, Launch, detect
+from pipelined.process.run import parsed, refuse, run, together
+from pipelined.process.stop_request import StopRequest
+from transports import Transport
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
+    launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
+    try:
+        launch = detect(os.environ)
+        config = parsed(launch, lambda: _flags(arguments))
+        log_to_stderr(config.log)
+        launch = detect(os.environ, config.transport)
+        if config.schedule == SCHEDULE:
+            return _swarm(config, launch)
+        job = resolve(config, launch.world_size)
+        if config.print_config or config.dry_run:
+            return _show(job, launch)
+    except UsageError as error:
+        return refuse(error, launch)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        hush()
+        return 0
+    if not is_open(config):
+        _tell(job, launch)
+    seats = Seats(job)
+    program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
+    return run(launch, job.plan.world_size, program, seats.stages_of)
+
+
+def _flags(arguments: list[str]) -> Config:
+    """What the command line says; raises SystemExit once it has shown the version or the help."""
+    if "--version" in arguments:
+        print(f"pipelined {__version__}")
+        raise SystemExit(0)
+    return parse_resumed(arguments)
+
+
+def _swarm(config: Config, launch: Launch) -> int:
+    """The same for a swarm: every rank is a peer of it."""
+    job = resolve_swarm(config, launch.world_size)
+    if config.print_config or config.dry_run:
+        if launch.rank == 0:
+            print(job.json() if config.print_config else job.describe())
+        return 0
+    if launch.rank == 0:
+        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+    program = partial(_peer, job=job, launch=launch, stop=_stop())
+    return run(launch, job.ranks, program, lambda rank: [job.stage_of(rank)])
+
+
+def _stop() -> StopRequest:
+    return StopRequest(os.getppid() if AGENT in os.environ else None)
+
+
+def subject(flags: list[str], batch: int | None = None) -> Subject:
+    """What `python -m pipelined plan` plans: this program with these flags.
+
+    Args:
+        batch: sequences a step, instead of `--batch`.
+    """
+    return subject_of(parse(flags), batch)
+
+
+def _show(job: Job, launch: Launch) -> int:
+    if is_open(job.config) and job.plan.world_size > 1:
+        job = replace(job, reason=f"{job.reason}; a run measures first where that pays, and may choose otherwise")
+    if launch.rank == 0:
+        print(job.json() if job.config.print_config else f"{job.describe()}\n{job.table()}")
+    return 0
+
+
+def _tell(job: Job, launch: Launch) -> None:
+    if launch.rank == 0:
+        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+
+
+async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
+    """One rank: whatever may be wrong with job and text is found first, as it needs no torch to be told."""
+    stop.listen()
+    from apps.gpt2.checks import check_job, claim_checkpoints
+    from apps.lm.data.text import prepare_text
+
+    await together(transport, "flags", agree_on_flags(transport, job.plain()))
+    await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
+    text = await prepare_text(transport, job)
+    claiming = asyncio.to_thread(claim_checkpoints, job) if transport.rank == 0 else asyncio.sleep(0)
+    claim = await together(transport, "claim", claiming)
+    with claim or nullcontext():
+        if claim and claim.warning:
+            tell(f"warning: {claim.warning}")
+        if is_open(job.config):
+            job = await decide_job(transport, job, launch)
+            seats.take(job.plan)
+            _tell(job, replace(launch, rank=transport.rank))
+        job = await decide_sums(transport, job)
+        from apps.gpt2.train import train
+
+        return await train(transport, job, launch, text, stop, claimed=bool(claim and claim.held))
+
+
+async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
+    """One rank of a swarm; what may be wrong is found before torch is there, as above."""
+    stop.listen()
+    from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
+    from apps.lm.data.text import share_text
+
+    await together(
+        transport, "job", asyncio.to_thread(check_swarm_job, job) if transport.rank == 0 else asyncio.sleep(0)
+    )
+    text = await share_text(transport, partial(read_swarm_text, job))
+    from apps.gpt2.swarm.run import train_swarm
+
+    return await train_swarm(transport, job, launch, text, stop)
+
+
+def console() -> NoReturn:
+    """The command `pipelined-gpt2`: run the program and end the process with its exit code."""
+    end_process(main())
+
+
+if __name__ == "__main__":
+    console()

@@ -1,0 +1,111 @@
+"""What can be known of a job before torch is there: that what it reads is whole, and that what it writes has a place.
+
+Rank 0 alone looks, before any rank builds anything, so a mistake is told once and nothing has been written over. This
+file must not know tensors.
+"""
+
+import secrets
+from pathlib import Path
+
+from apps.common.paths import check_directory, check_export, check_file
+from apps.gpt2.job import Job
+from apps.gpt2.resume import start_of
+from collectives.all_reduce import choices
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Checkpoint
+from pipelined.checkpoints.claim import Claim, claim
+from pipelined.errors import UsageError
+from pipelined.programs.check import check
+from pipelined.programs.record import record
+from pipelined.schedules import find
+from pipelined.training.compression import NONE
+from pipelined.training.replay import check_steps, read_orders
+from transports import find_codec
+
+MEASURED = "measured"
+"""Instead of an all-reduce: the one that is fastest here and now."""
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that would fail later, or write over what is not its own.
+
+    Raises:
+        UsageError: the first mistake found, with its remedy.
+    Cost: what the proof of the schedule costs; no tensor is read.
+    """
+    config = job.config
+    check(record(find(job.plan.schedule), job.plan.proof_shape))
+    check_sums(config.all_reduce)
+    check_codec(config.compress)
+    for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
+        if path is not None:
+            check_file(flag, path)
+    if config.replay is not None:
+        check_steps(read_orders(config.replay, job.plan), job.plan, range(_done(job), config.steps))
+    if config.export is not None:
+        check_export(config.export)
+    if config.checkpoint is not None:
+        check_checkpoints(job, config.checkpoint)
+    if config.resume is not None:
+        check_resume(job)
+
+
+def check_sums(words: str) -> None:
+    """Refuse an all-reduce that is none."""
+    if words == MEASURED:
+        return
+    try:
+        choices(words)
+    except ValueError as error:
+        raise UsageError(f"--all-reduce: {error}; or {MEASURED}") from error
+
+
+def check_codec(name: str, flag: str = "--compress") -> None:
+    """Refuse a codec that is none."""
+    if name == NONE:
+        return
+    try:
+        find_codec(name)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}; or none") from error
+
+
+def check_checkpoints(job: Job, path: Path) -> None:
+    """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
+    check_directory("--checkpoint", path)
+    newest = checkpoint.latest(path)
+    if newest is None:
+        return
+    _own(job, newest)
+    if job.config.resume is None:
+        fact = f"{path} holds checkpoints of an earlier run (the latest: {newest.name})"
+        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
+
+
+def claim_checkpoints(job: Job) -> Claim | None:
+    """Claim the directory that a job saves into, if it saves.
+
+    Raises:
+        UsageError: another run saves there, or it cannot be made.
+    """
+    path = job.config.checkpoint
+    return None if path is None else claim(path, secrets.token_hex(8))
+
+
+def check_resume(job: Job) -> None:
+    """Refuse a checkpoint that is not whole, of another model, or beyond the last step."""
+    steps, done = job.config.steps, _done(job)
+    if done > steps:
+        raise UsageError(
+            f"{start_of(job.config)} is beyond the last step (saved: {done}, --steps {steps}); raise --steps"
+        )
+
+
+def _done(job: Job) -> int:
+    """Steps that the run has behind it when it begins."""
+    path = start_of(job.config)
+    return 0 if path is None else _own(job, path).meta.step
+
+
+def _own(job: Job, path: Path) -> Checkpoint:
+    return checkpoint.open(path).require(job.model.identity())

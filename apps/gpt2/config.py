@@ -1,0 +1,169 @@
+"""Every flag of the GPT-2 program: one frozen dataclass, from which the command line is made. No torch.
+
+A flag left open (None) is chosen and printed; the resolved whole is what checkpoints and metrics record.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from apps.common.numbers import refuse_below
+from pipelined.aio.events import Level
+from pipelined.errors import UsageError
+
+LEAST = {
+    **dict.fromkeys(("depth", "width", "chunks", "microbatch", "microbatches", "batch"), 1),
+    **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "keep"), 1),
+    **dict.fromkeys(("pipes", "steps", "warmup", "lr", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("save_every", "eval_every", "sample"), 0),
+}
+"""The smallest value of each number that has one."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
+
+    schedule: str | None = None
+    """Pipeline schedule: a name, a dotted module, or a path to a .py file; or swarm. Open: chimera at even depths."""
+    depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
+    """Stages a pipeline is cut into (D)."""
+    width: int | None = None
+    """Pipeline groups side by side (W), each on its own microbatches; of a swarm, peers a stage."""
+    pipes: int = 0
+    """Model replicas inside a group, 2f for chimera; 0 lets the schedule choose."""
+    scale: str = "direct"
+    """How chimera goes beyond D microbatches: direct, forward-doubling or backward-halving."""
+    chunks: int = 1
+    """Stages a rank holds in one pipe."""
+    plan: Path | None = None
+    """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions. auto: measure
+    first, and choose among all schedules."""
+    microbatch: int | None = None
+    """Sequences in a microbatch (B)."""
+    microbatches: int | None = None
+    """Microbatches a pipeline group takes a step (N)."""
+    batch: int | None = None
+    """Sequences a step over all groups (B·N·W). Open: 32, or what the other two make it."""
+    steps: int = 600
+    """Steps to train; 0 only evaluates, exports and samples."""
+    preset: str = "tiny"
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or chimera (the paper's)."""
+    layers: int | None = None
+    """Transformer blocks, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    vocab: int | None = None
+    """Vocabulary of the model, instead of the preset's (tiny: the tokenizer's)."""
+    seq: int | None = None
+    """Tokens a sequence. Open: 64, or the model's positions if fewer."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str | None = None
+    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
+    Open: what lies in --init, else bytes."""
+    lr: float = 4e-3
+    """Highest learning rate."""
+    warmup: int = 30
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices (AdamW)."""
+    clip: float | None = None
+    """Largest global gradient norm; 0 does not clip. Open: 1, or 0 where the schedule is asynchronous."""
+    seed: int = 0
+    """Of initial values, dropout, the order of the data, and sampling."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    recompute: bool = False
+    """Keep inputs alone and run each forward again before its backward."""
+    all_reduce: str = "auto"
+    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or shared; one for
+    each size, such as recursive_doubling:16384,ring; or measured, to try all of them first."""
+    compress: str = "none"
+    """Codec for what stages send one another: none, bf16, blockwise8, fp16 or zstd; `blockwise8:256`, `zstd:9`."""
+    transport: str = "auto"
+    """auto (by launcher), mpi, tcp, local, or a transport's URL."""
+    listen: str | None = None
+    """With --schedule swarm: tcp://HOST:PORT where rank 0 is asked, so that others can join. Open: on this machine."""
+    init: Path | None = None
+    """Start from a Hugging Face GPT-2 directory."""
+    export: Path | None = None
+    """Write a Hugging Face GPT-2 directory at the end."""
+    checkpoint: Path | None = None
+    """Directory for checkpoints; written at the end, when asked to stop, and every --save-every steps."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves only at the end and when asked to stop."""
+    keep: int = 3
+    """Checkpoints to keep."""
+    resume: str | None = None
+    """auto (the latest under --checkpoint, if any) or a checkpoint's directory."""
+    new_data: bool = False
+    """With --resume: go on with another text or tokenizer than the checkpoint's."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates only at the end."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+    trace: Path | None = None
+    """Write a Chrome/Perfetto timeline of what every rank did."""
+    replay: Path | None = None
+    """Run the instructions of every step in the order of a timeline that --trace wrote."""
+    sample: int = 200
+    """Tokens to sample at the end."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    print_config: bool = False
+    """Print the resolved configuration as JSON and stop."""
+    dry_run: bool = False
+    """Print plan, shapes and memory a rank and stop."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None:
+                refuse_below(least, flag(name), value)
+        if self.resume == "auto" and self.checkpoint is None:
+            raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+        if self.new_data and self.resume is None:
+            raise UsageError("--new-data goes with a run that is resumed; add --resume auto, or leave it out")
+        if self.listen is not None and self.schedule != "swarm":
+            fact = f"only a swarm is joined by others (--listen {self.listen}, --schedule {self.schedule or 'open'})"
+            raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
+        if self.sample and not self.prompt:
+            raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def flag(name: str) -> str:
+    """A field's name on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def parse(arguments: list[str], default: Config | None = None) -> Config:
+    """Make a Config of a command line.
+
+    Args:
+        default: what flags that are not given come to, instead of their own defaults.
+
+    Raises:
+        SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
+        UsageError: a value out of range.
+    """
+    about = f"{Config.__doc__} --version shows the version."
+    return tyro.cli(Config, args=arguments, default=default or Config(), prog="python -m apps.gpt2", description=about)

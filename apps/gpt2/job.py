@@ -1,0 +1,178 @@
+"""A job: the configuration with everything left open filled in, before torch or a transport is there."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from apps.gpt2.choose import Wishes, choose
+from apps.gpt2.config import Config
+from apps.gpt2.plan_file import follow_plan, identity
+from apps.gpt2.workload import workload
+from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_costs, parameters
+from pipelined.errors import UsageError
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.programs.record import in_time, record
+from pipelined.schedules import find
+from pipelined.simulation.memory import rank_memory, without_flush
+
+BATCH = 32
+"""Sequences a step where nothing else is asked for."""
+SEQUENCE = 64
+"""Tokens a sequence where nothing else is asked for and the model has as many positions."""
+CLIP = 1.0
+"""Largest global gradient norm where nothing else is asked for and it is known in time."""
+UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What will be run.
+
+    Args:
+        config: as given.
+        model: the model's sizes.
+        sequence: tokens a sequence.
+        plan: who does what.
+        reason: why this plan.
+        expected_s: seconds that a step is planned to take, where a plan was asked for.
+    """
+
+    config: Config
+    model: ModelConfig
+    sequence: int
+    plan: Plan
+    reason: str
+    expected_s: float | None = None
+
+    @property
+    def clip(self) -> float:
+        """Largest global gradient norm; 0 does not clip."""
+        default = CLIP if self.plan.layout.updates is None else 0.0
+        return default if self.config.clip is None else self.config.clip
+
+    def plain(self) -> dict[str, object]:
+        """The resolved whole as JSON can hold it: what --print-config prints and checkpoints record."""
+        plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
+        sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
+        numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
+        numbers["clip"] = self.clip
+        given = self.config.plain()
+        left_open = [name for name in ("clip",) if given[name] is None]
+        chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
+        return {**given, **plan, **sizes, **numbers, **chosen}
+
+    def describe(self) -> str:
+        """The plan in a few lines: who holds what, and how much memory that takes."""
+        plan, total = self.plan, parameters(self.model)
+        lines = [
+            f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
+            f"{self.model.d_model}, vocabulary {self.model.vocab}",
+            f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}, ranks: {plan.world_size} ({self.reason})",
+            f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
+            f"{plan.total_microbatches} microbatches",
+        ]
+        if plan.layout.updates is not None:
+            every = plan.microbatches_an_update
+            lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
+        return "\n".join(lines)
+
+    def table(self) -> str:
+        """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
+        schedule, layout = find(self.plan.schedule), self.plan.layout
+        program = in_time(schedule, layout) if layout.updates is None else record(schedule, self.plan.shape)
+        check(program)
+        rows = [self._row(worker, instructions) for worker, instructions in enumerate(program.workers)]
+        shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
+        return "\n".join([*rows, f"  activations between stages: {shape}"])
+
+    def _row(self, worker: int, instructions: Sequence[Instruction]) -> str:
+        cut, stages = partition(layer_costs(self.model, self.sequence), self.plan.depth), self.plan.stages_of(worker)
+        where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
+        sizes, parts = workload(self.model, self.plan, self.sequence), self.plan.layout.parts
+        held = rank_memory(sizes, stages, instructions, parts, self.config.recompute)
+        if self.plan.layout.updates is not None:
+            held = without_flush(held, self.plan.layout.updates, instructions)
+        state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
+        return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"
+
+    def json(self) -> str:
+        return json.dumps(self.plain(), indent=2)
+
+
+def resolve(config: Config, world_size: int | None, model: ModelConfig | None = None) -> Job:
+    """Fill in what the user left open.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs.
+        model: the sizes read from a Hugging Face directory or a tokenizer, instead of the preset's.
+    Raises:
+        UsageError: something asked for is impossible.
+    """
+    model = model or model_of(config)
+    sequence = sequence_of(config, model)
+    config, planned = follow_plan(config, identity(model, sequence), world_size)
+    wishes = Wishes(
+        world_size,
+        model.layers + 2,
+        config.batch or BATCH,
+        config.batch is not None,
+        config.schedule,
+        config.depth,
+        config.width,
+        config.pipes,
+        config.chunks,
+        config.scale,
+        config.microbatch,
+        config.microbatches,
+    )
+    plan, reason = choose(_as_its_table(wishes))
+    if config.clip and plan.layout.updates is not None:
+        fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
+        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
+    if planned:
+        return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}", planned.step_s)
+    return Job(config, model, sequence, plan, reason)
+
+
+def _as_its_table(wishes: Wishes) -> Wishes:
+    """A table knows its own shape; whatever else was asked for stays, and is refused with it."""
+    if not wishes.schedule or not wishes.schedule.endswith(".csv"):
+        return wishes
+    own = find(wishes.schedule).shape
+    chunks = own.chunks if wishes.chunks == 1 else wishes.chunks
+    microbatches = wishes.microbatches or own.microbatches
+    return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, chunks=chunks)
+
+
+def sequence_of(config: Config, model: ModelConfig) -> int:
+    """Tokens a sequence.
+
+    Raises:
+        UsageError: the model has fewer positions.
+    """
+    sequence = config.seq or min(SEQUENCE, model.positions)
+    model.check_sequence(sequence)
+    return sequence
+
+
+def model_of(config: Config) -> ModelConfig:
+    """The model's sizes, from the preset or the directory to start from, and the flags."""
+    asked = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
+    if config.init is not None:
+        return _initial(config, asked)
+    return replace(find_preset(config.preset), **{name: value for name, value in asked.items() if value is not None})
+
+
+def _initial(config: Config, asked: dict[str, object]) -> ModelConfig:
+    """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
+    from apps.lm.huggingface.write import read_config
+
+    found = read_config(config.init)
+    for name, value in asked.items():
+        if name != "dropout" and value is not None and value != getattr(found, name):
+            fact = f"--{name.replace('_', '-')} {value} differs from {config.init} ({getattr(found, name)})"
+            raise UsageError(f"{fact}; leave the flag out")
+    return replace(found, dropout=asked["dropout"]) if asked["dropout"] is not None else found

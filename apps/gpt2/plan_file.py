@@ -1,0 +1,66 @@
+"""Following a plan file: the arrangement comes from there, and everything else from the flags.
+
+The rule: a flag may repeat what the plan says, and not change it. No torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from apps.gpt2.config import Config, flag
+from apps.lm.models.gpt2_presets import ModelConfig
+from pipelined.errors import UsageError
+from pipelined.planner.plan_file import PlanFile, read_plan
+from pipelined.programs.plan import Plan
+
+ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
+"""The flags that a plan answers."""
+AUTO = Path("auto")
+"""Instead of a file: plan here and now."""
+
+
+def given(config: Config) -> dict[str, Any]:
+    """What of a plan the flags say."""
+    left_open = {field.name: field.default for field in fields(Config)}
+    return {name: getattr(config, name) for name in ARRANGEMENT if getattr(config, name) != left_open[name]}
+
+
+def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
+    """The flags by which a plan is asked for."""
+    told = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
+    return {**told, "recompute": recompute}
+
+
+def is_open(config: Config) -> bool:
+    """Whether the whole arrangement is left to be planned."""
+    return config.plan == AUTO or (config.plan is None and not given(config))
+
+
+def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
+    """What a plan must share to fit."""
+    return {**model.identity(), "seq": sequence}
+
+
+def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None) -> tuple[Config, PlanFile | None]:
+    """Fill in what `--plan` says, if it is given.
+
+    Args:
+        model: the identity of what is to be trained.
+        world_size: ranks that were started; None: as many as the plan needs.
+    Returns: the configuration as if the plan had been given as flags, and the plan.
+    Raises:
+        UsageError: the file is no plan, is for another model or number of ranks, or a flag says otherwise.
+    """
+    if config.plan in (None, AUTO):
+        return config, None
+    planned = read_plan(config.plan, config.schedule)
+    planned.require(config.plan, model, world_size)
+    says = arrangement(planned.plan, planned.recompute)
+    asked = given(config) | ({} if config.batch is None else {"batch": config.batch})
+    for name, value in asked.items():
+        told = planned.plan.batch if name == "batch" else says[name]
+        if value != told:
+            fact = f"{flag(name)} {value} is not what {config.plan} says ({told})"
+            raise UsageError(f"{fact}; leave the flag out, or plan again with it")
+    return replace(config, **says), planned

@@ -1,0 +1,84 @@
+"""GPT-2 as the planner sees it: its sizes, and the model itself when it is to be measured.
+
+The rule: no torch until `build` is called.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from apps.gpt2.checks import check_codec
+from apps.gpt2.config import Config
+from apps.gpt2.job import BATCH, model_of, sequence_of
+from apps.gpt2.plan_file import given, identity
+from apps.gpt2.workload import workload
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from collectives.all_reduce import algorithms
+from pipelined.programs.plan import Plan
+from pipelined.simulation.workload import Workload
+
+
+@dataclass(frozen=True)
+class Subject:
+    """See `pipelined.planner.subject.Subject`.
+
+    Args:
+        config: as given on the command line.
+        model: the sizes.
+        sequence: tokens a sequence.
+        batch: sequences a step.
+    """
+
+    config: Config
+    model: ModelConfig
+    sequence: int
+    batch: int
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return identity(self.model, self.sequence)
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return given(self.config)
+
+    @property
+    def all_reduce(self) -> str:
+        """As the planner prices it, which knows no choice by size: such a run is planned as one by auto."""
+        return self.config.all_reduce if self.config.all_reduce in algorithms() else "auto"
+
+    @property
+    def compress(self) -> str:
+        return self.config.compress
+
+    @cached_property
+    def layer_costs(self) -> list[float]:
+        return layer_costs(self.model, self.sequence)
+
+    def workload(self, plan: Plan) -> Workload:
+        itemsize = 8 if self.config.dtype == "float64" else 4
+        return workload(self.model, plan, self.sequence, itemsize=itemsize)
+
+    def build(self) -> Any:
+        from apps.lm.models.gpt2 import GPT2
+
+        return GPT2(self.model)
+
+    def numerics(self) -> Any:
+        from apps.gpt2.train import numerics
+
+        return numerics(self.config)
+
+
+def subject_of(config: Config, batch: int | None = None) -> Subject:
+    """What a configuration asks to be planned.
+
+    Args:
+        batch: sequences a step, instead of the configuration's.
+    Raises:
+        UsageError: the model or the sequence is impossible, or there is no such codec.
+    """
+    check_codec(config.compress)
+    model = model_of(config)
+    return Subject(config, model, sequence_of(config, model), batch or config.batch or BATCH)

@@ -1,0 +1,149 @@
+"""What rank 0 tells people and files while a job trains: a bar, a line every ten steps, one JSON object a step."""
+
+import resource
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rich import progress
+from rich.console import Console
+
+from apps.common.json_lines import append
+from apps.common.progress import Progress
+from pipelined.training.trainer import StepReport
+
+EVERY = 10
+"""Steps between two lines."""
+DRIFT = 0.1
+"""Share of a planned step by which the measured one may differ before the plan is called wrong."""
+
+
+class Report:
+    """The progress of one job, on rank 0.
+
+    Args:
+        shown: whether anything is printed.
+        first: the step it begins with (not 0 after a resume).
+        steps: the last step, exclusive.
+        tokens: tokens a step.
+        metrics: the file that the JSON lines go to; None writes none.
+        predicted: seconds that a plan says a step takes; None where no plan is followed.
+    """
+
+    def __init__(
+        self, shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+    ):
+        self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
+        self._predicted, self._taken = predicted, list[float]()
+        self._console = Console(quiet=not shown)
+        self._bar = bar(self._console)
+        self._task = self._bar.add_task("starting", total=steps, completed=first)
+
+    def step(self, report: StepReport, evaluated: float | None) -> None:
+        """Tell of one finished step."""
+        rate = self._tokens / report.step_s
+        self._taken.append(report.step_s)
+        self._bar.update(
+            self._task,
+            advance=1,
+            description=f"loss {report.loss:.4f}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}",
+        )
+        self._write(self._row(report, rate, evaluated))
+        done = report.step + 1
+        if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
+            self._line(report, rate, evaluated)
+
+    def evaluated(self, done: int, loss: float) -> None:
+        """Tell of an evaluation without a step of training before it, after so many steps."""
+        self._write({"step": done, "eval_loss": loss})
+
+    def _write(self, *rows: Mapping[str, Any]) -> None:
+        if self._metrics is not None:
+            append(self._metrics, *rows)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Callable[[int, int], None]]:
+        """A block that evaluates; it may say how many forwards are done, and of how many."""
+        task = self._bar.add_task("evaluating", total=None)
+        lines = Progress(monotonic, self.say)
+
+        def tell(done: int, of: int) -> None:
+            self._bar.update(task, completed=done, total=of)
+            if self._bar.disable:
+                lines.tell(f"evaluating: {done / of:.0%}")
+
+        yield tell
+        self._bar.remove_task(task)
+
+    def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
+        row = {
+            "step": report.step,
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "lr": report.lr,
+            "tokens": self._tokens,
+            "tokens_per_s": rate,
+            "step_s": report.step_s,
+            "idle_fraction": report.idle_fraction,
+        }
+        if report.staleness:
+            row["staleness"] = report.staleness
+        if self._predicted is not None:
+            row["planned_step_s"] = self._predicted
+        return row if evaluated is None else {**row, "eval_loss": evaluated}
+
+    def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        left = (self._steps - report.step - 1) * report.step_s
+        text = (
+            f"step {report.step + 1:>5}/{self._steps}  loss {report.loss:.4f}  norm {report.grad_norm:.3f}  "
+            f"lr {report.lr:.2e}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}  {memory:,.0f} MiB  "
+            f"eta {left:.0f} s"
+        )
+        self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
+
+    def drift(self) -> None:
+        """Tell how the plan kept its prediction, where one is followed."""
+        if self._predicted is not None and self._taken:
+            self.say(drifted(self._predicted, self._taken))
+
+    def say(self, text: str) -> None:
+        """Print above the bar, whole."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def bar(console: Console) -> progress.Progress:
+    """What goes on, how much of it is done, and how long the rest takes, on a terminal; elsewhere nothing."""
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    about = progress.TextColumn("{task.description}")
+    return progress.Progress(about, *columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def drifted(predicted: float, taken: Sequence[float]) -> str:
+    """How far the median step is from the prediction; the first, in which everything is done for the first time, is
+    left out where there are others.
+    """
+    step = statistics.median(taken[1:] or taken)
+    drift = step / predicted - 1
+    told = f"a step took {step * 1e3:.1f} ms, planned {predicted * 1e3:.1f} ms: {drift:+.0%}"
+    if abs(drift) <= DRIFT:
+        return told
+    return f"{told}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"
+
+
+@contextmanager
+def reporting(
+    shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+) -> Iterator[Report]:
+    """A report whose bar is closed at the end; where it is not shown (on all ranks but 0), it is silent.
+
+    Raises:
+        UsageError: the metrics file cannot be written.
+    """
+    report = Report(shown, first, steps, tokens, metrics if shown else None, predicted)
+    report._write()
+    with report._bar:
+        yield report

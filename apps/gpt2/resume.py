@@ -1,0 +1,127 @@
+"""What a run that goes on from a checkpoint takes from there: every flag that the command line leaves out. No torch.
+
+The arrangement (schedule, depth, width, microbatches) is not taken as flags: a run may go on with another one. What a
+checkpoint says is checked like any input; what cannot be read is refused later, once and by rank 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from apps.gpt2.config import Config, parse
+from apps.gpt2.plan_file import AUTO
+from pipelined.actors.agree import share
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import CheckpointError
+from pipelined.errors import UsageError
+from transports import Transport
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "batch", "seed", "steps", "warmup"), (int,)),
+    **dict.fromkeys(("dropout", "lr", "weight_decay", "clip"), (int, float)),
+    **dict.fromkeys(("preset", "dtype", "tokenizer", "init"), (str,)),
+    "data": (list,),
+}
+"""The flags that are taken from a checkpoint, and what JSON holds for each."""
+SIZES = ("layers", "d_model", "heads", "vocab", "dropout")
+"""What another --preset or --init says, so that it is not taken beside one."""
+LEFT_OPEN = "left_open"
+"""Key of a saved configuration: the flags that were not given, where what they came to depends on the schedule."""
+NUMBERS = [name for name, kinds in KINDS.items() if str not in kinds and list not in kinds]
+
+
+def parse_resumed(arguments: Sequence[str]) -> Config:
+    """Make a Config of a command line; where it resumes a run, what it leaves out is as that run had it.
+
+    Raises:
+        SystemExit, UsageError: as `parse`; or the checkpoint's configuration cannot be a run's.
+    """
+    config = parse(list(arguments))
+    saved = _saved(config)
+    if saved is None:
+        return config
+    taken = {name: _value(name, saved[name]) for name in KINDS if saved.get(name) is not None}
+    if "clip" in _left_open(saved):
+        taken.pop("clip", None)  # what it resolved to was the schedule's choice, and this run may have another
+    if config.plan not in (None, AUTO) or None not in (config.microbatch, config.microbatches):
+        taken.pop("batch", None)  # these say it themselves
+    found = _parse_over(arguments, config, taken)
+    if (found.preset, found.init) != (taken.get("preset", found.preset), taken.get("init")):
+        found = _parse_over(arguments, config, {name: value for name, value in taken.items() if name not in SIZES})
+    return found
+
+
+def _parse_over(arguments: Sequence[str], config: Config, taken: Mapping[str, Any]) -> Config:
+    return parse(list(arguments), Config(**taken, resume=config.resume, checkpoint=config.checkpoint))
+
+
+def start_of(config: Config) -> Path | None:
+    """The checkpoint that the run goes on from, if any."""
+    if config.resume == "auto":
+        return checkpoint.latest(config.checkpoint)
+    return config.resume and Path(config.resume)
+
+
+async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:
+    """See that this rank read the same numbers as rank 0; every rank calls this.
+
+    Raises:
+        UsageError: on a rank that did not, as when it sees another checkpoint.
+    """
+    mine = {name: resolved[name] for name in (*NUMBERS, "schedule", "depth", "width", "microbatch", "microbatches")}
+    first = await share(transport, "flags of rank 0", mine)
+    other = [f"{name}: {mine[name]} here, {first[name]} on rank 0" for name in mine if mine[name] != first[name]]
+    if other:
+        fact = f"rank {transport.rank} has other flags than rank 0 ({'; '.join(other)})"
+        raise UsageError(f"{fact}; start all ranks alike, and let all of them see the same checkpoint")
+
+
+def require_text(config: Config, digests: Mapping[str, str]) -> None:
+    """Refuse to go on from a checkpoint with another text or tokenizer, unless --new-data says that it is meant.
+
+    Args:
+        digests: of what this run reads, as its own checkpoints record them.
+    Raises:
+        UsageError: names what differs, with both digests.
+    """
+    path = start_of(config)
+    if path is None or config.new_data:
+        return
+    saved = checkpoint.open(path).meta.config.get("text")
+    before = saved if isinstance(saved, dict) else {}
+    differ = [name for name, mine in digests.items() if before.get(name, mine) != mine]
+    other = [f"{name}: {before[name]} saved, {digests[name]} here" for name in differ]
+    if other:
+        fact = f"{path} was trained on other data ({'; '.join(other)})"
+        raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
+
+
+def _saved(config: Config) -> Mapping[str, Any] | None:
+    """The configuration of the run that is resumed; None where there is none, or none that can be read."""
+    try:
+        path = start_of(config)
+        return None if path is None else checkpoint.open(path).meta.config
+    except (CheckpointError, OSError):
+        return None
+
+
+def _left_open(saved: Mapping[str, Any]) -> list[Any]:
+    """The flags that the saved run left open; a checkpoint that does not say is of a release that let all be open."""
+    told = saved.get(LEFT_OPEN, ["clip"])
+    if type(told) is not list:
+        raise UsageError(
+            f"the configuration in the checkpoint is damaged ({LEFT_OPEN}: {told!r}); resume from another checkpoint"
+        )
+    return told
+
+
+def _value(name: str, value: Any) -> Any:
+    """What JSON holds for a flag, as the flag has it."""
+    kinds, known = KINDS[name], get_args(get_type_hints(Config)["dtype"])
+    wrong = type(value) not in kinds or (name == "dtype" and value not in known)
+    if wrong or (kinds == (list,) and any(type(one) is not str for one in value)):
+        fact = f"the configuration in the checkpoint is damaged ({name}: {value!r})"
+        raise UsageError(f"{fact}; resume from another checkpoint")
+    if name == "data":
+        return tuple(map(Path, value))
+    return Path(value) if name == "init" else value

@@ -1,0 +1,66 @@
+"""What can be known of a swarm's job before torch is there; see `_checks`, whose habits these are."""
+
+from pathlib import Path
+
+from apps.common.paths import check_directory, check_export, check_file
+from apps.gpt2.checks import check_codec
+from apps.gpt2.swarm.job import SwarmJob
+from apps.lm.data.text import Text, text_of
+from apps.swarm.data import feed_of
+from apps.swarm.saved import other_text, saved_of
+from pipelined.checkpoints import checkpoint
+from pipelined.errors import UsageError
+from pipelined.swarm.records import common_step, saved_steps
+
+
+def check_swarm_job(job: SwarmJob) -> None:
+    """Refuse a job that would fail later, or write over what is not its own.
+
+    Raises:
+        UsageError: the first mistake found, with its remedy.
+    """
+    config = job.config
+    check_codec(config.compress)
+    if config.metrics is not None:
+        check_file("--metrics", config.metrics)
+    if config.export is not None:
+        check_export(config.export)
+    if config.checkpoint is not None:
+        check_directory("--checkpoint", config.checkpoint)
+        _check_saved(job, config.checkpoint)
+
+
+def read_swarm_text(job: SwarmJob) -> Text:
+    """Read the text of a job.
+
+    Raises:
+        UsageError: it cannot be read, is too short, has more symbols than the model, or is another than what is saved
+            was trained on.
+    """
+    text, subject, config = text_of(job.config, job.model), job.subject, job.config
+    if config.resume is not None and not config.new_data:
+        fact = other_text(config.checkpoint, saved_of(config.checkpoint, job.model.identity()), text.digest)
+        if fact:
+            raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
+    feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    return text
+
+
+def _check_saved(job: SwarmJob, path: Path) -> None:
+    """Refuse what lies there of another model, another schedule or an earlier run, and what is beyond the last step."""
+    steps = job.config.steps
+    if checkpoint.latest(path) is not None:
+        fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"
+        raise UsageError(f"{fact}; give --checkpoint another directory")
+    saved = saved_of(path, job.model.identity())
+    latest = common_step(saved)
+    if latest is None and saved:
+        fact = f"{path} holds no step that all stages saved, and so none to go on from ({saved_steps(saved)})"
+        raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
+    if latest is None:
+        return
+    if job.config.resume is None:
+        fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"
+        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
+    if latest.step > steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {latest.step}, --steps {steps}); raise --steps")

@@ -1,0 +1,181 @@
+"""`--schedule swarm`: what the flags of GPT-2's program mean to a swarm, and which mean nothing to it. No torch.
+
+The rule: a flag that a swarm cannot honour is refused, never passed over; every other one means what it does elsewhere,
+so that the same flags with another schedule train the same model on the same sequences.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from apps.gpt2.config import Config, flag
+from apps.gpt2.job import BATCH, CLIP, model_of, sequence_of
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
+from apps.swarm.config import Subject
+from apps.swarm.families import gpt2_name
+from pipelined.errors import UsageError
+from pipelined.programs.partition import partition
+
+SCHEDULE = "swarm"
+STAGES, PEERS_A_STAGE = 3, 2
+"""Where nothing else is asked for: at most so many stages, and so many peers of each."""
+ROWS = 4
+"""Sequences in a microbatch, at most, where nothing else is asked for."""
+MEANINGLESS = {
+    "pipes": "a swarm has one replica of each stage a peer",
+    "scale": "a swarm's trainers take microbatches as they can",
+    "chunks": "a peer holds one stage",
+    "plan": "a swarm plans nothing: its peers go where they help most",
+    "all_reduce": "the peers of a stage sum by slices that each of them owns",
+    "trace": "microbatches go through whichever peers answer",
+    "replay": "microbatches go through whichever peers answer",
+}
+"""Flags that mean nothing to a swarm, and why."""
+
+
+@dataclass(frozen=True)
+class SwarmJob:
+    """What will be run.
+
+    Args:
+        config: as given.
+        model: the sizes of what is trained: untied where there is more than one stage.
+        subject: what the directory keeps of it, but for what the text says.
+        ranks: each of them a peer.
+        loose: whether a tie was cut.
+    """
+
+    config: Config
+    model: ModelConfig
+    subject: Subject
+    ranks: int
+    loose: bool
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return self.subject.batch * self.subject.seq
+
+    def stage_of(self, rank: int) -> int:
+        """The stage with which a rank begins."""
+        return rank % self.subject.stages
+
+    def trains(self, rank: int) -> bool:
+        """Whether a rank runs a trainer beside its peer: one for the peers of each stage."""
+        return self.stage_of(rank) == 0
+
+    def plain(self) -> dict[str, object]:
+        """The resolved whole as JSON can hold it."""
+        sizes = {name: getattr(self.model, name) for name in ("layers", "d_model", "heads", "vocab", "dropout", "tied")}
+        subject = self.subject
+        numbers = {"depth": subject.stages, "microbatch": subject.microbatch, "batch": subject.batch}
+        microbatches = {"microbatches": subject.batch // subject.microbatch, "seq": subject.seq, "clip": subject.clip}
+        return {**self.config.plain(), **sizes, **numbers, **microbatches, "ranks": self.ranks}
+
+    def json(self) -> str:
+        return json.dumps(self.plain(), indent=2)
+
+    def describe(self) -> str:
+        """The job in a few lines."""
+        subject, model = self.subject, self.model
+        trainers = sum(map(self.trains, range(self.ranks)))
+        lines = [
+            f"model: GPT-2 {self.config.preset}, {parameters(model):,} parameters, {model.layers} blocks of width "
+            f"{model.d_model}, vocabulary {model.vocab}",
+            f"swarm: {subject.stages} stages, ranks: {self.ranks}, each a peer; trainers: {trainers}",
+            f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
+            f"{subject.batch // subject.microbatch} microbatches",
+        ]
+        if self.loose:
+            lines.append(
+                f"untied: stages share nothing, so the head has a matrix of its own, which begins as the embedding's "
+                f"({model.vocab * model.d_model:,} parameters more); --depth 1 keeps them one"
+            )
+        return "\n".join(lines)
+
+
+def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
+    """Fill in what the user left open.
+
+    Args:
+        world_size: ranks that were started; None: as many as the swarm needs.
+    Raises:
+        UsageError: something asked for is impossible, or means nothing to a swarm.
+    """
+    _refuse_meaningless(config)
+    published = model_of(config)
+    sequence = sequence_of(config, published)
+    stages, ranks = _arrangement(config, world_size)
+    partition(layer_costs(published, sequence), stages)
+    batch, rows = _batch(config, ranks, stages)
+    tied = published.tied and stages == 1
+    model = replace(published, tied=tied)
+    subject = Subject(
+        preset=gpt2_name(config.preset) if config.init is None else "gpt2",
+        layers=model.layers,
+        d_model=model.d_model,
+        heads=model.heads,
+        positions=model.positions,
+        dropout=model.dropout,
+        tied=tied,
+        stages=stages,
+        microbatch=rows,
+        batch=batch,
+        seq=sequence,
+        steps=config.steps,
+        eval_every=config.eval_every,
+        lr=config.lr,
+        warmup=config.warmup,
+        weight_decay=config.weight_decay,
+        clip=CLIP if config.clip is None else config.clip,
+        seed=config.seed,
+        dtype=config.dtype,
+        compress=config.compress,
+    )
+    subject.check()
+    return SwarmJob(config, model, subject, ranks, published.tied and not tied)
+
+
+def _refuse_meaningless(config: Config) -> None:
+    left_open = asdict(Config())
+    for name, why in MEANINGLESS.items():
+        value = getattr(config, name)
+        if value != left_open[name]:
+            raise UsageError(f"{flag(name)} {value} means nothing to a swarm: {why}; leave it out")
+    if config.steps == 0:
+        fact = "a swarm that takes no step has nothing to do (--steps 0)"
+        raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
+    if config.resume not in (None, "auto"):
+        fact = f"a swarm goes on from what all stages saved under --checkpoint, not from {config.resume}"
+        raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
+
+
+def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
+    """Stages, and ranks."""
+    width = config.width or PEERS_A_STAGE
+    if world_size is None:
+        stages = config.depth or STAGES
+        return stages, stages * width
+    stages = config.depth or min(STAGES, max(1, world_size // width))
+    if world_size < stages:
+        fact = f"every stage needs a peer (ranks: {world_size}, stages: {stages})"
+        raise UsageError(f"{fact}; lower --depth or start more ranks")
+    if config.width is not None and world_size != stages * config.width:
+        fact = f"{config.width} peers a stage are not the ranks (ranks: {world_size}, stages: {stages})"
+        raise UsageError(f"{fact}; leave --width out, or start {stages * config.width} ranks")
+    return stages, world_size
+
+
+def _batch(config: Config, ranks: int, stages: int) -> tuple[int, int]:
+    """Sequences a step, and in a microbatch; N microbatches are meant for each of W peers of a stage."""
+    if config.microbatches is None:
+        batch = config.batch or BATCH
+        return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
+    if ranks % stages:
+        fact = f"--microbatches is for each peer of a stage, and stages have not as many (ranks: {ranks}, {stages=})"
+        raise UsageError(f"{fact}; give --batch and --microbatch")
+    total = config.microbatches * (ranks // stages)
+    batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
+    if batch % total or (config.microbatch or batch // total) != batch // total:
+        fact = f"the batch is not made of the microbatches (--batch {batch}, microbatches: {total}"
+        raise UsageError(f"{fact}, --microbatch {config.microbatch or 'open'}); leave one of the three out")
+    return batch, batch // total

@@ -1,0 +1,116 @@
+"""What one rank of `--schedule swarm` is made of: the training as all have it, and this rank's peer and trainer."""
+
+from dataclasses import dataclass, replace
+
+from apps.gpt2.swarm.job import SwarmJob
+from apps.gpt2.swarm.rendezvous import beside
+from apps.gpt2.train import place_of
+from apps.lm.data.text import Text
+from apps.swarm.commands import agree, entered
+from apps.swarm.config import Place, Told
+from apps.swarm.data import MicrobatchFeed, feed_of
+from apps.swarm.training import rules_of, training_of
+from apps.swarm.weights_store import WeightsShelf
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.directory import Directory
+from pipelined.process.launch import Launch
+from pipelined.state.observer import Visitor
+from pipelined.state.store import DiskShelf, Shelf
+from pipelined.swarm.config import Rules
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records import HEAD, Head, Mark, common_step
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
+from transports import Transport
+from transports.rpc import Endpoint
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank, ready to take part.
+
+    Args:
+        told: what the directory is told of the training.
+        shelf: where its peer saves, and finds what was saved.
+        begun: what the swarm goes on from: the latest step that all stages have on the shelf; None: it begins.
+        device: where its peer computes.
+    """
+
+    transport: Transport
+    job: SwarmJob
+    text: Text
+    feed: MicrobatchFeed
+    told: Told
+    training: Training
+    rules: Rules
+    shelf: Shelf | None
+    begun: Mark | None
+    device: TorchDevice
+
+    @property
+    def trains(self) -> bool:
+        return self.job.trains(self.transport.rank)
+
+    async def begin(self, address: str, swarm: str = "") -> None:
+        """Say in the directory what is trained, and where it begins: nobody knows better than who starts the ranks.
+
+        Args:
+            address: the directory's.
+            swarm: the name by which this job claimed its directory of checkpoints; open: a random one.
+        """
+        head = Head(self.rules.stages, self.rules.digest)
+        if self.begun is not None:
+            head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
+        async with entered(Place(coordinator=address, listen=beside(address))) as (_, directory):
+            await agree(directory, self.told, swarm)
+            await directory.transact({HEAD: 0}, {HEAD: head.pack()})
+
+    def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
+        """This rank's peer, which begins with the stage that is its own, and goes where it helps most."""
+        rank, config = self.transport.rank, self.job.config
+        every = config.save_every if config.checkpoint else 0
+        parts = self._build, self.rules, endpoint, directory, RealClock(), self.device
+        return PeerProcess(f"rank{rank}", *parts, self.job.stage_of(rank), True, self.shelf, every)
+
+    def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
+        """This rank's trainer."""
+        parts = self.feed, self.rules, endpoint, directory, RealClock()
+        steps = self.job.subject.steps
+        return TrainerProcess(f"trainer{self.transport.rank}", *parts, steps=steps)
+
+    def visitor(self, endpoint: Endpoint, directory: Directory) -> Visitor:
+        """Who brings the whole model here; its stages are on the CPU."""
+
+        def build(index: int) -> TorchStage:
+            return TorchStage(self.training, index)
+
+        parts = self.rules, endpoint, directory, RealClock(), self.device
+        return Visitor(f"visitor{self.transport.rank}", build, *parts)
+
+    def _build(self, index: int) -> TorchStage:
+        return TorchStage(self.training, index, self.device.name)
+
+
+def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
+    """Make a rank ready; blocks.
+
+    Raises:
+        UsageError: the text is too short, the model cannot be cut so, or the weights to begin with cannot be read.
+    """
+    subject = job.subject
+    feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    told = Told(subject, job.model.vocab, text.digest, feed.held_out)
+    training = training_of(told)
+    place = place_of(launch, transport.world_size)
+    device = TorchDevice(str(place), RealClock(), transport.computing)
+    rules, shelf = rules_of(told, training), _shelf(job, text)
+    begun = None if shelf is None else common_step(shelf.marks())
+    return Rank(transport, job, text, feed, told, training, rules, shelf, begun, device)
+
+
+def _shelf(job: SwarmJob, text: Text) -> Shelf | None:
+    config = job.config
+    told = job.model.identity(), config.keep, text.digest
+    disk = DiskShelf(config.checkpoint, *told) if config.checkpoint else None
+    return disk if config.init is None else WeightsShelf(config.init, job.subject.stages, disk)

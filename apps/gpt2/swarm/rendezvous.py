@@ -1,0 +1,64 @@
+"""Where the ranks of a swarm's job meet: a directory on rank 0, whose address all are told, and others may be.
+
+The one rule: ranks of one machine stay on it, unless rank 0 is told where others can ask it.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from apps.swarm.commands import endpoint_at
+from pipelined.actors.agree import share
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.directory import serve_directory
+from pipelined.errors import UsageError
+from pipelined.process.run import together
+from transports import Transport
+from transports.rpc import Endpoint
+
+LOOPBACK = "tcp://127.0.0.1:0"
+ANY_PORT = 9
+"""Of a datagram socket that sends nothing."""
+
+
+@asynccontextmanager
+async def meeting_point(
+    transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The directory's address; on rank 0 the block is served by it, so the others must be done before that ends.
+
+    Args:
+        listen: where rank 0 is asked; None: on this machine alone.
+        begin: called with the address on rank 0, before any other hears of it.
+    Raises:
+        AgreedError: on every rank, where rank 0 cannot listen there, or ranks of several machines were told nothing.
+    """
+    endpoint = await together(transport, "listen", _opened(transport, listen))
+    if endpoint is None:
+        yield await share(transport, "directory")
+        return
+    async with endpoint, Nursery() as tasks:
+        serving = tasks.create_task(serve_directory(endpoint, RealClock()))
+        await begin(endpoint.address)
+        yield await share(transport, "directory", endpoint.address)
+        serving.cancel()
+
+
+async def _opened(transport: Transport, listen: str | None) -> Endpoint | None:
+    machines = len(set(transport.nodes))
+    if machines > 1 and listen is None:
+        fact = f"the ranks do not know where rank 0 is asked (machines: {machines})"
+        raise UsageError(f"{fact}; add --listen tcp://HOST:0 with an address of rank 0's machine")
+    return None if transport.rank else await endpoint_at(listen or LOOPBACK)
+
+
+def beside(address: str) -> str:
+    """Where a process listens that talks to this address: at the address of its machine from which it is reached."""
+    host = urlsplit(address).hostname
+    kind, _, _, _, place = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        own = probe.getsockname()[0]
+    return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"

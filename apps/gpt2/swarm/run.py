@@ -1,0 +1,78 @@
+"""One rank of `--schedule swarm`: a peer, on some ranks a trainer beside it, and on rank 0 the directory and the end.
+
+The one rule: among themselves ranks say only where they meet and when it is over; all else they learn from the
+directory, like whoever joins from outside. A rank that fails ends the job, as its launcher would.
+"""
+
+import asyncio
+import secrets
+from contextlib import AsyncExitStack, nullcontext
+from functools import partial
+
+from apps.gpt2.swarm.job import SwarmJob
+from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, asked, ended
+from apps.gpt2.swarm.rank import Rank, prepare
+from apps.gpt2.swarm.rendezvous import beside, meeting_point
+from apps.gpt2.swarm.report import Busy
+from apps.lm.data.text import Text
+from apps.swarm.commands import entered
+from apps.swarm.config import Place
+from pipelined.actors.agree import gather
+from pipelined.aio.nursery import Nursery
+from pipelined.checkpoints.claim import claim
+from pipelined.membership.view import Roster
+from pipelined.process.exit import tell
+from pipelined.process.launch import Launch
+from pipelined.process.run import together
+from pipelined.process.stop_request import StopRequest
+from transports import Transport
+
+
+async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
+    """Run one rank of a swarm's job to its end; returns its exit code."""
+    rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
+    swarm, path = secrets.token_hex(8), job.config.checkpoint if transport.rank == 0 else None
+    claimed = await together(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
+    if transport.rank == 0:
+        steps = job.config.steps
+        print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.device.name}", flush=True)
+    if claimed and claimed.warning:
+        tell(f"warning: {claimed.warning}")
+    try:
+        with claimed or nullcontext():
+            async with meeting_point(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
+                await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)
+                await gather(transport, "gone", True)
+    finally:
+        rank.device.close()
+    return 0
+
+
+async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
+    """Be a peer, and whatever else this rank is, until rank 0 says that it is over."""
+    async with AsyncExitStack() as stack:
+        peer = rank.peer(*await stack.enter_async_context(entered(place)))
+        trainer = rank.trainer(*await stack.enter_async_context(entered(place))) if rank.trains else None
+        busy = Busy(rank.transport, rank.device)
+        async with Nursery() as tasks:
+            serving = tasks.create_task(peer.run())
+            training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
+            if rank.transport.rank:
+                await _follow(rank.transport, tasks, training, busy, peer.roster, stop)
+            else:
+                await Lead(rank, trainer, busy, place, stop).run(training)
+            serving.cancel()
+
+
+async def _follow(
+    transport: Transport, tasks: Nursery, training: asyncio.Task, busy: Busy, roster: Roster, stop: StopRequest
+) -> None:
+    """Train until rank 0, or whoever asks this rank to stop, says so; serve until all is brought home."""
+    telling = tasks.create_task(busy.tell(roster))
+    halt = tasks.create_task(transport.receive(0, HALT))
+    stopping = tasks.create_task(asked(stop, roster))
+    await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await ended(training, stopping, telling)
+    await transport.send(0, HALTED)
+    await halt
+    await transport.receive(0, OVER)

@@ -1,0 +1,270 @@
+"""The GPT-2 program of one rank, from built stages to the last sample. Everything here has torch."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from apps.gpt2.config import Config
+from apps.gpt2.job import Job
+from apps.gpt2.report import Report, reporting
+from apps.gpt2.resume import start_of
+from apps.gpt2.spans import advance, due
+from apps.lm.data.ngram import score_ngrams
+from apps.lm.data.text import Text, batches_of
+from apps.lm.data.tokens import TokenFeed, windows_of
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.sampling import Picker
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import share
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.events import printable
+from pipelined.checkpoints.trainer_state import load, save
+from pipelined.process.launch import Launch
+from pipelined.process.stop_request import StopRequest
+from pipelined.traces.file import NullTracer, Tracer
+from pipelined.traces.gather import write_trace
+from pipelined.training.evaluate import evaluate, sample
+from pipelined.training.optimizer import Recipe
+from pipelined.training.replay import Order, of_rank, packed, read_orders
+from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.without_flush.trainer import AsynchronousTrainer
+from transports import Transport
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters and sums; bfloat16 is an autocast inside the forward."""
+
+
+@dataclass
+class Session:
+    """One rank's training, and what it needs to tell of it."""
+
+    job: Job
+    text: Text
+    trainer: Trainer
+    stop: StopRequest
+    claimed: bool
+
+    @property
+    def first_rank(self) -> bool:
+        return self.trainer.seat.actor.rank == 0
+
+    async def save(self, step: int) -> Path | None:
+        """Save what `step` steps came to; where it lies, if anywhere."""
+        config = self.job.config
+        if config.checkpoint is None:
+            return None
+        told = {**self.job.plain(), "text": self.text.digests}
+        return await save(self.trainer, config.checkpoint, step, told, config.keep, self.claimed)
+
+    async def evaluate(self, tag: int, report: Report) -> float:
+        """Mean nats a token over the validation text."""
+        windows = windows_of(self.text, self.job.sequence)
+        with report.evaluating() as tell:
+            return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, tell)
+
+
+async def train(
+    transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest, claimed: bool = False
+) -> int:
+    """Run one rank of a job to its end; returns its exit code.
+
+    Args:
+        claimed: on rank 0: no other run can be saving where this one saves.
+    """
+    config, clock = job.config, RealClock()
+    place = place_of(launch, transport.world_size)
+    device = TorchDevice(str(place), clock, transport.computing)
+    tracer = Tracer(clock.now) if config.trace else NullTracer()
+    try:
+        async with Actor(transport) as actor:
+            if actor.rank == 0:
+                print(described(job, text, place), flush=True)
+            trainer = _build(actor, job, text, device, place, tracer, await _orders(transport, job))
+            await _run(Session(job, text, trainer, stop, claimed))
+            if config.trace:
+                await write_trace(transport, tracer, config.trace)
+    finally:
+        device.close()
+    return 0
+
+
+def place_of(launch: Launch, world_size: int) -> torch.device:
+    """This rank's GPU where there are any, else the CPU with its share of the cores."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or world_size)))
+    return torch.device("cpu")
+
+
+def described(job: Job, text: Text, place: torch.device) -> str:
+    """What is trained on, and where, in a line."""
+    used = place if place.type == "cuda" else f"{place} (threads a rank: {torch.get_num_threads()})"
+    return f"{text.describe(job.plan.batch * job.sequence * job.config.steps, job.config.steps)}; device: {used}"
+
+
+async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
+    """What this rank does in each step where an earlier run is replayed; rank 0 reads the file."""
+    path, orders = job.config.replay, None
+    if path is None:
+        return {}
+    if transport.rank == 0:
+        orders = packed(await asyncio.to_thread(read_orders, path, job.plan))
+    return of_rank(await share(transport, "replay", orders), transport.rank)
+
+
+def numerics(config: Config) -> Numerics:
+    """How numbers are kept."""
+    autocast = config.dtype == "bfloat16"
+    return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, config.compress)
+
+
+def _build(
+    actor: Actor,
+    job: Job,
+    text: Text,
+    device: TorchDevice,
+    place: torch.device,
+    tracer: Tracer,
+    orders: Mapping[int, Order],
+) -> Trainer:
+    config = job.config
+    kind = Trainer if job.plan.layout.updates is None else AsynchronousTrainer
+    return kind(
+        actor,
+        GPT2(job.model),
+        job.plan,
+        Recipe(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
+        numerics(config),
+        device,
+        place,
+        TokenFeed(batches_of(job, text.train)),
+        tracer,
+        job.sequence,
+        config.seed,
+        fresh=config.init is None,
+        orders=orders,
+    )
+
+
+async def _run(session: Session) -> None:
+    """Load, train, evaluate, save, export, sample; or stop early where asked to."""
+    job, config = session.job, session.job.config
+    done = await _restore(session)
+    tokens = job.plan.batch * job.sequence
+    with reporting(session.first_rank, done, config.steps, tokens, config.metrics, job.expected_s) as report:
+        stopped, loss = await _steps(session, report, done)
+        report.drift()
+        if stopped is not None:
+            where = await session.save(stopped) or "nowhere: give --checkpoint to keep the work"
+            report.say(f"stopped on request after step {stopped}; saved to {where}")
+            return
+        if loss is None:
+            loss = await session.evaluate(config.steps, report)
+            report.evaluated(config.steps, loss)
+        await _finish(session, report, loss)
+
+
+async def _steps(session: Session, report: Report, done: int) -> tuple[int | None, float | None]:
+    """Train.
+
+    Returns: after how many steps it was asked to stop, or None at the end; and the last evaluation's loss.
+    """
+    config, trainer, count, loss = session.job.config, session.trainer, done, None
+    while count < config.steps:
+        result = await advance(
+            trainer, config, count, lambda: session.stop.requested, lambda earlier: report.step(earlier, None)
+        )
+        count = result.step + 1
+        if result.stop:
+            report.step(result, None)
+            return count, None
+        is_due = count == config.steps or due(count, config.eval_every)
+        loss = await session.evaluate(count, report) if is_due else None
+        report.step(result, loss)
+        if count < config.steps and due(count, config.save_every):
+            await session.save(count)
+    return None, loss
+
+
+async def _finish(session: Session, report: Report, loss: float) -> None:
+    config, text, job = session.job.config, session.text, session.job
+    if session.first_rank:
+        grams = await asyncio.to_thread(
+            score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
+        )
+        report.say(compare(loss, grams))
+    if travelled := await session.trainer.seat.messages.tell():
+        report.say(travelled)
+    await session.save(config.steps)
+    if config.export is not None:
+        await _export(session, config.export)
+        report.say(f"exported to {config.export}")
+    if config.sample:
+        await _sample(session, report.say)
+
+
+def compare(loss: float, grams: dict[str, float]) -> str:
+    """The validation loss beside what counting alone reaches on the same tokens."""
+    others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
+    below = grams["bigram"] - loss
+    where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
+    return f"validation loss {loss:.4f} nats a token, {where} ({others})"
+
+
+async def _sample(session: Session, say: Callable[[str], None]) -> None:
+    config, tokenizer = session.job.config, session.text.tokenizer
+    prompt = tokenizer.encode(config.prompt).tolist()
+    pick = Picker(config.seed)
+    tokens = await sample(session.trainer.seat, prompt, config.sample, session.job.sequence, pick)
+    if session.first_rank:
+        say("sample:\n" + printable(tokenizer.decode(tokens)))
+
+
+async def _restore(session: Session) -> int:
+    """Load what the run begins with; returns how many steps it has behind it."""
+    config = session.job.config
+    path = start_of(config)
+    if path is not None:
+        return await load(session.trainer, path)
+    if config.init is not None:
+        await _initialise(session, config.init)
+    return 0
+
+
+async def _initialise(session: Session, directory: Path) -> None:
+    """Fill in the values of a Hugging Face directory."""
+    from apps.lm.huggingface.write import read_tensors
+    from pipelined.process.run import together
+
+    parameters = session.trainer.replica.parameters
+    reading = asyncio.to_thread(read_tensors, directory, list(parameters))
+    values = await together(session.trainer.seat.actor.transport, "init", reading)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+
+
+async def _export(session: Session, directory: Path) -> None:
+    """Bring every parameter to rank 0 and write a Hugging Face directory there."""
+    from apps.lm.huggingface.write import export
+    from pipelined.process.run import together
+
+    actor, replica = session.trainer.seat.actor, session.trainer.replica
+    for name, parameter in replica.owned.items():
+        actor.tell(0, ("export", name), parameter.detach().cpu())
+    tensors = {}
+    if actor.rank == 0:
+        for name in replica.names:
+            frame = await actor.receive(None, ("export", name))
+            tensors[name] = frame.blocks[0].torch()
+
+    def write() -> None:
+        if actor.rank == 0:
+            export(directory, tensors, session.job.model, session.text.tokenizer)
+
+    await together(actor.transport, "exported", asyncio.to_thread(write))

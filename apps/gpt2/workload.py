@@ -1,0 +1,49 @@
+"""GPT-2 as the simulator sees it: what each stage of a plan costs, sends and keeps, and which parameters it holds.
+
+The rule: sizes are exact closed forms of the float32 model without dropout; seconds are floating-point operations at a
+given speed, until somebody measures them. No torch.
+"""
+
+from math import prod
+
+from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
+from pipelined.programs.bucket_names import name_buckets
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
+
+
+def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT) -> Workload:
+    """The model cut as the trainer cuts it, for ranks of one floating-point operation a second.
+
+    Args:
+        sequence: tokens a sequence.
+        itemsize: bytes of a parameter and of an activation's number.
+    """
+    cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
+    stages = []
+    for layers in cut:
+        forward = float(sum(costs[layer] for layer in layers) * plan.microbatch * sequence)
+        share = (config, layers, plan.microbatch, sequence)
+        stages.append(
+            StageCosts(
+                forward=forward,
+                backward=2 * forward,
+                message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
+                activation_bytes=activation_bytes(*share) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share) * itemsize // FLOAT,
+                boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
+            )
+        )
+    return Workload(stages, _parameters(config, cut, itemsize))
+
+
+def _parameters(config: ModelConfig, cut: list[range], itemsize: int) -> list[Parameters]:
+    """What the same stages hold, as the trainer's buckets have it."""
+    layers, every = layer_shapes(config), shapes(config)
+    names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
+    return [
+        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize)
+        for stages, names in name_buckets(names_of).items()
+    ]

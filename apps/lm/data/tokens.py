@@ -1,0 +1,33 @@
+"""Tokens as the runtime asks for them: tensors by step and global microbatch."""
+
+from dataclasses import dataclass
+
+import torch
+
+from apps.lm.data.batches import Batches, validation_windows
+from apps.lm.data.text import Text
+from pipelined.training.evaluate import Window
+
+ROWS = 16
+"""Windows evaluated at once: the same everywhere, so that an evaluation's sum has one order."""
+
+
+@dataclass(frozen=True)
+class TokenFeed:
+    """The training data of a job; answers from any rank for any microbatch."""
+
+    batches: Batches
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        """Token ids (B, T)."""
+        return torch.from_numpy(self.batches.rows(step, microbatch)[0])
+
+    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+        """The ids that follow, (B, T)."""
+        return torch.from_numpy(self.batches.rows(step, microbatch)[1])
+
+
+def windows_of(text: Text, sequence: int) -> list[Window]:
+    """The validation text in windows of one sequence, some rows at a time."""
+    inputs, targets = (torch.from_numpy(a.astype("int64")) for a in validation_windows(text.validation, sequence))
+    return list(zip(inputs.split(ROWS), targets.split(ROWS), strict=True))

@@ -1,0 +1,1 @@
+"""Directories of models as Hugging Face keeps them: config.json, safetensors, tokenizer."""

@@ -1,0 +1,225 @@
+"""The processes of a swarm, each from its flags to its end: coordinator, peer, trainer.
+
+Whoever comes waits for the directory, finds there what is trained (the first trainer says it), and refuses to take part
+in anything else. SIGTERM, or a terminal that closes, asks a peer to hand over and leave, and a trainer or coordinator
+to end; who waits ends, too.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from apps.lm.data.text import read_text
+from apps.swarm.config import SUBJECT, SWARM, Place, Told, differences
+from apps.swarm.data import feed_of
+from apps.swarm.families import cut_of
+from apps.swarm.flags import Coordinator, Serve, Train
+from apps.swarm.metrics import StepLog
+from apps.swarm.peer_log import PeerLog
+from apps.swarm.saved import other_text, saved_of
+from apps.swarm.waiting import MOMENT_S, WaitLog, telling
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.checkpoints.claim import Claim, claim
+from pipelined.directory import Conflict, Directory, open_directory, serve_directory
+from pipelined.errors import UsageError
+from pipelined.process.stop_request import asking, hang_up
+from pipelined.state.store import DiskShelf
+from pipelined.swarm.peer.peer import StagePeer
+from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from transports import TransportError
+from transports.rpc import Endpoint, open_endpoint
+
+
+async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
+    """Be the directory until asked to end."""
+    async with await endpoint_at(flags.listen) as endpoint:
+        ready = partial(say, f"coordinator at {endpoint.address}")
+        await until_asked(serve_directory(endpoint, RealClock(), flags.journal, ready=ready))
+
+
+async def serve(flags: Serve, say: Callable[[str], None]) -> None:
+    """Be a peer until asked to leave."""
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(entered(flags.place))
+        from apps.swarm.training import check_device, rules_of, training_of
+        from pipelined.swarm.stages.torch_stage import TorchStage
+
+        await asyncio.to_thread(check_device, flags.device)
+        told = await what_is_trained(directory, flags.place, say)
+        told.subject.check_stage(flags.stage)
+        training = await asyncio.to_thread(training_of, told)
+        if flags.checkpoint:
+            found = await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
+            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, told.text):
+                say(f"warning: {fact}")
+            claimed = stack.enter_context(await claim_for(directory, flags.checkpoint))
+            if claimed.warning:
+                say(f"warning: {claimed.warning}")
+        rules, clock = rules_of(told, training), RealClock()
+        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
+        device = TorchDevice(flags.device, clock)
+        name = flags.place.name or _own_name()
+
+        shelf = DiskShelf(flags.checkpoint, training.model.identity(), text=told.text) if flags.checkpoint else None
+        saving = shelf, flags.save_every
+        build = partial(TorchStage, training, device=flags.device)
+        process = PeerProcess(
+            name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace
+        )
+        say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
+        _on_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
+        async with Nursery() as tasks:
+            log = tasks.create_task(
+                PeerLog(name, endpoint.address, process.roster, lambda: process.peer.trouble, say).follow()
+            )
+            await process.run()
+            log.cancel()
+        say(f"{name}: left")
+
+
+async def train(flags: Train, say: Callable[[str], None]) -> None:
+    """Be a trainer until the last step stands, or asked to end; then, at the end, export and sample where asked to."""
+    subject = flags.subject
+    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
+    cut_of(subject, mine.vocabulary)  # before torch is there
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(entered(flags.place))
+        from apps.swarm.export import Wish, fetch
+        from apps.swarm.training import rules_of, training_of
+
+        training = await asyncio.to_thread(training_of, mine)
+        wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
+        wish.check(training.model)
+        rules, name = rules_of(mine, training), flags.place.name or _own_name()
+        async with telling(flags.place.where, say):
+            await agree(directory, mine)
+        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
+        process = TrainerProcess(
+            name,
+            feed,
+            rules,
+            endpoint,
+            directory,
+            RealClock(),
+            slots=flags.slots,
+            steps=subject.steps,
+            resume=flags.resume,
+        )
+        say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
+        async with Nursery() as tasks:
+            rate, tokens = training.recipe.rate, subject.batch * subject.seq
+            log = StepLog(process.roster, process.is_to_evaluate, rate, tokens, flags.metrics, say)
+            scoring = process.is_to_evaluate, feed.held_out, lambda: process.leadership.unscored
+            waits = WaitLog(name, process.roster, *scoring, say)
+            told = [tasks.create_task(each.follow()) for each in (log, waits)]
+            await until_asked(process.run())
+            for each in told:
+                each.cancel()
+        if process.is_over and not wish.empty:
+            weights = await fetch(name, training, rules, endpoint, directory, say)
+            await wish.fulfil(weights, text.tokenizer, say)
+
+
+async def agree(directory: Directory, mine: Told, swarm: str = "") -> None:
+    """Say what is trained, or find that it is this.
+
+    Args:
+        swarm: the swarm's name, if it begins here; open: a random one.
+    Raises:
+        UsageError: the swarm trains something else.
+    """
+    try:
+        await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack(), SWARM: (swarm or secrets.token_hex(8)).encode()})
+    except Conflict as error:
+        theirs = Told.unpack(error.found[SUBJECT].value)
+        if theirs != mine:
+            fact = f"this swarm trains something else ({differences(mine, theirs)})"
+            raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
+
+
+async def claim_for(directory: Directory, place: Path) -> Claim:
+    """Claim a directory of checkpoints for this swarm.
+
+    Raises:
+        UsageError: another swarm, or a pipeline, saves there.
+    """
+    entry = (await directory.read(SWARM)).entries.get(SWARM)
+    return await asyncio.to_thread(claim, place, entry.value.decode(errors="replace") if entry else "")
+
+
+async def what_is_trained(directory: Directory, place: Place, say: Callable[[str], None]) -> Told:
+    """Read it, and wait for the first trainer to say it."""
+    async with telling(place.where, say):
+        view = await directory.read(SUBJECT)
+    if SUBJECT in view.entries:
+        return Told.unpack(view.entries[SUBJECT].value)
+    async with telling("the first trainer, which says what is trained", say):
+        async for changes in directory.watch(SUBJECT, view.revision):
+            for change in changes:
+                if change.entry is not None:
+                    return Told.unpack(change.entry.value)
+    raise AssertionError("a watch does not end")
+
+
+@asynccontextmanager
+async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
+    """An endpoint, and the swarm's directory, for which whoever comes has patience: it may still be started."""
+    async with await endpoint_at(place.listen) as endpoint:
+        async with open_directory(place.url, endpoint, RealClock()) as directory:
+            yield endpoint, directory
+
+
+def as_member(place: Place, endpoint: Endpoint, lease_s: float) -> Directory:
+    """The directory as members ask it: who hears nothing as long as its lease lives is cut off, and says so."""
+    return open_directory(place.url, endpoint, RealClock(), max(MOMENT_S, lease_s))
+
+
+async def endpoint_at(url: str) -> Endpoint:
+    """Listen there. Raises UsageError: that cannot be."""
+    try:
+        return await open_endpoint(url)
+    except (ValueError, TransportError) as error:
+        raise UsageError(f"--listen {url}: {error}") from error
+
+
+async def until_asked(work: Coroutine[Any, Any, Any]) -> None:
+    """Run this until it ends or somebody asks this process to."""
+    task = asyncio.ensure_future(work)
+    _on_request(task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if asyncio.current_task().cancelling():
+            raise
+
+
+def _let_go(peer: StagePeer, why: str, say: Callable[[str], None]) -> None:
+    say(why)
+    peer.leave()
+
+
+def _on_request(act: Callable[[], Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in asking():
+        loop.add_signal_handler(number, partial(_asked, number, act))
+
+
+def _asked(number: signal.Signals, act: Callable[[], Any]) -> None:
+    if number == signal.SIGHUP:
+        hang_up()
+    act()
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

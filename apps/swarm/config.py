@@ -1,0 +1,216 @@
+"""What a swarm trains, and where its processes find it: dataclasses that the command line is made from. No torch.
+
+The one rule: what is trained is said by the first trainer and kept in the directory; whoever comes later reads it
+there, so a peer needs no flag but where the directory is.
+"""
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from apps.common.numbers import refuse_below
+from apps.gpt2.checks import check_codec
+from pipelined.errors import UsageError
+
+SUBJECT = "subject"
+"""The directory's key of what is trained."""
+SWARM = "swarm"
+"""The directory's key of a random name that no other swarm has: peers claim directories of checkpoints by it."""
+
+
+class ChildFailed(Exception):
+    """A process of a swarm ended with an error.
+
+    Args:
+        which: of them.
+        code: with which it ended.
+    """
+
+    def __init__(self, which: str, code: int):
+        super().__init__(f"{which} ended with {code}; what it printed says why")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a swarm trains; the same for all of its processes."""
+
+    preset: str = "tiny"
+    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or
+    gpt2-chimera (docs/swarm-model.md has their sizes)."""
+    layers: int | None = None
+    """Transformer layers, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    positions: int | None = None
+    """The longest sequence in tokens, instead of the preset's."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    tied: bool = False
+    """One matrix for GPT-2's embedding and head, as it was published; needs one stage."""
+    shared: int | None = None
+    """Consecutive layers with one set of parameters, instead of the preset's."""
+    squeeze: Literal["none", "bottleneck", "maxout"] = "none"
+    """What makes the stream between stages narrow."""
+    factor: int = 2
+    """How many times narrower: 2 or 4."""
+    stages: int = 3
+    """Stages the model is cut into."""
+    microbatch: int = 4
+    """Sequences in a microbatch (B)."""
+    batch: int = 32
+    """Sequences a step, whoever is there."""
+    seq: int = 64
+    """Tokens a sequence."""
+    steps: int = 200
+    """Steps to train."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates only at the end."""
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    """How parameters are updated."""
+    lr: float = 4e-3
+    """Highest learning rate."""
+    warmup: int = 30
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices."""
+    clip: float = 1.0
+    """Largest norm of the mean gradient; 0 does not clip."""
+    seed: int = 0
+    """Of initial values, dropout and the order of the data."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    compress: str = "none"
+    """Codec for what travels between stages: none, blockwise8, bf16, fp16 or zstd."""
+    compress_sums: str = "none"
+    """Codec for the sums of gradients."""
+    delayed_updates: bool = False
+    """Apply each gradient one step late, and sum it while the next step is computed."""
+    lease: float = 3.0
+    """Seconds after which a silent member is none."""
+    rebalance: float = 60.0
+    """Seconds between looks at the stages' loads; 0: peers stay."""
+
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch."""
+        return self.microbatch * self.seq
+
+    def check_stage(self, stage: int | None) -> None:
+        """Raises UsageError: there is no such stage; None is any."""
+        if stage is not None and not 0 <= stage < self.stages:
+            fact = f"there is no such stage (--stage {stage}, stages: {self.stages})"
+            raise UsageError(f"{fact}; take one from 0 to {self.stages - 1}, or leave --stage out")
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot be trained, whatever the model; whoever has it asks, to be named beside it."""
+        for name in ("stages", "microbatch", "batch", "seq", "steps"):
+            refuse_below(1, f"--{name}", getattr(self, name))
+        for name in ("eval_every", "warmup", "weight_decay", "clip", "rebalance"):
+            refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
+        check_codec(self.compress)
+        check_codec(self.compress_sums, "--compress-sums")
+        if self.batch % self.microbatch:
+            fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
+            raise UsageError(f"{fact}; let --microbatch divide --batch")
+        for name in ("lease", "lr"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"--{name} must be above 0, and finite (it is {getattr(self, name)})")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A subject as the directory keeps it: with what only the text says.
+
+    Args:
+        vocabulary: symbols of the model: the tokenizer's, or more.
+        text: digest of tokenizer and text.
+        held_out: microbatches of validation data; 0: nothing is evaluated.
+    """
+
+    subject: Subject
+    vocabulary: int
+    text: str
+    held_out: int = 0
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Told":
+        """Read what the directory has.
+
+        Raises:
+            UsageError: it is no subject, as another release would write it.
+        """
+        try:
+            told = json.loads(data)
+            return cls(
+                _read_subject(told["subject"]), int(told["vocabulary"]), str(told["text"]), int(told["held_out"])
+            )
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UsageError(
+                f"the directory has no training that this release knows ({error}); use one release"
+            ) from error
+
+
+def _read_subject(told: dict[str, Any]) -> Subject:
+    kinds = get_type_hints(Subject)
+    for name, value in told.items():
+        if not _is_one(value, kinds[name]):
+            raise ValueError(f"{name} is {value!r}")
+    subject = Subject(**told)
+    subject.check()
+    return subject
+
+
+def _is_one(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's kind: one of some words, or exactly of one of some types."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    return type(value) in (get_args(kind) or (kind,))
+
+
+def differences(mine: Told, theirs: Told) -> str:
+    """What differs, in words."""
+    pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
+    pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
+    return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process finds its swarm, and where it is found."""
+
+    coordinator: str = ""
+    """Where the directory is: tcp://HOST:PORT of a coordinator."""
+    directory: str = ""
+    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
+    listen: str = "tcp://127.0.0.1:0"
+    """Where this process is asked; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
+    name: str = ""
+    """Unique name of this process; one that another live process has is refused. Open: HOST-PID."""
+
+    @property
+    def url(self) -> str:
+        """Of the directory."""
+        return self.directory or self.coordinator
+
+    @property
+    def where(self) -> str:
+        """The directory, for messages: with no password."""
+        return "the directory at " + re.sub("//[^/]*@", "//", self.url)
+
+    def check(self) -> None:
+        """Raises UsageError: it says nowhere, or two places; whoever has it asks, so that its own name is told."""
+        if self.coordinator and self.directory:
+            fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
+            raise UsageError(f"{fact}; leave one of the two out")
+        if not (self.coordinator or self.directory):
+            raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+        if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
+            raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")

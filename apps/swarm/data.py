@@ -1,0 +1,69 @@
+"""What a swarm's trainers train on, and score: a microbatch's tokens and labels, from its name and the seed alone.
+
+So anybody can find a microbatch again whose trainer is gone. Which sequences make up a step, and an evaluation, is as
+for every other program here (`Batches`, `validation_windows`). No torch; it must not know of peers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from apps.lm.data.batches import Batches, Rows, validation_windows
+from apps.lm.data.text import Text
+from pipelined.swarm.stages.stage import Microbatch
+
+Arrays = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class MicrobatchFeed:
+    """The data of a swarm; the same answers in every process that has the same text.
+
+    Args:
+        batches: the sequences that are trained on, step by step.
+        windows: those that are scored, in the microbatches behind a step's.
+    """
+
+    batches: Batches
+    windows: Rows
+
+    @property
+    def held_out(self) -> int:
+        """Microbatches of validation data; the last may have fewer sequences."""
+        return -(-len(self.windows[0]) // self.batches.batch)
+
+    def __call__(self, which: Microbatch) -> tuple[Arrays, Arrays]:
+        """The first stage's inputs and the last stage's labels: token ids, int64, (B, T) each.
+
+        Where validation data has fewer than B sequences left, there are only so many labels, and the inputs behind
+        them are the first sequence again.
+
+        Raises:
+            ValueError: there is no such microbatch.
+        """
+        step, batches, held_out = self.batches.microbatches, self.batches, self.held_out
+        if which.step < 0 or not 0 <= which.index < step + held_out:
+            fact = f"step: {which.step}, index: {which.index}, microbatches: {step}, of validation data: {held_out}"
+            raise ValueError(f"there is no such microbatch ({fact})")
+        inputs, labels = batches.rows(*which) if which.index < step else self._window(which.index - step)
+        return (np.ascontiguousarray(inputs),), (np.ascontiguousarray(labels),)
+
+    def _window(self, number: int) -> Rows:
+        rows = self.batches.batch
+        inputs, labels = (part[number * rows :][:rows].astype(np.int64) for part in self.windows)
+        filling = np.repeat(inputs[:1], rows - len(inputs), axis=0)
+        return np.concatenate([inputs, filling]), labels
+
+
+def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) -> MicrobatchFeed:
+    """The feed of a training and its evaluations.
+
+    Args:
+        rows: sequences in a microbatch, B.
+        sequence: tokens a sequence, T.
+        microbatches: of a step.
+    Raises:
+        UsageError: an epoch of this text would hold less than one step, or there is nothing to score.
+    """
+    batches = Batches(text.train, sequence, rows, microbatches, seed)
+    return MicrobatchFeed(batches, validation_windows(text.validation, sequence))

@@ -1,0 +1,153 @@
+"""`python -m apps.swarm export`, and what `train` does at its end with --export and --sample: a whole model, here.
+
+The one rule: who exports takes no part in training: it reads what was saved, or is given state as any joiner is.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from apps.lm.data.text import Text, read_text
+from apps.lm.data.tokenizer import Tokenizer
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.rotary import RotaryLM
+from apps.lm.models.rotary_presets import RotaryConfig
+from apps.swarm.commands import entered, what_is_trained
+from apps.swarm.config import Place
+from apps.swarm.flags import Export
+from apps.swarm.training import rules_of, training_of
+from apps.swarm.waiting import telling
+from apps.swarm.weights import Weights, check_destination
+from pipelined.actors.executor import TorchDevice
+from pipelined.aio.clock import RealClock
+from pipelined.directory import CutOff, Directory, LeaseLost
+from pipelined.errors import UsageError
+from pipelined.state.observer import Visitor
+from pipelined.state.saved import load_whole
+from pipelined.swarm.config import Rules
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
+from transports.rpc import Endpoint
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be made of a model.
+
+    Args:
+        to: directory to write; None: none.
+        sample: tokens to sample; 0: none.
+        prompt: what the sample begins with.
+        context: tokens that it looks back on.
+        seed: of the sample.
+    """
+
+    to: Path | None
+    sample: int
+    prompt: str
+    context: int
+    seed: int
+
+    @property
+    def empty(self) -> bool:
+        """Nothing."""
+        return self.to is None and not self.sample
+
+    def check(self, model: GPT2) -> None:
+        """Refuse early what would fail at the end. Raises UsageError."""
+        if self.to is not None:
+            check_destination("--export", self.to, model)
+
+    async def fulfil(self, weights: Weights, tokenizer: Tokenizer, say: Say) -> None:
+        """Write, and sample, as far as it was asked for."""
+        if self.to is not None:
+            await asyncio.to_thread(weights.export, self.to, tokenizer)
+            say(f"exported to {self.to}")
+        if self.sample:
+            asked = tokenizer, self.prompt, self.sample, self.context, self.seed
+            say("sample:\n" + await asyncio.to_thread(weights.sample, *asked))
+
+
+async def export(flags: Export, say: Say) -> None:
+    """Export what was saved, or what stands in a swarm that is up.
+
+    Raises:
+        UsageError: it is not there, its tokenizer is another, or something else lies where it is to be written.
+    """
+    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    if flags.checkpoint:
+        whole = await asyncio.to_thread(load_whole, flags.checkpoint)
+        weights = Weights(model_of(whole.identity), whole.values)
+        weights.model.config.check_vocabulary(text.tokenizer.vocab_size)
+        if flags.to is not None:
+            check_destination("--to", flags.to, weights.model)
+        say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+    else:
+        weights = await _fetch_told(flags, text, say)
+    context = flags.context or weights.model.config.positions
+    await Wish(flags.to, flags.sample, flags.prompt, context, flags.seed).fulfil(weights, text.tokenizer, say)
+
+
+async def _fetch_told(flags: Export, text: Text, say: Say) -> Weights:
+    """Fetch what the directory says is trained. Raises UsageError: on another text or with another tokenizer."""
+    place = Place(flags.coordinator, flags.directory, flags.listen)
+    async with entered(place) as (endpoint, directory):
+        told = await what_is_trained(directory, place, say)
+        if told.text != text.digest:
+            fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {told.text[:16]})"
+            raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
+        training = await asyncio.to_thread(training_of, told)
+        if flags.to is not None:
+            check_destination("--to", flags.to, training.model)
+        return await fetch("export", training, rules_of(told, training), endpoint, directory, say)
+
+
+async def fetch(
+    name: str, training: Training, rules: Rules, endpoint: Endpoint, directory: Directory, say: Say
+) -> Weights:
+    """Bring every stage's parameters here, as they stand; waits while a stage has no peer.
+
+    Args:
+        name: of whoever asks for them.
+    Raises:
+        UsageError: the directory gives no answer.
+    Cost: as `Visitor.take`.
+    """
+    clock = RealClock()
+    device = TorchDevice("cpu", clock)
+    build = lambda index: TorchStage(training, index)  # noqa: E731
+    visitor = Visitor(f"{name}-{secrets.token_hex(4)}", build, rules, endpoint, directory, clock, device)
+    try:
+        async with telling(f"the state of every stage (stages: {rules.stages})", say):
+            visited = await visitor.take()
+    except (LeaseLost, CutOff) as error:
+        raise UsageError(f"the directory gives no answer ({error}); start it again, and ask again") from error
+    finally:
+        device.close()
+    say(f"step {visited[0][0].step}, as it stands at {len(visited)} stages")
+    return Weights.of_stages(training.model, [state for _, state in visited])
+
+
+def model_of(identity: Mapping[str, Any]) -> GPT2:
+    """The model that a checkpoint says it is of.
+
+    Raises:
+        UsageError: none that this release knows.
+    """
+    kinds: dict[Any, tuple[type[ModelConfig], type[GPT2]]] = {
+        "gpt2": (ModelConfig, GPT2),
+        "rotary": (RotaryConfig, RotaryLM),
+    }
+    if identity.get("model") not in kinds:
+        raise UsageError(f"a checkpoint of an unknown model ({identity.get('model')}); known are {', '.join(kinds)}")
+    sizes, kind = kinds[identity["model"]]
+    told = {field.name: identity[field.name] for field in fields(sizes) if field.name in identity}
+    if "narrow" in told:
+        told["narrow"] = tuple(told["narrow"])
+    return kind(sizes(**told))

@@ -1,0 +1,63 @@
+"""The models that a swarm can train, by the names of their presets: the paper's Transformer, and GPT-2. No torch.
+
+The rule: a name says the family, so that whoever reads in the directory what is trained knows which it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs
+from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
+from apps.swarm.config import Subject
+from pipelined.errors import UsageError
+from pipelined.programs.partition import partition
+
+
+def gpt2_name(preset: str) -> str:
+    """What a preset of `apps.gpt2` is called here, where both families have a tiny one."""
+    return preset if preset.startswith("gpt2") else f"gpt2-{preset}"
+
+
+GPT2_PRESETS: Mapping[str, ModelConfig] = {gpt2_name(name): config for name, config in PRESETS.items()}
+"""GPT-2's, under their names here."""
+
+
+def sizes_of(subject: Subject, vocabulary: int) -> ModelConfig:
+    """The sizes of what a subject trains, before it is cut.
+
+    Args:
+        vocabulary: symbols of the model.
+    Raises:
+        UsageError: no such preset, or sizes that do not fit one another or the sequence.
+    """
+    config = find_preset(subject.preset, {**ROTARY_PRESETS, **GPT2_PRESETS})
+    given = {name: getattr(subject, name) for name in ("layers", "d_model", "heads", "positions", "dropout", "shared")}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    if isinstance(config, RotaryConfig):
+        sizes |= {"squeeze": subject.squeeze, "factor": subject.factor}
+    elif "shared" in sizes or subject.squeeze != "none":
+        fact = f"GPT-2 shares no layers and squeezes nothing (shared: {subject.shared}, squeeze: {subject.squeeze})"
+        raise UsageError(f"{fact}; leave that out, or take one of {', '.join(ROTARY_PRESETS)}")
+    config = replace(config, vocab=vocabulary, tied=subject.tied, **sizes)
+    config.check_sequence(subject.seq)
+    return config
+
+
+def cut_of(subject: Subject, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
+    """The sizes of what a subject trains, and each stage's layers: the slowest stage is as fast as can be.
+
+    Args:
+        vocabulary: symbols of the model.
+    Raises:
+        UsageError: as `sizes_of`; or more stages than layers.
+    """
+    config = sizes_of(subject, vocabulary)
+    if isinstance(config, RotaryConfig):
+        return cut_for(config, subject.stages, subject.seq)
+    return config, tuple(partition(layer_costs(config, subject.seq), subject.stages))
+
+
+def is_cut_loose(subject: Subject) -> bool:
+    """Whether this is a GPT-2 that is tied as published, and not here."""
+    published = GPT2_PRESETS.get(subject.preset)
+    return published is not None and published.tied and not subject.tied

@@ -1,0 +1,218 @@
+"""What each command of a swarm is told: dataclasses that the command line is made from. No torch.
+
+The one rule: what is trained is no command's own; see `_swarm_config`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from apps.common.numbers import refuse_below
+from apps.common.paths import check_directory, check_file
+from apps.swarm.config import Place, Subject
+from pipelined.aio.events import Level
+from pipelined.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Be the swarm's directory: decide who is a member and which step stands."""
+
+    listen: str = "tcp://127.0.0.1:0"
+    """Where the directory is asked; the port is printed. Other machines need PIPELINED_KEY."""
+    journal: Path | None = None
+    """File from which a restarted coordinator goes on; without one a restart ends the swarm."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        _check_files(journal=self.journal)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Join as a peer: find the stage that needs it most, download its state, serve."""
+
+    place: Place
+    stage: int | None = None
+    """Which stage to serve. Open: where it helps most."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda:0, …"""
+    checkpoint: Path | None = None
+    """Directory in which to save the stage, and to look for what was saved; its own or shared with other peers."""
+    save_every: int = 50
+    """Steps from one save to the next, the same for all peers; 0 saves nothing."""
+    grace: float = 20.0
+    """Seconds that the last peer of a stage serves on after SIGTERM, for another to have its state."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        self.place.check()
+        refuse_below(0, "--save-every", self.save_every)
+        refuse_below(0, "--grace", self.grace)
+        _check_directories(checkpoint=self.checkpoint)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Run a trainer: it holds no parameters, and takes microbatches through the peers."""
+
+    place: Place
+    subject: Subject = field(default_factory=Subject)
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    slots: int = 4
+    """Microbatches under way at once."""
+    resume: bool = False
+    """Begin where peers have saved all stages, and wait for such peers."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+    export: Path | None = None
+    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    sample: int = 0
+    """Tokens to sample at the end. This and --export bring all parameters here; else a trainer holds none."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        self.place.check()
+        self.subject.check()
+        refuse_below(1, "--slots", self.slots)
+        _check_sample(self.sample, self.prompt)
+        _check_files(metrics=self.metrics)
+        _check_directories(export=self.export)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
+
+    subject: Subject = field(default_factory=Subject)
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    peers: int = 6
+    """Peers to start."""
+    trainers: int = 1
+    """Trainers to start."""
+    slots: int = 4
+    """Microbatches under way at once, a trainer."""
+    links: str = ""
+    """What makes every link slow: delay=50ms&rate=500mbit."""
+    checkpoint: Path | None = None
+    """Directory in which peers save their stages."""
+    save_every: int = 50
+    """Steps from one save to the next; 0 saves nothing."""
+    resume: bool = False
+    """Begin where all stages were saved in the directory."""
+    metrics: Path | None = None
+    """Append one JSON object a step to this file."""
+    export: Path | None = None
+    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    sample: int = 0
+    """Tokens to sample at the end."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    journal: Path | None = None
+    """The coordinator's journal. Open: in a directory that is removed at the end."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        self.subject.check()
+        for name in ("peers", "trainers", "slots"):
+            refuse_below(1, f"--{name}", getattr(self, name))
+        refuse_below(0, "--save-every", self.save_every)
+        _check_sample(self.sample, self.prompt)
+        _check_files(metrics=self.metrics, journal=self.journal)
+        _check_directories(export=self.export, checkpoint=self.checkpoint)
+        if self.resume and self.checkpoint is None:
+            raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
+        if self.peers < self.subject.stages:
+            fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
+            raise UsageError(f"{fact}; raise --peers or lower --stages")
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write what a swarm trains as Hugging Face keeps models, and sample from it: as it stands, or as it was saved."""
+
+    checkpoint: tuple[Path, ...] = ()
+    """Directories in which peers saved: the latest step that all stages saved is taken. Open: peers are asked."""
+    coordinator: str = ""
+    """Of a swarm that is up, where its directory is: tcp://HOST:PORT of a coordinator."""
+    directory: str = ""
+    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
+    listen: str = "tcp://127.0.0.1:0"
+    """Where peers send the state."""
+    to: Path | None = None
+    """Directory to write."""
+    data: tuple[Path, ...] = ()
+    """The text that was trained on. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """As it was trained with: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    sample: int = 0
+    """Tokens to sample."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    context: int | None = None
+    """Tokens that a sample looks back on. Open: the model's positions."""
+    seed: int = 0
+    """Of the sample."""
+
+    def __post_init__(self) -> None:
+        _check_sample(self.sample, self.prompt)
+        if bool(self.checkpoint) == bool(self.coordinator or self.directory):
+            raise UsageError("say what to export: --checkpoint DIR of what was saved, or --coordinator tcp://HOST:PORT")
+        if self.to is None and not self.sample:
+            raise UsageError("there is nothing to do; add --to DIR, or --sample N")
+        if not self.checkpoint:
+            Place(self.coordinator, self.directory).check()
+        _check_directories(to=self.to)
+        if self.context is not None:
+            refuse_below(1, "--context", self.context)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show a swarm: stages, peers, throughput, queues, shares, bans, step and loss."""
+
+    place: Place
+    json: bool = False
+    """Print one JSON object instead."""
+    watch: bool = False
+    """Show it anew every second."""
+    web: int | None = None
+    """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
+    members: int = 100
+    """At most so many peers, and as many trainers, are asked and shown one by one; all others are counted."""
+    stage: int | None = None
+    """Show the peers of this stage alone. Open: of all stages, from the first on."""
+
+    def __post_init__(self) -> None:
+        self.place.check()
+        refuse_below(1, "--members", self.members)
+        refuse_below(0, "--stage", 0 if self.stage is None else self.stage)
+
+
+def _check_files(**named: Path | None) -> None:
+    for name, path in named.items():
+        if path is not None:
+            check_file(f"--{name}", path)
+
+
+def _check_directories(**named: Path | None) -> None:
+    for name, path in named.items():
+        if path is not None:
+            check_directory(f"--{name}", path)
+
+
+def _check_sample(tokens: int, prompt: str) -> None:
+    refuse_below(0, "--sample", tokens)
+    if tokens and not prompt:
+        raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")

@@ -1,0 +1,229 @@
+"""`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one.
+
+The one rule: none outlives this process: children are asked to end, then made to, and each dies with its parent.
+"""
+
+import asyncio
+import ctypes
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from apps.swarm.commands import endpoint_at, entered, until_asked
+from apps.swarm.config import ChildFailed, Place
+from apps.swarm.families import cut_of
+from apps.swarm.flags import Local
+from apps.swarm.metrics import STEP
+from apps.swarm.status.command import EVERY_S
+from apps.swarm.status.look import looks
+from apps.swarm.status.table import table
+from pipelined.aio.nursery import Nursery
+from pipelined.process.exit import USAGE
+
+Child = asyncio.subprocess.Process
+Say = Callable[[str], None]
+PR_SET_PDEATHSIG = 1
+ANY_VOCABULARY = 256
+"""Whether a model can be cut so does not depend on its vocabulary, which the trainers find out."""
+PARTING_S = 10.0
+"""How long children that were asked to end may take."""
+
+
+async def local(flags: Local, say: Say) -> None:
+    """Train to the last step, or until asked to end.
+
+    Raises:
+        UsageError: the model or the links cannot be; nobody was started.
+        ChildFailed: a trainer or the coordinator did, or a peer was refused; what it printed says why. Peers may fail.
+    """
+    cut_of(flags.subject, ANY_VOCABULARY)
+    async with await endpoint_at(_own_place(flags)):  # whether links can be so
+        pass
+    await until_asked(_local(flags, say))
+
+
+async def _local(flags: Local, say: Say) -> None:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-")))
+        journal = flags.journal or folder / "journal"
+        log = ["--log", flags.log]
+        coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal), *log]))
+        address = (await coordinator.stdout.readline()).decode().rpartition(" ")[2].strip()
+        if not address:
+            raise ChildFailed("the coordinator", await coordinator.wait())
+        say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
+        at = ["--coordinator", address, "--listen", _own_place(flags), *log]
+        peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
+        trainers = [
+            ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
+        ]
+        everyone = [await stack.enter_async_context(_child(words)) for words in [*peers, *trainers]]
+        try:
+            async with Nursery() as tasks:
+                beside = [
+                    tasks.create_task(_watch(address, everyone, len(peers), say)),
+                    tasks.create_task(_needed(coordinator)),
+                ]
+                await _all_done(everyone[len(peers) :])
+                for task in beside:
+                    task.cancel()
+        except ChildFailed:  # nobody is left to part from in order
+            for child in everyone:
+                _make_end(child)
+            raise
+        finally:
+            for child in everyone:  # all at once; then each is waited for
+                _ask_to_end(child)
+
+
+def _own_place(flags: Local) -> str:
+    """Where each of its processes is asked."""
+    return f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")
+
+
+def _saving(flags: Local) -> list[str]:
+    return ["--checkpoint", str(flags.checkpoint), "--save-every", str(flags.save_every)] if flags.checkpoint else []
+
+
+def _training(flags: Local, number: int) -> list[str]:
+    words = ["--tokenizer", flags.tokenizer, "--slots", str(flags.slots)]
+    if flags.data:
+        words += ["--data", *map(str, flags.data)]
+    if flags.resume:
+        words += ["--resume"]
+    if number == 0:
+        words += _of_the_first(flags)
+    for entry in fields(flags.subject):
+        value = getattr(flags.subject, entry.name)
+        if value != entry.default:
+            flag = f"--{entry.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
+def _of_the_first(flags: Local) -> list[str]:
+    """What one trainer does for all."""
+    given = {name: getattr(flags, name) for name in ("metrics", "export", "sample")}
+    words = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
+    return [*words, "--prompt", flags.prompt]
+
+
+@asynccontextmanager
+async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
+    """A process of the swarm, which is over when the block is."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
+    )
+    try:
+        yield child
+    finally:
+        await _end(child)
+
+
+async def _end(child: Child) -> None:
+    """Wait until it has ended; one that takes too long, or that somebody has no patience with, is made to."""
+    _ask_to_end(child)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING_S):
+                await child.communicate()
+    finally:
+        _make_end(child)
+        await child.wait()
+
+
+def _ask_to_end(child: Child) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.terminate()
+
+
+def _make_end(child: Child) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.kill()
+
+
+def _belong_to_parent() -> None:
+    """In the child: Ctrl-C and a terminal that closes are the parent's to answer, and the child dies with it."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _needed(coordinator: Child) -> None:
+    raise ChildFailed("the coordinator", await coordinator.wait())
+
+
+async def _outlive(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
+    """A peer may fail: say how it ended, and what goes on. What one is refused for, all are: they have the same flags.
+
+    Args:
+        last: by name, what each peer last said of its stage.
+    """
+    if (code := await peer.wait()) == USAGE:
+        raise ChildFailed("a peer", code)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    left = sum(other.returncode is None for other in others)
+    on = f"the other {left} peers go on, and compute again what it alone had counted" if left else "no peer is left"
+    say(f"{name} (pid {peer.pid}, {last.get(name, 'at no stage yet')}) {how}; {on}")
+
+
+async def _all_done(trainers: Sequence[Child]) -> None:
+    for trainer in trainers:
+        code = await trainer.wait()
+        if code:
+            raise ChildFailed("a trainer", code)
+
+
+async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) -> None:
+    """Pass on what the children say, say which peers end, and show the swarm where a terminal is open.
+
+    Args:
+        everyone: the peers, so many, and then the trainers; all but the first of these say the same of every step.
+    """
+    async with Nursery() as tasks:
+        live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
+        say, last = above(live.console) if live else say, dict[str, str]()
+        for at, child in enumerate(everyone):
+            tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP if at > peers else ""))
+        for at, child in enumerate(everyone[:peers]):
+            tasks.create_task(_outlive(child, f"peer{at}", last, everyone[:peers], say))
+        if live is not None:
+            with live:
+                async with entered(Place(coordinator=address)) as (endpoint, directory):
+                    async for seen in looks(endpoint, directory, EVERY_S):
+                        live.update(table(seen))
+
+
+def above(console: Console) -> Say:
+    """Say something above a live view: as it is, whatever it would mean as markup."""
+    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+
+
+def _noted(last: dict[str, str], say: Say, line: str) -> None:
+    """Say a line, and note the stage that a peer says it is at."""
+    if found := re.match(r"(peer\d+): (stage \d+)", line):
+        last[found[1]] = found[2]
+    say(line)
+
+
+async def _pass_on(child: Child, say: Say, but: str) -> None:
+    """Say what a child says.
+
+    Args:
+        but: lines that begin so are left out; "": none.
+    """
+    while line := (await child.stdout.readline()).decode(errors="replace"):
+        if not but or not line.startswith(but):
+            say(line.rstrip())

@@ -1,0 +1,66 @@
+"""What a peer does, for whoever started it: a line whenever that changes.
+
+The one rule: it tells what all others see of the peer, and beside it only what keeps the peer from going on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from apps.swarm.waiting import unreadable_head
+from pipelined.membership.view import Roster
+from pipelined.swarm.records import HEAD, Peer, Phase
+
+
+@dataclass(frozen=True)
+class PeerLog:
+    """One peer's account of itself.
+
+    Args:
+        name, address: of the peer.
+        trouble: why what it fetches last failed to come; "": it did not.
+    """
+
+    name: str
+    address: str
+    roster: Roster
+    trouble: Callable[[], str]
+    say: Callable[[str], None]
+
+    async def follow(self) -> None:
+        """Tell of every change, until cancelled."""
+        await self.roster.wait_for(lambda: self.roster.revision > 0 or self.roster.cut_off)
+        said, leaves = "", False
+        while True:
+            mine = self.roster.peers.get(self.name)
+            leaves = mine.phase == Phase.LEAVING if mine else leaves
+            now = self._account(mine) if mine or not leaves else said
+            if now != said:
+                self.say(f"{self.name}: {now}")
+            said = now
+            await self.roster.next_change()
+
+    def _account(self, mine: Peer | None) -> str:
+        if self.roster.cut_off:
+            return "the directory does not answer; computes what it is asked for, and takes no step until it does"
+        if self.roster.head is None and HEAD in self.roster.strange:
+            return unreadable_head(self.roster.strange[HEAD])
+        if self.roster.head is None:
+            return "waits for a trainer that begins"
+        if mine and mine.address != self.address:
+            return f"waits for its name, which another process has (at {mine.address}), until that one's lease ends"
+        if mine is None and self.roster.conductor is None:
+            return "waits for a trainer that leads, which tells it a stage"
+        return self._of_stage(mine) if mine else "is no member; asks to be one"
+
+    def _of_stage(self, mine: Peer) -> str:
+        if mine.phase != Phase.JOINING:
+            does = {
+                Phase.SERVING: "serves",
+                Phase.PARTING: "serves until another has its state, or its notice is up",
+                Phase.LEAVING: "hands over, and leaves",
+            }
+            return f"stage {mine.stage}: {does[Phase(mine.phase)]}"
+        if not self.roster.holding(mine.stage) and self.roster.head.step:
+            return f"stage {mine.stage}: waits for who has its state, here or where it was saved"
+        trouble = self.trouble()
+        return f"stage {mine.stage}: fetches its state" + (f" (the last try failed: {trouble})" if trouble else "")

@@ -1,0 +1,258 @@
+"""What a swarm looks like from outside: the directory's records, and what each process says of itself.
+
+The one rule: looking on changes nothing, and whoever does not answer is shown as silent.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from apps.swarm.config import SUBJECT, Told
+from apps.swarm.status.reports import said
+from apps.swarm.waiting import MOMENT_S, waits_for
+from pipelined.aio import events
+from pipelined.directory import CutOff, Directory, Entry, View
+from pipelined.errors import UsageError
+from pipelined.membership.view import WORKING
+from pipelined.state.saver import saver
+from pipelined.swarm.records import (
+    CONDUCTOR,
+    EVALUATED,
+    HEAD,
+    OBSERVERS,
+    PEERS,
+    SAVED,
+    TRAINERS,
+    Conductor,
+    Evaluated,
+    Head,
+    Mark,
+    Observer,
+    Peer,
+    Phase,
+    Saved,
+    Trainer,
+    saved_steps,
+)
+from transports.rpc import Endpoint, Refusal, Unreachable
+
+SILENT_S = 1.0
+"""How long a process is given to say what it does."""
+MOST_EVENTS = 20
+"""The last events of all members that a look has."""
+MOST_ASKED = 64
+"""Members that are asked at the same time."""
+Look = dict[str, Any]
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which members are asked and shown one by one; all others are counted.
+
+    Args:
+        members: at most so many peers, by stage and name, and as many trainers, the leader first.
+        stage: the peers of this stage alone; None: of all.
+    """
+
+    members: int = 100
+    stage: int | None = None
+
+    def peers(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Those of these peers that are shown, by name."""
+        here = sorted(
+            (peer for peer in peers if self.stage in (None, peer.stage)), key=lambda each: (each.stage, each.name)
+        )
+        return sorted(here[: self.members], key=lambda each: each.name)
+
+    def trainers(self, trainers: Sequence[Trainer], leader: str | None) -> list[Trainer]:
+        """Those of these trainers that are shown, by name."""
+        first = sorted(trainers, key=lambda each: (each.name != leader, each.name))
+        return sorted(first[: self.members], key=lambda each: each.name)
+
+
+ALL = Shown()
+
+
+async def looks(endpoint: Endpoint, directory: Directory, every_s: float, shown: Shown = ALL) -> AsyncIterator[Look]:
+    """Look, again and again; while the directory gives no answer, the last look, with the seconds since as `past_s`.
+
+    Args:
+        every_s: from the end of one look to the next.
+        shown: which members are asked.
+    Raises:
+        CutOff: the directory gave no answer from the beginning.
+    """
+    last, now = await look(endpoint, directory, shown), asyncio.get_running_loop().time
+    at = now()
+    while True:
+        yield last | {"past_s": now() - at}
+        await asyncio.sleep(every_s)
+        with suppress(CutOff, TimeoutError):
+            async with asyncio.timeout(MOMENT_S):
+                view = await directory.read()
+            last, at = await _look(endpoint, view, shown), now()
+
+
+async def look(endpoint: Endpoint, directory: Directory, shown: Shown = ALL) -> Look:
+    """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `observers`, `steps`,
+    `tokens_per_s`, `waits_for`; of the leader `step_phase`, `attempt` and `last_failure`; `donors`, by the peer that
+    joins; `savers`, by stage; `events`, the last of all members, each with the member that told it (`by`);
+    `eval_loss` of validation data, as it was last, after `eval_step` steps; `unsaved_stages`, that no peer saves
+    though others are saved; `unreadable`, the directory's records that cannot be read, by key, with the reason;
+    `summary`, how many peers of each stage are in each phase; `left_out`, how many `peers` and `trainers` are not
+    shown.
+
+    Raises:
+        CutOff: the directory gives no answer.
+    Cost: one read of the directory, and a question to each member that is shown, `MOST_ASKED` at a time.
+    """
+    return await _look(endpoint, await directory.read(), shown)
+
+
+async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
+    records = _Records(view.entries)
+    head, evaluated = records.one(Head, HEAD), records.one(Evaluated, EVALUATED)
+    leader = records.one(Conductor, CONDUCTOR)
+    every_peer, every_trainer = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
+    peers, trainers = shown.peers(every_peer), shown.trainers(every_trainer, leader and leader.name)
+    seen = await _ask_all(endpoint, [*peers, *trainers])
+    told = records.one(Told, SUBJECT)
+    saved = [mark for each in records.all(Saved, SAVED) for mark in each.all()]
+    more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
+    more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
+    more["unsaved_stages"] = _unsaved_stages(head, every_peer, saved)
+    left = told.held_out if told and head and not (evaluated and evaluated.point == head.point) else 0
+    where = head, leader and leader.name, saved_steps(saved) if head is None else ""
+    more["unreadable"] = records.unreadable
+    more["events"] = _events(seen)
+    more |= _progress(seen[len(peers) :], leader and leader.name)
+    more["donors"] = {each["name"]: each["donor"] for each in seen if each.get("donor")}
+    more["savers"] = _savers(head, every_peer)
+    more["summary"] = _summary(head, every_peer)
+    more["left_out"] = {"peers": len(every_peer) - len(peers), "trainers": len(every_trainer) - len(trainers)}
+    return {**_told(*where, every_peer, seen[: len(peers)], seen[len(peers) :], told, left), **more}
+
+
+class _Records:
+    """The directory's entries, each read on its own: one that cannot be read is noted, and the others are shown."""
+
+    def __init__(self, entries: Mapping[str, Entry]):
+        self._entries, self.unreadable = entries, dict[str, str]()
+
+    def one(self, kind: type[Kind], key: str) -> Kind | None:
+        """The record of this key; None where there is none, or none that can be read."""
+        try:
+            return kind.unpack(self._entries[key].value) if key in self._entries else None
+        except (ValueError, UsageError) as error:
+            self.unreadable[key] = str(error)
+            return None
+
+    def all(self, kind: type[Kind], prefix: str) -> list[Kind]:
+        """The readable records below a prefix, by key."""
+        read = [self.one(kind, key) for key in sorted(self._entries) if key.startswith(prefix)]
+        return [record for record in read if record is not None]
+
+
+def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[Mark]) -> list[int]:
+    """The stages that no peer saves, in a swarm that saves or has saved."""
+    saves = {peer.stage for peer in peers if peer.saves_every}
+    return [stage for stage in range(head.stages) if stage not in saves] if head and (saves or saved) else []
+
+
+def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
+    """By stage, the peer that saves it; None where no peer does."""
+    working = dict[int, list[Peer]]()
+    for peer in peers:
+        if peer.phase in WORKING:
+            working.setdefault(peer.stage, []).append(peer)
+    chosen = [saver(working.get(stage, []), 0) for stage in range(head.stages if head else 0)]
+    return [peer and peer.name for peer in chosen]
+
+
+def _summary(head: Head | None, peers: Sequence[Peer]) -> list[Look]:
+    """By stage, how many peers are in each phase, as the directory says."""
+    there = Counter((peer.stage, str(peer.phase)) for peer in peers)
+    stages = max([head.stages if head else 0, *(peer.stage + 1 for peer in peers)])
+    return [{"stage": stage} | {str(phase): there[stage, str(phase)] for phase in Phase} for stage in range(stages)]
+
+
+def _progress(trainers: Sequence[Look], leader: str | None) -> Look:
+    """What the leader says of the step under way."""
+    told = next((each for each in trainers if each["name"] == leader), {})
+    return {name: told.get(name) for name in ("step_phase", "attempt", "last_failure")}
+
+
+def _events(members: Sequence[Look]) -> list[Look]:
+    """The last events that members told, oldest first; members of one process tell the same once."""
+    told = dict[tuple[float, str], Look]()
+    for member in members:
+        for event in filter(None, map(events.read, member.pop("events", ()))):
+            told.setdefault((event.at, str(event)), {"by": member["name"], **event.told()})
+    return [each for _, each in sorted(told.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
+
+
+def _told(
+    head: Head | None,
+    leader: str | None,
+    saved: str,
+    every_peer: Sequence[Peer],
+    peers: list[Look],
+    trainers: list[Look],
+    told: Told | None,
+    left: int,
+) -> Look:
+    """
+    Args:
+        peers, trainers: those that were asked.
+        saved: which steps were saved of which stage, where no step stands yet.
+        left: microbatches of validation data, if the parameters where it stands were not measured on them.
+    """
+    answers = sum((Counter(trainer.get("answers", {})) for trainer in trainers), Counter())
+    stages, of_stage = head.stages if head else 0, Counter[int]()
+    for each in every_peer:
+        of_stage[each.stage] += answers[each.name]
+    for peer in peers:
+        mine = of_stage[peer["stage"]]
+        peer["share"] = answers[peer["name"]] / mine if mine else math.nan
+    serving = Counter(peer.stage for peer in every_peer if peer.phase == Phase.SERVING)
+    empty = [stage for stage in range(stages) if not serving[stage]]
+    last = head is not None and told is not None and head.step >= told.subject.steps
+    rate = sum(trainer.get("rate", 0.0) for trainer in trainers)
+    scored = [f"{left - trainer['unscored']} of " for trainer in trainers if trainer.get("unscored") is not None]
+    evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
+    return {
+        "step": head.step if head else None,
+        "loss": head.loss if head else None,
+        "norm": head.norm if head else None,
+        "conductor": leader,
+        "stages": stages,
+        "peers": peers,
+        "trainers": trainers,
+        "steps": told and told.subject.steps,
+        "tokens_per_s": told and rate * told.subject.tokens,
+        "waits_for": waits_for(head, leader, bool(trainers), empty, evaluates, last and not left, saved),
+    }
+
+
+async def _ask_all(endpoint: Endpoint, members: Sequence[Peer | Trainer]) -> list[Look]:
+    """Their records, with what they say of themselves."""
+    free = asyncio.Semaphore(MOST_ASKED)
+
+    async def ask(member: Peer | Trainer) -> Look:
+        async with free:
+            return await _ask(endpoint, member.address) | asdict(member)
+
+    return await asyncio.gather(*map(ask, members))
+
+
+async def _ask(endpoint: Endpoint, address: str) -> Look:
+    try:
+        async with asyncio.timeout(SILENT_S):
+            return said((await endpoint.ask(address, "status", note={"events": True})).note) | {"silent": False}
+    except (TimeoutError, Unreachable, Refusal):
+        return {"silent": True}

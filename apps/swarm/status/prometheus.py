@@ -1,0 +1,114 @@
+"""A look at a swarm as numbers that Prometheus reads; docs/command-line.md lists them.
+
+A number that only grows is a counter; units are whole words. Names that others chose stand in labels, and what is not
+a number is left out: members say what they like.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from apps.swarm.status.look import Look
+from pipelined.membership.view import WORKING
+
+
+class Number(NamedTuple):
+    """One metric.
+
+    Args:
+        key: in the look, or in what a member says of itself.
+        name: without the prefix of its group; of a counter without `_total`.
+    """
+
+    key: str
+    name: str
+    text: str
+    counts: bool = False
+
+
+OF_SWARM = (
+    Number("step", "step", "Steps taken."),
+    Number("loss", "loss", "Loss of the last step, mean over its samples."),
+    Number("norm", "norm", "Norm of the mean gradient of the last step, before clipping."),
+    Number("tokens_per_s", "tokens_per_second", "Tokens a second of all trainers, of late."),
+    Number("eval_loss", "eval_loss", "Loss on validation data, as it was last."),
+    Number("eval_step", "eval_step", "Steps taken before the last evaluation."),
+    Number("past_s", "look_age_seconds", "Seconds since the directory last answered."),
+)
+OF_PEER = (
+    Number("silent", "silent", "Whether the peer did not answer within a second."),
+    Number("waiting", "waiting", "Pieces of work that wait for the peer's device."),
+    Number("counted", "counted", "Microbatches of the next step that the peer's sum holds."),
+    Number("share", "share_ratio", "The peer's part of what its stage answered to the trainers."),
+    Number("forwards", "forwards", "Forward passes done.", True),
+    Number("backwards", "backwards", "Backward passes done.", True),
+    Number("sent", "sent_bytes", "Bytes that the peer has sent.", True),
+    Number("received", "received_bytes", "Bytes that the peer has received.", True),
+)
+OF_TRAINER = (
+    Number("silent", "silent", "Whether the trainer did not answer within a second."),
+    Number("rate", "microbatches_per_second", "Microbatches a second that the trainer brought to their end, of late."),
+    Number("done", "microbatches", "Microbatches that the trainer brought to their end.", True),
+    Number("banned", "banned_peers", "Peers that the trainer does not ask for a while."),
+)
+BY_REASON = (
+    Number("rejected", "rejected", "Connections and frames that the peer turned away.", True),
+    Number("refused", "refused", "Questions that the peer refused.", True),
+)
+STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
+WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page turned away.", True)
+
+
+def metrics(look: Look) -> str:
+    """The look in Prometheus's text format, a help text and a type for each metric."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Look(look))
+    return generate_latest(registry).decode()
+
+
+class _Look:
+    def __init__(self, look: Look):
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        look, peers = self._look, self._look["peers"]
+        for each in OF_SWARM:
+            if look.get(each.key) is not None:
+                yield _family("swarm", each, {(): look})
+        serving = {(str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in look["summary"]}
+        yield _family("swarm", STAGE_PEERS, serving, "stage")
+        of_peers = {(peer["name"], str(peer["stage"])): peer for peer in peers}
+        yield from (_family("swarm_peer", each, of_peers, "peer", "stage") for each in OF_PEER)
+        of_trainers = {(each["name"],): {**each, "banned": _count(each.get("banned"))} for each in look["trainers"]}
+        yield from (_family("swarm_trainer", each, of_trainers, "trainer") for each in OF_TRAINER)
+        for each in BY_REASON:
+            told = {(peer["name"],): peer.get(each.key) for peer in peers}
+            yield _family("swarm_peer", each, _by_reason(each.key, told), "peer", "reason")
+        rejected = _by_reason(WEB_REJECTED.key, {(): look.get(WEB_REJECTED.key)})
+        yield _family("swarm", WEB_REJECTED, rejected, "reason")
+
+
+def _family(prefix: str, number: Number, told: Mapping[tuple[str, ...], Mapping[str, Any]], *labels: str) -> Metric:
+    """One metric with its values.
+
+    Args:
+        told: by the values of its labels, where the number is found.
+    """
+    kind = CounterMetricFamily if number.counts else GaugeMetricFamily
+    family = kind(f"{prefix}_{number.name}", number.text, labels=labels)
+    for values, each in told.items():
+        if isinstance(value := each.get(number.key), int | float):
+            family.add_metric(values, value)
+    return family
+
+
+def _count(entries: Any) -> int | None:
+    return len(entries) if isinstance(entries, dict) else None
+
+
+def _by_reason(key: str, told: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """Counts by reason, each under the labels of the process that counts and the reason."""
+    counts = [(labels, each) for labels, each in told.items() if isinstance(each, dict)]
+    return {(*labels, str(reason)): {key: count} for labels, each in counts for reason, count in each.items()}

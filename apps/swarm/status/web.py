@@ -1,0 +1,177 @@
+"""A look at a swarm over HTTP, read only: a page, a JSON object, and metrics as Prometheus reads them.
+
+The one rule: a request is answered from the last look and touches nothing; the server knows no swarm. It listens on
+127.0.0.1 alone, takes no bodies and few callers at once, and counts what it turns away.
+"""
+
+import html
+import json
+import math
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import BoundedSemaphore, Thread
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from rich.console import Console
+
+from apps.swarm.status.look import Look
+from apps.swarm.status.prometheus import metrics
+from apps.swarm.status.table import table
+
+PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
+<style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
+
+MOST_CALLERS = 16
+"""Callers at once: each has a thread, for as long as it says nothing, too."""
+
+
+REMEDIES = {
+    HTTPStatus.MISDIRECTED_REQUEST: "the Host header names another machine; open http://127.0.0.1:PORT/, "
+    "from elsewhere by way of: ssh -L PORT:127.0.0.1:PORT MACHINE"
+}
+"""What the page says beside a status."""
+
+
+class Web:
+    """A context in which the page is served.
+
+    Args:
+        port: 0 for any free one.
+
+    Attributes:
+        address: of the page.
+        last: the look that is shown.
+        rejected: requests that were turned away, by reason.
+    """
+
+    def __init__(self, port: int):
+        self.last: Look | None = None
+        self.rejected = Counter[str]()
+        self._server = _Server(port, _answering(lambda: self.last, self.rejected), self.rejected)
+        self.address = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> "Web":
+        self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """Hangs up on whoever is one too many."""
+
+    request_queue_size = 4 * MOST_CALLERS
+
+    def __init__(self, port: int, answering: type[BaseHTTPRequestHandler], rejected: Counter[str]):
+        super().__init__(("127.0.0.1", port), answering)
+        self._room, self._rejected = BoundedSemaphore(MOST_CALLERS), rejected
+
+    def process_request(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, caller)
+        else:
+            self._rejected["too many callers"] += 1
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        try:
+            super().process_request_thread(request, caller)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: socket.socket, caller: tuple[str, int]) -> None:
+        """Callers may hang up while they are answered; anything else is a fault of ours."""
+        if isinstance(sys.exception(), OSError):
+            self._rejected["hung up"] += 1
+        else:
+            super().handle_error(request, caller)
+
+
+def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
+    class Answering(BaseHTTPRequestHandler):
+        timeout = 5  # a silent caller keeps a thread, not for long
+
+        def do_GET(self) -> None:
+            if not all(map(is_this_machine, self.headers.get_all("Host", []))):
+                return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            known = {
+                "/": ("text/html", page),
+                "/status.json": ("application/json", as_json),
+                "/metrics": ("text/plain", metrics),
+            }
+            look = last()
+            if self.path not in known or look is None:
+                return self.send_error(404 if self.path not in known else 503)
+            kind, render = known[self.path]
+            body = render(look | {"web_rejected": dict(rejected)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Count it under the status' own name: nothing that a caller wrote becomes one."""
+            rejected[HTTPStatus(code).phrase] += 1
+            super().send_error(code, explain=REMEDIES.get(code))
+
+        def log_error(self, *args: object) -> None:
+            """Nobody asked within the time, or else `send_error` has counted it."""
+            if str(args[0]).startswith("Request timed out"):
+                rejected["silent"] += 1
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    return Answering
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a Host header names the loopback interface, on which alone the page is served.
+
+    A page of another site can let a name of its own mean 127.0.0.1 (DNS rebinding) and would read this one then. The
+    browser sends that name here. A tunnel changes the port, so the port is not compared.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def page(look: Look) -> str:
+    """The look as a page that renews itself."""
+    console = Console(width=140, record=True, file=_Nowhere())
+    console.print(table(look))
+    return PAGE.format(html.escape(console.export_text()))
+
+
+def as_json(look: Look) -> str:
+    """The look as one JSON object; what is no number is null."""
+    return json.dumps(_plain(look))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Nowhere:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing to do."""

@@ -1,0 +1,92 @@
+"""From what a swarm's directory says to what its processes compute with: model, cut and rules. Imports torch."""
+
+import torch
+
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.rotary import RotaryLM
+from apps.lm.models.rotary_presets import RotaryConfig
+from apps.lm.models.untied_gpt2 import UntiedGPT2
+from apps.swarm.config import Told
+from apps.swarm.families import cut_of, is_cut_loose
+from pipelined.errors import UsageError
+from pipelined.swarm.config import Rules
+from pipelined.swarm.stages import torch_stage
+from pipelined.swarm.stages.training import Training
+from pipelined.training.compression import NONE
+from pipelined.training.optimizer import Recipe
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
+
+
+def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:
+    """The model, and each stage's layers: the slowest stage is as fast as can be.
+
+    Raises:
+        UsageError: no such preset, sizes that do not fit, or more stages than layers.
+    """
+    config, cut = cut_of(told.subject, told.vocabulary)
+    if isinstance(config, RotaryConfig):
+        return RotaryLM(config), cut
+    kind = UntiedGPT2 if is_cut_loose(told.subject) else GPT2
+    return kind(config), cut
+
+
+def training_of(told: Told) -> Training:
+    """The training that all peers share.
+
+    Raises:
+        UsageError: it cannot be; see `model_of`.
+    """
+    subject = told.subject
+    model, cut = model_of(told)
+    recipe = Recipe(subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay)
+    return Training(
+        model=model,
+        cut=cut,
+        recipe=recipe,
+        rows=subject.microbatch,
+        sequence=subject.seq,
+        seed=subject.seed,
+        update=subject.optimizer,
+        dtype=DTYPES[subject.dtype],
+        autocast=subject.dtype == "bfloat16",
+        text=told.text,
+    )
+
+
+def rules_of(told: Told, training: Training) -> Rules:
+    """What all processes must have alike."""
+    subject = told.subject
+    return Rules(
+        model=training.digest([torch_stage]),
+        stages=subject.stages,
+        batch=subject.batch // subject.microbatch,
+        samples=float(subject.batch),
+        clip=subject.clip,
+        lease_s=subject.lease,
+        rebalance_s=subject.rebalance,
+        codec=_codec(subject.compress),
+        sums_codec=_codec(subject.compress_sums),
+        delayed=subject.delayed_updates,
+        eval_every=subject.eval_every,
+        eval_batch=told.held_out,
+    )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine has not.
+
+    Raises:
+        UsageError: with what it has.
+    """
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
+        raise UsageError(f"{fact}; give --device one of {here}") from error
+
+
+def _codec(name: str) -> str:
+    return "" if name == NONE else name

@@ -1,0 +1,73 @@
+"""A Hugging Face directory as a shelf: what it holds counts as saved by all stages before the first step.
+
+So a swarm that starts from given weights goes on from step 0 as it goes on from any step that was saved, and whoever
+joins later fetches them from peers, as ever, and needs no such directory. This file must not know of peers.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apps.lm.huggingface.read import EMBEDDING, HEAD, digest_of_weights, read_config, read_tensors
+from pipelined.errors import UsageError
+from pipelined.state.manifest import Layout
+from pipelined.state.store import Shelf, ShelfError
+from pipelined.swarm.records import Mark
+from transports import Block
+
+if TYPE_CHECKING:
+    import torch
+
+
+class WeightsShelf:
+    """A `Shelf` with weights to begin with, and what another shelf has.
+
+    Args:
+        directory: a GPT-2's.
+        stages: of the swarm.
+        beside: keeps what is saved; None: nothing is.
+
+    Raises:
+        UsageError: as `read_config`.
+    Cost: reads the weights once, for their digest.
+    """
+
+    def __init__(self, directory: Path, stages: int, beside: Shelf | None = None):
+        self._directory, self._stages, self._beside = directory, stages, beside
+        self._tied, self._lineage = read_config(directory).tied, digest_of_weights(directory)
+
+    def marks(self) -> Sequence[Mark]:
+        """See `Shelf`."""
+        begun = [Mark(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
+        return [*begun, *(self._beside.marks() if self._beside else ())]
+
+    def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
+        """See `Shelf`."""
+        if self._beside:
+            self._beside.save(mark, state)
+
+    def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
+        """See `Shelf`; of the first step the weights, and an optimizer that has seen nothing."""
+        if (at.step, at.lineage) != (0, self._lineage):
+            return self._beside.load(at, layout)
+        import torch
+
+        names = {key.removesuffix("/value") for key in layout if key.endswith("/value")}
+        try:
+            values = self._read(names)
+        except UsageError as error:
+            raise ShelfError(str(error)) from error
+        zeros = {key: torch.zeros(shape, dtype=getattr(torch, dtype)) for key, (dtype, shape) in layout.items()}
+        for name, value in values.items():
+            mine = zeros[f"{name}/value"]
+            if mine.shape != value.shape:
+                fact = f"{name}: {tuple(value.shape)}, expected: {tuple(mine.shape)}"
+                raise ShelfError(f"{self._directory} is no such model's ({fact}); give --init its own directory")
+            mine.copy_(value)
+        return {key: Block.of(tensor) for key, tensor in zeros.items()}
+
+    def _read(self, names: set[str]) -> "Mapping[str, torch.Tensor]":
+        """The tensors of these names; a head that the directory ties begins as the embedding."""
+        stored = {name: EMBEDDING if name == HEAD and self._tied else name for name in names}
+        read = read_tensors(self._directory, set(stored.values()))
+        return {name: read[where] for name, where in stored.items()}

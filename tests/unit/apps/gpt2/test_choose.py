@@ -1,0 +1,81 @@
+"""What is chosen where the user left something open."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.gpt2.choose import Wishes, choose
+from pipelined.errors import UsageError
+from pipelined.schedules import known
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "depth", "width", "batch"),
+    [
+        (1, "one_f_one_b", 1, 1, 32),
+        (2, "chimera", 2, 1, 32),
+        (3, "one_f_one_b", 3, 1, 32),
+        (4, "chimera", 4, 1, 32),
+        (5, "one_f_one_b", 5, 1, 32),
+        (6, "chimera", 6, 1, 32),
+        (7, "one_f_one_b", 1, 7, 28),
+        (8, "chimera", 4, 2, 32),
+        (16, "chimera", 4, 4, 32),
+        (64, "chimera", 4, 16, 32),
+    ],
+)
+def test_every_world_size_gets_a_plan_and_a_reason(ranks, schedule, depth, width, batch):
+    plan, reason = choose(Wishes(ranks, layers=6, batch=32))
+    assert (plan.schedule, plan.depth, plan.width, plan.batch) == (schedule, depth, width, batch)
+    assert reason
+
+
+@given(st.integers(1, 128), st.integers(1, 40), st.integers(1, 64))
+def test_a_chosen_plan_uses_every_rank(ranks, layers, batch):
+    plan, _ = choose(Wishes(ranks, layers, batch))
+    assert plan.world_size == ranks
+    assert plan.depth <= layers
+
+
+def test_ranks_that_are_no_multiple_of_the_depth_are_refused_with_the_nearest_numbers():
+    with pytest.raises(UsageError, match=r"ranks: 6, depth: 4\); start 4 or 8 ranks"):
+        choose(Wishes(6, 6, 32, depth=4))
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(UsageError, match="--batch 32"):
+        choose(Wishes(4, 6, 32, batch_given=True, depth=4, microbatch=3))
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(UsageError, match=r"stages: 8, layers: 6"):
+        choose(Wishes(8, 6, 32, depth=8))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "chunks", "depth", "width"),
+    [
+        (4, "zb_h1", 1, 4, 1),
+        (4, "chimera_w", 1, 4, 1),
+        (4, "zb_v", 1, 8, 1),
+        (8, "zb_v", 1, 8, 2),
+        (1, "dualpipe_v", 1, 2, 1),
+        (4, "dualpipe_v", 2, 8, 1),
+        (2, "interleaved", 3, 6, 1),
+        (7, "one_f_one_b", 1, 7, 1),
+    ],
+)
+def test_a_schedule_asked_for_gets_as_deep_a_pipeline_as_fits(ranks, schedule, chunks, depth, width):
+    plan, _ = choose(Wishes(ranks, layers=8, batch=32, schedule=schedule, chunks=chunks))
+    assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
+
+
+@pytest.mark.parametrize("name", known())
+def test_every_schedule_alone_gets_the_least_plan_it_takes(name):
+    plan, _ = choose(Wishes(None, layers=8, batch=32, schedule=name))
+    assert plan.depth <= 2 and plan.world_size <= 2
+
+
+def test_a_fold_of_more_stages_than_layers_is_refused():
+    with pytest.raises(UsageError, match=r"stages: 2, layers: 1"):
+        choose(Wishes(2, layers=1, batch=32, schedule="zb_v"))

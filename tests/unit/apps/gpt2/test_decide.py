@@ -1,0 +1,125 @@
+"""What is left open is planned before the first step, or stays as the rule has it; what was given is not touched."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from apps.gpt2.config import Config
+from apps.gpt2.decide import Seats, decide_job, recorded
+from apps.gpt2.job import resolve
+from apps.gpt2.plan_file import AUTO, is_open
+from pipelined.checkpoints import checkpoint
+from pipelined.planner.candidates import Candidate
+from pipelined.process.launch import ALONE
+from pipelined.programs.plan import Plan
+from pipelined.schedules import ScheduleError
+from tests.launching import ROOT
+from transports.local import world
+
+FEW = Config(steps=3)
+
+
+def decided(job):
+    """On all ranks of this process."""
+
+    async def every():
+        return await asyncio.gather(*(decide_job(one, job, ALONE) for one in world(job.plan.world_size)))
+
+    first, *others = asyncio.run(every())
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("config", "left_open"),
+    [
+        (Config(), True),
+        (Config(batch=64, steps=3, layers=2), True),
+        (Config(plan=AUTO, depth=2), True),
+        (Config(depth=2), False),
+        (Config(recompute=True), False),
+        (Config(plan=Path("plan.json")), False),
+    ],
+)
+def test_a_run_is_planned_where_its_arrangement_is_open(config, left_open):
+    assert is_open(config) == left_open
+
+
+def test_what_was_given_is_run_untouched():
+    job = resolve(Config(depth=2), 2)
+    assert decided(job) is job
+
+
+@pytest.mark.parametrize(("ranks", "why"), [(1, "one rank"), (2, "3 steps"), (7, "3 steps")])
+def test_the_rule_stands_with_a_reason_where_measuring_cannot_pay(ranks, why):
+    job, ruled = decided(resolve(FEW, ranks)), resolve(FEW, ranks)
+    assert (job.plan, job.expected_s) == (ruled.plan, None)
+    assert job.reason.startswith(ruled.reason) and why in job.reason
+
+
+def test_what_is_decided_is_in_the_resolved_configuration():
+    plain = decided(resolve(FEW, 2)).plain()
+    assert (plain["schedule"], plain["depth"], plain["pipes"], plain["recompute"]) == ("chimera", 2, 0, False)
+
+
+def save(path, job):
+    """A checkpoint that holds no tensor, of a run of this job."""
+    shard = checkpoint.write_shard(path, 1, 0, 1, {})
+    return checkpoint.commit(path, checkpoint.Meta(1, job.model.identity(), job.plain()), [shard], 1)
+
+
+def test_a_resumed_run_goes_on_with_the_arrangement_that_was_decided(tmp_path):
+    before = replace(resolve(FEW, 4), plan=Plan("chimera", 2, 2, 4, 4))
+    path = save(tmp_path, before)
+    job = decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 4))
+    assert job.plan == before.plan and job.reason == f"as in {path}"
+
+
+def test_a_resumed_run_on_other_ranks_or_another_batch_is_arranged_anew(tmp_path):
+    save(tmp_path, resolve(FEW, 4))
+    for config, ranks in ((FEW, 2), (replace(FEW, batch=64), 4)):
+        assert "as in" not in decided(resolve(replace(config, checkpoint=tmp_path, resume="auto"), ranks)).reason
+
+
+def test_what_a_checkpoint_says_is_read_as_written():
+    plain = json.loads(json.dumps(resolve(Config(depth=2, recompute=True), 2).plain()))
+    assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
+    for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
+        assert recorded({**plain, **damage}) is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["depth", "width", "microbatches"])
+def test_a_recorded_size_that_could_never_be_laid_out_is_not_taken(name):
+    """Rank 0 laid it out, without end, while the others waited."""
+    plain = resolve(Config(depth=2), 2).plain()
+    assert recorded(plain) is not None
+    assert recorded({**plain, name: 100_000_000}) is None
+    assert recorded({**plain, "depth": 60_000, name: 60_000}) is None or name == "depth"
+
+
+def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never_for_a_checkpoint_s_word(tmp_path):
+    """Reading a manifest executed any file that it named."""
+    (tmp_path / "evil plan.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    own = str(tmp_path / "evil plan.py")
+    shard = checkpoint.write_shard(tmp_path, 1, 0, 1, {})
+    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(Config(depth=2), 2).plain()))
+    meta = checkpoint.Meta(1, job.model.identity(), {**plain, "schedule": own})
+    checkpoint.commit(tmp_path, meta, [shard], 1)
+    with pytest.raises(ScheduleError, match=rf"none of this project's own.*give --schedule '{own}' on the"):
+        decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 2))
+    assert recorded(meta.config) is None
+    assert not (tmp_path / "ran").exists()
+    pairs = str(ROOT / "docs" / "examples" / "pairs.py")
+    assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
+
+
+def test_nobody_is_said_to_hold_a_stage_before_that_is_decided():
+    job = resolve(Config(), 4)
+    seats = Seats(job)
+    assert seats.stages_of(3) == []
+    seats.take(job.plan)
+    assert seats.stages_of(3) == [0, 3] == Seats(resolve(Config(depth=4), 4)).stages_of(3)

@@ -1,0 +1,119 @@
+"""A run that goes on takes what its flags leave out from the checkpoint, and refuses other data unless it is meant."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from apps.gpt2.config import parse
+from apps.gpt2.job import resolve
+from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text, start_of
+from apps.lm.data.text import read_text
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Meta
+from pipelined.errors import UsageError
+from transports.local import world
+
+SAID = (
+    "--preset tiny --layers 2 --d-model 32 --heads 2 --vocab 300 --seq 16 --microbatch 2 --microbatches 3 --depth 2 "
+    "--data a b --tokenizer bpe:300 --lr 1e-3 --seed 5 --steps 40 --dtype float64 --dropout 0.3 --eval-every 7"
+).split()
+TEXT = {"data": "12", "tokenizer": "34"}
+
+
+def saved(place, flags, changed=None):
+    """A checkpoint, without tensors, of a run that was started with these flags; the flags that go on from it."""
+    job = resolve(parse(flags), 2)
+    told = {**job.plain(), "text": TEXT, **(changed or {})}
+    checkpoint.commit(place, Meta(3, job.model.identity(), told), [checkpoint.write_shard(place, 3, 0, 1, {})], 1)
+    return ["--checkpoint", str(place), "--resume", "auto"]
+
+
+def test_what_is_not_given_is_as_it_was_saved(tmp_path):
+    before, after = parse(SAID), parse_resumed(saved(tmp_path, SAID))
+    names = "preset layers d_model heads vocab seq data tokenizer lr seed steps dtype".split()
+    assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
+    assert (after.dropout, after.batch, after.depth, after.eval_every) == (0.3, 6, None, 0)
+    assert resolve(after, 2).model == resolve(before, 2).model
+
+
+def test_a_checkpoint_that_is_named_says_the_same_as_the_latest(tmp_path):
+    flags = saved(tmp_path, SAID)
+    named = parse_resumed(["--resume", str(start_of(parse(flags)))])
+    assert replace(named, resume=None) == replace(parse_resumed(flags), resume=None, checkpoint=None)
+
+
+def test_what_is_given_wins_even_where_it_is_the_default(tmp_path):
+    flags = saved(tmp_path, SAID)
+    after = parse_resumed([*flags, *"--seed 0 --lr 4e-3 --data c --dtype float32 --steps 600".split()])
+    assert (after.seed, after.lr, after.data, after.dtype, after.steps) == (0, 4e-3, (Path("c"),), "float32", 600)
+
+
+def test_a_clip_that_the_schedule_chose_is_not_taken_and_one_that_was_given_is(tmp_path):
+    assert parse_resumed(saved(tmp_path / "open", SAID)).clip is None
+    assert parse_resumed(saved(tmp_path / "given", [*SAID, "--clip", "0.5"])).clip == 0.5
+
+
+def test_another_preset_keeps_its_own_sizes_so_that_the_model_is_refused(tmp_path):
+    assert resolve(parse_resumed([*saved(tmp_path, SAID), "--preset", "gpt2"]), 2).model.layers == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "batch"), [("--microbatch 1", 6), ("--microbatch 1 --microbatches 4", None), ("--batch 12", 12)]
+)
+def test_the_batch_is_as_saved_unless_the_flags_say_it(tmp_path, flags, batch):
+    assert parse_resumed([*saved(tmp_path, SAID), *flags.split()]).batch == batch
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"layers": "2"}, {"lr": True}, {"data": [1]}, {"data": "a"}, {"dtype": "int8"}, {"init": 3}, {"left_open": 5}],
+    ids=str,
+)
+def test_a_configuration_that_no_run_wrote_is_refused_with_the_field(tmp_path, damage):
+    with pytest.raises(UsageError, match=rf"is damaged \({next(iter(damage))}: .*; resume from another checkpoint"):
+        parse_resumed(saved(tmp_path, SAID, damage))
+
+
+def test_without_a_readable_checkpoint_the_flags_stand_alone(tmp_path):
+    flags = [*SAID, *saved(tmp_path, SAID)]
+    (checkpoint.latest(tmp_path) / "manifest.json").write_text("{")
+    assert parse_resumed(flags) == parse(flags)
+    assert parse_resumed(SAID) == parse(SAID)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_other_data_is_refused_with_both_digests_unless_it_is_meant(tmp_path, name):
+    config = parse_resumed(saved(tmp_path, SAID))
+    require_text(config, TEXT)
+    with pytest.raises(UsageError, match=rf"on other data \({name}: {TEXT[name]} saved, 56 here\); .*--new-data"):
+        require_text(config, {**TEXT, name: "56"})
+    require_text(replace(config, new_data=True), {**TEXT, name: "56"})
+
+
+def test_a_checkpoint_without_digests_is_gone_on_with(tmp_path):
+    require_text(parse_resumed(saved(tmp_path, SAID, {"text": None})), TEXT)
+
+
+async def test_a_rank_that_read_other_numbers_is_named():
+    first = resolve(parse(SAID), 2).plain()
+
+    ranks = zip(world(2), (first, {**first, "layers": 9}), strict=True)
+    agreed, refused = await asyncio.gather(*(agree_on_flags(*rank) for rank in ranks), return_exceptions=True)
+    assert agreed is None
+    assert "rank 1 has other flags than rank 0 (layers: 9 here, 2 on rank 0)" in str(refused)
+
+
+def test_a_text_says_what_is_trained_on_and_both_digests_follow_what_they_are_of(tmp_path):
+    (tmp_path / "a").write_text("to be or not to be\n" * 30)
+    (tmp_path / "b").write_text("to be or not to do\n" * 30)
+    three = ("a", "bytes"), ("b", "bytes"), ("a", "bpe:260")
+    a, other_text, other_tokenizer = (read_text([tmp_path / name], tokenizer) for name, tokenizer in three)
+    assert a.digests["data"] == other_tokenizer.digests["data"] != other_text.digests["data"]
+    assert a.digests["tokenizer"] == other_text.digests["tokenizer"] != other_tokenizer.digests["tokenizer"]
+    digest, tokenizer = a.digests["data"][:12], a.digests["tokenizer"][:12]
+    assert a.describe(1083, 3) == (
+        f"data: {tmp_path / 'a'}, digest {digest}, 532 tokens, 2.04 epochs in 3 steps, 38 to validate; "
+        f"tokenizer: bytes (256 symbols, digest {tokenizer})"
+    )

@@ -1,0 +1,249 @@
+"""What a swarm looks like from outside: what is left to do, how fast it goes, and how old the look is."""
+
+import asyncio
+import json
+import math
+
+import pytest
+
+from apps.swarm.config import SUBJECT, Subject, Told
+from apps.swarm.status.look import MOST_ASKED, Shown, look, looks
+from apps.swarm.status.prometheus import metrics
+from apps.swarm.status.reports import FIELDS
+from apps.swarm.status.web import as_json, page
+from apps.swarm.waiting import MOMENT_S
+from pipelined.aio.clock import run_virtual
+from pipelined.directory import CutOff, Entry, View
+from pipelined.swarm.records import (
+    CONDUCTOR,
+    EVALUATED,
+    HEAD,
+    OBSERVERS,
+    PEERS,
+    SAVED,
+    TRAINERS,
+    Conductor,
+    Evaluated,
+    Head,
+    Observer,
+    Peer,
+    Phase,
+    Saved,
+    Trainer,
+)
+from transports.rpc import Answer, Unreachable
+
+TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
+
+
+class Keys:
+    """A directory with these keys; what is None is never answered, an error is raised."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def read(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        packed = {key: each if isinstance(each, bytes) else each.pack() for key, each in answer.items()}
+        return View(1, {key: Entry(value, 1) for key, value in packed.items()})
+
+
+class Members:
+    """Everybody in a swarm, by address."""
+
+    def __init__(self, **said):
+        self.said = said
+
+    async def ask(self, address, topic, note):
+        if address not in self.said:
+            raise Unreachable(address, "nobody is there")
+        return Answer(note=self.said[address])
+
+
+def at(step, evaluated=None):
+    records = {SUBJECT: TOLD, HEAD: Head(2, "m", step, lineage="r"), CONDUCTOR: Conductor("t", "there")}
+    records[TRAINERS + "t"] = Trainer("t", "there", 1, "m")
+    records[TRAINERS + "u"] = Trainer("u", "nowhere", 2, "m")
+    return records if evaluated is None else records | {EVALUATED: Evaluated(evaluated, "r", 1.5)}
+
+
+def seen(keys, **told):
+    return asyncio.run(look(Members(there={"rate": 2.5, "done": 9, **told}), Keys(keys)))
+
+
+def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
+    told = seen(at(3))
+    assert (told["tokens_per_s"], told["step"], told["steps"]) == (2.5 * 4 * 16, 3, 5)
+    assert [trainer["silent"] for trainer in told["trainers"]] == [False, True]
+    assert seen({})["tokens_per_s"] is None
+
+
+def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
+    assert seen(at(3))["waits_for"] == "a peer of stage 0, 1"
+    assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "nobody is there to evaluate it"
+    assert seen(at(5, evaluated=5))["waits_for"] == ""
+
+
+def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
+    peers = {f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
+    for unscored, told in [(None, "7"), (3, "4 of 7")]:
+        waits = seen(at(5, evaluated=4) | peers, unscored=unscored)["waits_for"]
+        assert waits == f"the evaluation of step 5 (microbatches: {told})"
+
+
+@pytest.mark.parametrize("key", [HEAD, CONDUCTOR, EVALUATED, SUBJECT, PEERS + "x", TRAINERS + "x", SAVED + "x"])
+def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others(key):
+    told = seen(at(3) | {key: b"\xc1"})
+    assert [*told["unreadable"]] == [key] and told["unreadable"][key]
+    assert {trainer["name"] for trainer in told["trainers"]} == {"t", "u"}
+    assert seen(at(3))["unreadable"] == {}
+
+
+def test_the_leader_tells_what_it_does_which_attempt_it_is_and_what_failed_last():
+    told = seen(at(3), step_phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 4, attempt 1: a: lost")
+    told = seen(at(3), step_phase=7, attempt="x")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == (None, None, None)
+
+
+def test_donors_and_savers_are_named():
+    peers = {
+        PEERS + "old": Peer("old", "nowhere", 1, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "new": Peer("new", "nowhere", 2, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "late": Peer("late", "joining", 3, 1, Phase.JOINING, "m", saves_every=5),
+    }
+    told = asyncio.run(look(Members(joining={"donor": "new"}), Keys(at(3) | peers)))
+    assert (told["donors"], told["savers"]) == ({"late": "new"}, ["old", None])
+
+
+def test_the_last_events_of_all_members_are_there_each_once_in_order_with_the_member_that_told_it():
+    first, second = ({"at": when, "level": "info", "kind": "leads", "facts": {"term": when}} for when in (1.0, 2.0))
+    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    said = {"there": {"events": [first, second]}, "here": {"events": [second, 7, {"at": "x"}, None]}}
+    told = asyncio.run(look(Members(**said), Keys(at(3) | peer)))["events"]
+    assert [(each["at"], each["by"], each["facts"]) for each in told] == [
+        (1.0, "t", {"term": 1.0}),
+        (2.0, "p", {"term": 2.0}),
+    ]
+
+
+class Busy:
+    """Members that all answer after a while; how many were asked, and how many at once."""
+
+    def __init__(self):
+        self.asked, self.now, self.most = [], 0, 0
+
+    async def ask(self, address, topic, note):
+        self.asked.append(address)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.1)
+        self.now -= 1
+        return Answer(note={"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address})
+
+
+def large(**flags):
+    """A look at 1,000 peers of two stages and 300 trainers, and what was asked."""
+    peers = {
+        f"{PEERS}p{at % 2:02}-{at // 2:03}": Peer(
+            f"p{at % 2:02}-{at // 2:03}", f"at {at}", 1, at % 2, Phase.SERVING if at > 9 else Phase.JOINING, "m"
+        )
+        for at in range(1000)
+    }
+    trainers = {f"{TRAINERS}t{at:03}": Trainer(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
+    members = Busy()
+    leads = {CONDUCTOR: Conductor("t299", "t299")}
+    told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Shown(**flags)))
+    return told, members
+
+
+def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
+    told, members = large()
+    assert len(members.asked) == 200 and members.most == MOST_ASKED
+    assert [peer["name"] for peer in told["peers"]] == [f"p00-{at:03}" for at in range(100)]
+    assert len(told["trainers"]) == 100 and told["step_phase"] == "t299", "the leader was not asked"
+    assert told["left_out"] == {"peers": 900, "trainers": 202}
+    assert told["summary"] == [
+        {"stage": stage, "joining": 5, "serving": 495, "parting": 0, "leaving": 0} for stage in range(2)
+    ]
+    assert told["peers"][0]["share"] == 0.75, "a peer that is not shown does not count"
+    assert told["waits_for"] == "", "a stage with no peer that is shown was taken to be without peers"
+
+
+def test_the_peers_of_one_stage_can_be_looked_at():
+    told, members = large(stage=1, members=1000)
+    assert [peer["name"] for peer in told["peers"]] == [f"p01-{at:03}" for at in range(500)]
+    assert members.most == MOST_ASKED and told["left_out"] == {"peers": 500, "trainers": 0}
+    assert told["summary"][0]["serving"] == 495
+
+
+def test_the_counts_of_a_large_swarm_are_on_its_page_before_those_that_are_shown():
+    counts, shown = page(large()[0]).splitlines()[2:4]
+    assert counts == "1000 peers of 2 stages: 10 joining, 990 serving; serving a stage: 495 (stage 0) to 495 (stage 0)"
+    assert shown == "shown: 100 of 1000 peers, 100 of 302 trainers; --stage N shows another stage, --members N more"
+    assert "shown:" not in page(seen(at(3)))
+
+
+def test_observers_are_named():
+    assert seen(at(3) | {OBSERVERS + "o": Observer("o", "nowhere", 3)})["observers"] == ["o"]
+
+
+@pytest.mark.parametrize(
+    "saves_every, saved, unsaved",
+    [((5, 0), (), [1]), ((5, 5), (), []), ((0, 0), (), []), ((0, 0), ([5, 0, 2, "r"],), [0, 1])],
+)
+def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, saved, unsaved):
+    peers = {
+        f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
+        for stage, every in enumerate(saves_every)
+    }
+    assert seen(at(3) | peers | {SAVED + "0": Saved([*saved])})["unsaved_stages"] == unsaved
+
+
+def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
+    records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), CONDUCTOR: Conductor("t", "there")}
+    saved = Saved([[5, 0, 2, "r"], [10, 0, 2, "s"]])
+    waits = seen(records | {SAVED + "p": saved})["waits_for"]
+    assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"
+
+
+@pytest.mark.virtual
+async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
+    keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
+    found = looks(Members(), keys, 1.0)
+    assert [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]] == [
+        (3, 0.0),
+        (4, 0.0),
+        (4, 1.0 + MOMENT_S),
+        (4, 2.0 + MOMENT_S),
+        (5, 0.0),
+    ]
+
+
+def test_a_directory_that_never_answered_is_no_look():
+    with pytest.raises(CutOff):
+        asyncio.run(anext(looks(Members(), Keys(CutOff("away")), 1.0)))
+
+
+def test_a_member_cannot_take_the_place_of_its_record():
+    record = Peer("p", "here", 1, 0, Phase.SERVING, "m")
+    false = {"name": "x", "stage": 7, "phase": "leaving", "address": "y", "silent": True, "share": "z", "step": 3}
+    (peer,) = asyncio.run(look(Members(here=false), Keys(at(3) | {PEERS + "p": record})))["peers"]
+    assert (peer["name"], peer["stage"], peer["phase"], peer["address"]) == ("p", 0, "serving", "here")
+    assert (peer["silent"], peer["step"]) == (False, 3) and math.isnan(peer["share"])
+
+
+RUBBISH = [None, True, -1, 1 << 63, math.nan, math.inf, "x", b"x", [[]], {"x": "y"}, {1: []}, {"p": math.nan}]
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH, ids=repr)
+def test_what_a_member_says_that_is_rubbish_ends_no_look_and_no_page(rubbish):
+    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    for note in (rubbish, dict.fromkeys(FIELDS, rubbish), {1: rubbish}):
+        told = asyncio.run(look(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
+        assert "trainer t" in page(told) and "swarm_step 5" in metrics(told)
+        json.loads(as_json(told))

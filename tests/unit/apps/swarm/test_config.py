@@ -1,0 +1,90 @@
+"""What a swarm is told: refused where it cannot be, kept in the directory as it was, and read there with suspicion."""
+
+import json
+
+import pytest
+
+from apps.swarm.__main__ import main
+from apps.swarm.config import Subject, Told, differences
+from pipelined.errors import UsageError
+
+TOLD = Told(Subject(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
+
+
+def test_what_is_trained_comes_back_as_it_was_kept():
+    assert Told.unpack(TOLD.pack()) == TOLD
+
+
+@pytest.mark.parametrize(
+    "change", [{"stages": "2"}, {"layers": 2.5}, {"stages": 0}, {"lease": -1.0}, {"nobody": 1}, {"microbatch": 5}]
+)
+def test_what_no_release_wrote_is_refused(change):
+    told = json.loads(TOLD.pack())
+    told["subject"] |= change
+    with pytest.raises(UsageError):
+        Told.unpack(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_what_is_no_subject_is_refused(data):
+    with pytest.raises(UsageError):
+        Told.unpack(data)
+
+
+def test_differences_name_both_sides():
+    theirs = Told(Subject(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32, 7)
+    assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
+
+
+def test_a_peer_serves_a_stage_that_there_is():
+    for stage in (None, 0, 2):
+        Subject(stages=3).check_stage(stage)
+    for stage in (-1, 3):
+        with pytest.raises(UsageError, match=rf"--stage {stage}, stages: 3\); take one from 0 to 2"):
+            Subject(stages=3).check_stage(stage)
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("serve", "say where the swarm is"),
+        ("serve --coordinator tcp://127.0.0.1", "--coordinator tcp://127.0.0.1 is no address; write tcp://HOST:PORT"),
+        ("export --to model --coordinator tcp://127.0.0.1", "is no address; write tcp://HOST:PORT"),
+        ("status --coordinator tcp://127.0.0.1:1 --directory etcd://127.0.0.1:2", "leave one of the two out"),
+        ("serve --coordinator tcp://127.0.0.1:1 --checkpoint LICENSE", "is a file; give --checkpoint a directory"),
+        ("train --coordinator tcp://127.0.0.1:1 --metrics nowhere/file", "name another --metrics"),
+        ("coordinator --journal nowhere/file", "name another --journal"),
+        ("train --coordinator tcp://127.0.0.1:1 --compress zip", "--compress: unknown codec 'zip'"),
+        ("train --coordinator tcp://127.0.0.1:1 --compress-sums zip", "--compress-sums: unknown codec 'zip'"),
+        ("train --coordinator tcp://127.0.0.1:1 --slots 0", "--slots must be at least 1"),
+        ("train --coordinator tcp://127.0.0.1:1 --clip -1", "--clip must be at least 0"),
+        ("local --trainers 0", "--trainers must be at least 1"),
+        ("export --sample 1 --checkpoint saved --context 0", "--context must be at least 1"),
+        ("local --preset nonsense", "no preset is called 'nonsense'"),
+        ("local --layers 2 --stages 5", "(stages: 5, layers that can be parted: 4)"),
+        (
+            "train --coordinator tcp://127.0.0.1:1 --stages 9",
+            "(stages: 9, layers that can be parted: 6)",
+        ),
+        ("local --links nonsense", "no option of an address is called 'nonsense'; known: listen, delay, jitter, rate"),
+        ("local --links delay=50", "?delay= takes a number and one of the units"),
+        ("local --peers 1", "every stage needs a peer"),
+        ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
+        ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
+        ("coordinator --listen nonsense", "unknown endpoint"),
+        ("export --to model", "say what to export"),
+        ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "say what to export"),
+        ("export --checkpoint saved", "there is nothing to do"),
+        ("export --checkpoint nowhere --to model --data LICENSE", "name every directory of its peers"),
+        ("local --sample -1", "--sample must be at least 0"),
+        ("local --eval-every -1", "--eval-every must be at least 0"),
+    ],
+)
+def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
+    try:
+        code = main(words.split())
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert told in said.replace(" │ │ ", " ") and "dummy" not in said

@@ -1,0 +1,70 @@
+"""What the processes of a swarm on one machine say comes through as it is, and what all trainers say alike once."""
+
+import asyncio
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from apps.swarm.config import ChildFailed
+from apps.swarm.local import _noted, _outlive, _pass_on, above
+from apps.swarm.metrics import STEP
+
+LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
+
+
+async def passed_on(but):
+    said, stdout = [], asyncio.StreamReader()
+    stdout.feed_data("".join(f"{line}\n" for line in LINES).encode() + b"\xff")
+    stdout.feed_eof()
+    await _pass_on(SimpleNamespace(stdout=stdout), said.append, but)
+    return said
+
+
+@pytest.mark.parametrize("but, kept", [("", LINES), (STEP, LINES[:1] + LINES[2:])])
+def test_a_child_is_heard_but_for_what_another_says_too(but, kept):
+    assert asyncio.run(passed_on(but)) == [*kept, "\N{REPLACEMENT CHARACTER}"]
+
+
+def test_what_is_said_above_a_live_view_is_no_markup():
+    shown = StringIO()
+    for line in LINES:
+        above(Console(file=shown, force_terminal=True, width=10))(line)
+    assert shown.getvalue().splitlines() == LINES
+
+
+class Ended:
+    """A child that ends with this code."""
+
+    pid = 4711
+
+    def __init__(self, code):
+        self.code, self.returncode = code, None
+
+    async def wait(self):
+        self.returncode = self.code
+        return self.code
+
+
+def outlived(code, lines=(), others=2):
+    """What is said when the first of some peers ends; the others are up."""
+    peers, said, last = [Ended(code), *(Ended(0) for _ in range(others))], [], {}
+    for line in lines:
+        _noted(last, said.append, line)
+    asyncio.run(_outlive(peers[0], "peer0", last, peers, said.append))
+    assert said[:-1] == list(lines)
+    return said[-1]
+
+
+def test_a_peer_that_dies_is_told_with_its_process_its_stage_and_what_goes_on():
+    lines = ["peer0: stage 1: fetches its state", "peer0: stage 2: serves", "peer1: stage 0: serves"]
+    goes_on = "the other 2 peers go on, and compute again what it alone had counted"
+    assert outlived(-9, lines) == f"peer0 (pid 4711, stage 2) was killed by SIGKILL; {goes_on}"
+    assert outlived(1) == f"peer0 (pid 4711, at no stage yet) ended with code 1; {goes_on}"
+    assert outlived(1, others=0).endswith("ended with code 1; no peer is left")
+
+
+def test_a_peer_that_is_refused_ends_all():
+    with pytest.raises(ChildFailed, match="a peer ended with 2"):
+        outlived(2)

@@ -1,0 +1,85 @@
+"""A line whenever what a peer does changes, and never the same line twice running."""
+
+import asyncio
+from dataclasses import replace
+
+from apps.swarm.peer_log import PeerLog
+from pipelined.directory import Change, Entry
+from pipelined.membership.view import Roster
+from pipelined.swarm.records import PEERS, Head, Peer, Phase
+
+HEAD = Head(2, "m", 3)
+
+
+def peer(phase, name="p", stage=1):
+    return Peer(name, f"at {name}", 7, stage, phase, "m")
+
+
+async def told(*news, revision):
+    """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
+    roster, said, trouble = Roster(None, None), [], [""]
+    roster.revision = revision
+    following = asyncio.ensure_future(PeerLog("p", "at p", roster, lambda: trouble[-1], said.append).follow())
+    await asyncio.sleep(0)
+    for each in news:
+        match each:
+            case Head():
+                roster.head = each
+            case Peer():
+                roster._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
+            case "gone":
+                roster._take([Change(PEERS + "p", None, 1)])
+            case str():
+                trouble.append(each)
+            case _:
+                roster.cut_off = each
+        roster.look_again()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return said
+
+
+def run(*news, revision=1):
+    return asyncio.run(told(*news, revision=revision))
+
+
+def test_a_life_from_coming_to_leaving():
+    life = [peer(phase) for phase in Phase]
+    assert run(HEAD, peer(Phase.SERVING, "q"), *life, "gone") == [
+        "p: waits for a trainer that begins",
+        "p: waits for a trainer that leads, which tells it a stage",
+        "p: stage 1: fetches its state",
+        "p: stage 1: serves",
+        "p: stage 1: serves until another has its state, or its notice is up",
+        "p: stage 1: hands over, and leaves",
+    ]
+
+
+def test_a_name_that_another_process_has():
+    taken, mine = run(HEAD, replace(peer(Phase.SERVING), address="elsewhere"), peer(Phase.SERVING))[-2:]
+    assert "waits for its name" in taken and "(at elsewhere)" in taken and mine == "p: stage 1: serves"
+
+
+def test_what_changes_elsewhere_is_not_told():
+    assert len(run(HEAD, peer(Phase.SERVING), HEAD, peer(Phase.JOINING, "q"), peer(Phase.SERVING, "q"))) == 3
+
+
+def test_a_stage_that_is_lost_and_a_state_that_does_not_come():
+    *_, waits, fetches, failed = run(HEAD, peer(Phase.JOINING), peer(Phase.SERVING, "q"), "q: gone")
+    assert waits == "p: stage 1: waits for who has its state, here or where it was saved"
+    assert (fetches, failed) == (
+        "p: stage 1: fetches its state",
+        "p: stage 1: fetches its state (the last try failed: q: gone)",
+    )
+
+
+def test_a_directory_that_was_gone_before_it_was_read():
+    (said,) = run(True, revision=0)
+    assert "the directory does not answer" in said
+
+
+def test_a_directory_that_does_not_answer():
+    *_, cut_off, back = run(HEAD, peer(Phase.SERVING), True, False)
+    assert "takes no step" in cut_off and back == "p: stage 1: serves"

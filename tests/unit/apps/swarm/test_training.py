@@ -1,0 +1,22 @@
+"""What is said of a swarm's training is what its processes train by."""
+
+import pytest
+
+from apps.swarm.config import Subject, Told
+from apps.swarm.training import check_device, rules_of, training_of
+from pipelined.errors import UsageError
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_updates_are_late_where_that_was_said_and_who_has_it_otherwise_is_refused(delayed):
+    told = Told(Subject(delayed_updates=delayed), vocabulary=256, text="")
+    rules, others = (rules_of(each, training_of(each)) for each in (told, Told(Subject(), vocabulary=256, text="")))
+    assert rules.delayed == delayed
+    assert (rules.digest != others.digest) == delayed
+
+
+def test_a_device_that_is_not_here_is_refused_with_those_that_are():
+    check_device("cpu")
+    for name in ("abacus", "cuda:99"):
+        with pytest.raises(UsageError, match=rf"no device here is called '{name}' \(.*\); give --device one of cpu"):
+            check_device(name)

@@ -1,0 +1,125 @@
+"""A wait that lasts is told, and its end; one that is over in a moment is not."""
+
+import asyncio
+
+import pytest
+
+from apps.swarm.config import Place
+from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
+from pipelined.aio.clock import run_virtual
+from pipelined.directory import Change, Entry
+from pipelined.membership.view import Roster
+from pipelined.swarm.records import PEERS, Conductor, Head, Peer, Phase, Trainer
+
+HEAD, LEADER = Head(2, "m"), Conductor("t", "at t")
+
+
+@pytest.mark.parametrize(
+    "head, leader, trains, empty, why",
+    [
+        (None, None, False, [], "a trainer"),
+        (HEAD, None, True, [0], "a trainer that leads"),
+        (None, LEADER, True, [], "peers that have saved all stages at one step"),
+        (HEAD, LEADER, True, [0, 1], "a peer of stage 0, 1"),
+        (HEAD, LEADER, True, [], ""),
+    ],
+)
+def test_what_a_swarm_waits_for(head, leader, trains, empty, why):
+    assert waits_for(head, leader, trains, empty) == why
+
+
+def serving(stage, phase=Phase.SERVING):
+    """News of a stage's peer; phase None: it is gone."""
+    name = f"p{stage}"
+    entry = phase and Entry(Peer(name, f"at {name}", 1, stage, phase, "m").pack(), 1)
+    return {PEERS + name: entry}
+
+
+async def told(*news):
+    """What a trainer says while this changes in its roster, or in the directory, each for so long."""
+    roster, said = Roster(None, None), []
+    roster.unscored = None
+    scoring = lambda: roster.evaluated is not None, 7, lambda: roster.unscored
+    following = asyncio.ensure_future(WaitLog("t", roster, *scoring, said.append).follow())
+    for seconds, changes in news:
+        for name, value in changes.items():
+            if name.startswith(PEERS):
+                roster._take([Change(name, value, 1)])
+            else:
+                setattr(roster, name, value)
+        roster.look_again()
+        await asyncio.sleep(seconds)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return said
+
+
+NOBODY = serving(0, None) | serving(1, None)
+ALL = serving(0) | serving(1)
+STANDS = {"revision": 1, "trainers": {"t": Trainer("t", "at t", 1, "m")}, "head": HEAD, "conductor": LEADER}
+
+
+def test_waits_that_last_are_told_once_and_so_is_their_end():
+    news = [
+        (9, STANDS),
+        (9, serving(0)),
+        (9, ALL),
+        (9, {"cut_off": True}),
+        (9, {"cut_off": False}),
+    ]
+    assert run_virtual(told(*news)) == [
+        "t: waits for a peer of stage 0, 1",
+        "t: waits for a peer of stage 1",
+        "t: goes on",
+        "t: the directory does not answer; no step is decided until it does",
+        "t: goes on",
+    ]
+
+
+def test_an_evaluation_is_told_with_its_length():
+    news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
+    assert run_virtual(told(*news)) == ["t: waits for the evaluation of step 0 (microbatches: 7)", "t: goes on"]
+
+
+def test_of_an_evaluation_that_lasts_it_is_told_how_far_it_is():
+    begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
+    news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
+    assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: goes on"]
+
+
+def test_where_the_last_step_stands_nothing_is_waited_for():
+    assert waits_for(HEAD, None, False, [0, 1], over=True) == ""
+
+
+def test_of_a_short_wait_nothing_is_told():
+    short = 0.9 * MOMENT_S
+    news = [
+        (9, STANDS | ALL),
+        (short, serving(1, None)),
+        (short, NOBODY | serving(1)),
+        (9, ALL),
+    ]
+    assert run_virtual(told(*news)) == []
+
+
+def test_a_head_that_cannot_be_read_is_told_with_the_remedy():
+    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "strange": {"head": "not a Head"}})))
+    assert "'head' cannot be read (not a Head)" in said and said.endswith("or for one that is started with --resume")
+
+
+def test_a_directory_that_was_never_there_is_waited_for():
+    assert run_virtual(told((9, {}))) == ["t: waits for the directory"]
+
+
+def test_a_block_that_lasts_tells_what_it_waits_for():
+    async def wait(seconds):
+        said = []
+        async with telling("the others", said.append):
+            await asyncio.sleep(seconds)
+        return said
+
+    assert run_virtual(wait(9)) == ["waits for the others"] and run_virtual(wait(0.9 * MOMENT_S)) == []
+
+
+def test_where_a_directory_is_has_no_password():
+    assert Place(directory="etcd://me:secret@a:1,b:2/x").where == "the directory at etcd://a:1,b:2/x"

@@ -1,0 +1,61 @@
+"""A model put together from a swarm's stages is the whole model to the bit, and a seed says what is sampled from it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from apps.lm.data.tokenizer import ByteTokenizer
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.rotary import RotaryLM
+from apps.lm.models.rotary_presets import RotaryConfig, cut_for
+from apps.swarm.export import Wish, model_of
+from apps.swarm.weights import Weights
+from pipelined.errors import UsageError
+from pipelined.swarm.stages.torch_stage import TorchStage
+from pipelined.swarm.stages.training import Training
+from pipelined.training.optimizer import Recipe
+from tests.unit.apps.rotary import exported_config
+
+CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)
+UNTIED = ModelConfig(2, 8, 2, 256, 16, dropout=0.0, tied=False)
+MODEL = RotaryLM(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    training = Training(MODEL, CUT, Recipe(1e-2, 9, 2), 2, 8, seed=4)
+    return Weights.of_stages(MODEL, [TorchStage(training, index).state() for index in range(3)])
+
+
+def test_stages_together_are_the_whole_model(weights: Weights):
+    whole = dict(MODEL.build(range(MODEL.layers), torch.float32, "cpu", 4).named_parameters())
+    assert weights.tensors.keys() == whole.keys()
+    assert all(torch.equal(weights.tensors[name], value) for name, value in whole.items())
+
+
+def test_a_seed_says_what_is_sampled(weights: Weights):
+    one, again, other = (weights.sample(ByteTokenizer(), "ROMEO", 40, 8, seed) for seed in (1, 1, 2))
+    assert one == again != other and one.startswith("ROMEO")
+
+
+@pytest.mark.parametrize("config", [CONFIG, UNTIED], ids=["rotary", "gpt2"])
+def test_the_model_of_a_checkpoint_is_found_by_what_it_says(config: ModelConfig):
+    model = (RotaryLM if isinstance(config, RotaryConfig) else GPT2)(config)
+    found = model_of(dict(model.identity()))
+    assert type(found) is type(model) and found.identity() == model.identity()
+    with pytest.raises(UsageError, match="known are gpt2, rotary"):
+        model_of({**model.identity(), "model": "abacus"})
+
+
+def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
+    (tmp_path / "mine").write_text("notes")
+    with pytest.raises(UsageError, match="something else"):
+        Wish(tmp_path, 0, "", 8, 0).check(MODEL)
+    assert Wish(None, 0, "", 8, 0).empty and not Wish(None, 1, "R", 8, 0).empty
+
+
+def test_a_directory_holds_the_model_that_was_trained(weights: Weights, tmp_path: Path):
+    weights.export(tmp_path, ByteTokenizer())
+    assert exported_config(tmp_path) == CONFIG
