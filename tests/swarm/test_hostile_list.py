@@ -21,7 +21,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
-from tests.unit.transports.endpoints.hostile import KEY, forged, intruder, question, resident, until_lost
+from tests.unit.transports.rpc.hostile import KEY, forged, intruder, question, resident, until_lost
 from transports import pack
 from transports.rpc import Refusal, Unreachable
 from transports.rpc.identity import call, identity

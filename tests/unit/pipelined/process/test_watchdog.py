@@ -13,9 +13,9 @@ LAUNCHER = """
 import os, signal, subprocess, sys
 RANK = '''
 import os, sys
-from pipelined import obituary
+from pipelined.process import watchdog
 if os.environ["PMI_RANK"] == "0":
-    with obituary.watching([f"rank {rank} (stages {rank})" for rank in range(4)]):
+    with watchdog.watching([f"rank {rank} (stages {rank})" for rank in range(4)]):
         print("watched", flush=True)
         word = sys.stdin.read(1)
 else:

@@ -7,7 +7,7 @@ from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Layout, ScheduleError, Shape, find
-from tests.unit.pipelined.damage import with_worker
+from tests.unit.pipelined.programs.damage import with_worker
 
 CHIMERA = record(find("chimera"), Shape(4, 4))
 GPIPE = record(find("gpipe"), Shape(2, 2))

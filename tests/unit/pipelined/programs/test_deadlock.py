@@ -9,8 +9,8 @@ from pipelined.programs.check import check
 from pipelined.programs.deadlock import Limits, find_deadlock, smallest_mailbox
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
-from tests.unit.pipelined.damage import DAMAGES, REORDERINGS, damaged, sound_programs
-from tests.unit.pipelined.held_links import executes
+from tests.unit.pipelined.programs.damage import DAMAGES, REORDERINGS, damaged, sound_programs
+from tests.unit.pipelined.programs.held_links import executes
 
 LIMITS = [
     {},

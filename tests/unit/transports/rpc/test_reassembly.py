@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.transports.wire_streams import spoilt
+from tests.unit.transports.wire.wire_streams import spoilt
 from transports import WireError
 from transports.rpc import Answer, Party
 from transports.rpc.handlers import Desk

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.swarm.trainer.routing import LEAST_HEAP, Wiring
-from tests.unit.pipelined.swarm.queueing import Fleet, shares
+from tests.unit.pipelined.swarm.trainer.queueing import Fleet, shares
 from transports.rpc import Party
 
 SPEEDS = [[1, 2], [1, 1, 1, 4], [1, 2, 4, 8]]

@@ -14,7 +14,7 @@ from transports.rpc import open_endpoint
 
 def process(*role):
     """A process in this role; it is killed at the end."""
-    return started([sys.executable, "-m", "tests.unit.pipelined.swarm.directory.processes", *role])
+    return started([sys.executable, "-m", "tests.unit.pipelined.directory.processes", *role])
 
 
 def free_url():

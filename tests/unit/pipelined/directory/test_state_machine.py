@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from pipelined.directory import Change, Conflict, Entry, FellBehind, Full, LeaseLost, Limits, View
 from pipelined.directory.asked import Request, StaleRequest
 from pipelined.directory.state_machine import Machine
-from tests.unit.pipelined.swarm.directory.naive_directory import NaiveDirectory
+from tests.unit.pipelined.directory.naive_directory import NaiveDirectory
 
 KEYS = st.sampled_from(["a", "aa", "ab", "b", "ba"])
 VALUES = st.binary(max_size=2)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgpack
 import pytest
 
-from tests.unit.transports.endpoints.hostile import (
+from tests.unit.transports.rpc.hostile import (
     MEBI,
     forged,
     intruder,

@@ -1,6 +1,6 @@
 """A directory, or one who holds a lease of it, in a process of its own; for tests that kill it.
 
-python -m tests.unit.pipelined.swarm.directory.processes serve URL JOURNAL | hold URL SECONDS
+python -m tests.unit.pipelined.directory.processes serve URL JOURNAL | hold URL SECONDS
 """
 
 import asyncio

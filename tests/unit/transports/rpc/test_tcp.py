@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.unit.transports.endpoints.hostile import (
+from tests.unit.transports.mpi_transport.idle import limits_when_idle
+from tests.unit.transports.rpc.hostile import (
     KEY,
     MEBI,
     echo,
@@ -20,7 +21,6 @@ from tests.unit.transports.endpoints.hostile import (
     run,
     until_lost,
 )
-from tests.unit.transports.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
 from transports.rpc import Answer, Unreachable, open_endpoint
 from transports.rpc.identity import read

@@ -1,7 +1,8 @@
 """Frames mutated by atheris, which looks for inputs that reach code not reached before.
 
-`python -m tests.unit.transports.fuzz_wire BYTES FOLDER` feeds so many bytes, keeps what is of interest in the folder,
-and ends with code 0; at an exception that is none of the wire's own it ends with that and leaves the input there.
+`python -m tests.unit.transports.wire.fuzz_wire BYTES FOLDER` feeds so many bytes, keeps what is of interest in the
+folder, and ends with code 0; at an exception that is none of the wire's own it ends with that and leaves the input
+there.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["transports"]):
-    from tests.unit.transports.wire_streams import frames, read
+    from tests.unit.transports.wire.wire_streams import frames, read
 
 MOST = 4096
 

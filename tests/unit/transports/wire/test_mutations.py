@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.launching import launched
-from tests.unit.transports.wire_streams import frames, read, spoilt
+from tests.unit.transports.wire.wire_streams import frames, read, spoilt
 from transports.wire.frames import Kind
 
 CI_BYTES, FULL_BYTES = 1_000_000, 10_000_000
@@ -33,7 +33,7 @@ def test_what_is_mutated_was_sound_and_of_every_kind():
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed; pip install pipelined[fuzz]")
 def test_frames_mutated_towards_unseen_code_give_frames_or_a_wire_error(tmp_path):
-    program = [sys.executable, "-m", "tests.unit.transports.fuzz_wire", str(FULL_BYTES), str(tmp_path)]
+    program = [sys.executable, "-m", "tests.unit.transports.wire.fuzz_wire", str(FULL_BYTES), str(tmp_path)]
     done = launched(program, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"bytes: {FULL_BYTES}" in done.stdout
