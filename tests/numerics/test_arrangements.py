@@ -10,7 +10,7 @@ from pipelined.schedules import Shape, find, known
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop
-from transports.tcp import transport as tcp
+from transports.testing import tcp_world
 
 
 def together(case, world=local.world):
@@ -41,7 +41,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process(case):
 @pytest.mark.parametrize("case", sampled(every=43, ranks=range(1, 9)))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
     expected = plain(case)
-    for outcome in together(case, tcp.world):
+    for outcome in together(case, tcp_world):
         assert_same(expected, outcome)
 
 
