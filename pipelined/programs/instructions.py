@@ -7,7 +7,7 @@ prices or executes a program reads its dependencies here and nowhere else.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.worker import Layout
+from pipelined.schedules.layout import Layout
 
 Token = tuple[str, int, int, int]
 """What one instruction leaves for another: (kind, pipe, stage it is for, microbatch).

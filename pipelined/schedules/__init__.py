@@ -1,7 +1,8 @@
 """The schedules, one a file; a file's name is the schedule's name everywhere."""
 
+from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape, Updates
 from pipelined.schedules.registry import Schedule, find, known, require_known
-from pipelined.schedules.worker import SCALES, Layout, ScheduleError, Shape, Updates, Worker
+from pipelined.schedules.worker import Worker
 
 __all__ = [
     "SCALES",

@@ -7,8 +7,9 @@ microbatch's forward, is at most D-1-s, none on the last stage, and reported. Th
 the forward, which are kept. A step is N updates. Source: Ravnest (2024), Algorithm 1 and equation 2.
 """
 
+from pipelined.schedules.layout import Layout, Shape, Updates
 from pipelined.schedules.no_flush import stretch
-from pipelined.schedules.worker import Layout, Shape, Updates, Worker
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

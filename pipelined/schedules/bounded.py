@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from pipelined.schedules.worker import ScheduleError
+from pipelined.schedules.layout import ScheduleError
 
 CODES, CODES_EACH = 1_000_000, 1000
 """Bytecodes that a schedule may run: in all, and more for each instruction that a right one has at most."""

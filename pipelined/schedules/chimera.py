@@ -15,8 +15,9 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.checks import check_chunks, check_even, check_positive
-from pipelined.schedules.worker import SCALES, Layout, ScheduleError, Shape, Worker
+from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape
+from pipelined.schedules.shapes import check_chunks, check_even, check_positive
+from pipelined.schedules.worker import Worker
 
 
 @dataclass(frozen=True)

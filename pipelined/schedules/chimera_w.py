@@ -14,8 +14,9 @@ order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the split. The co
 from collections import deque
 
 from pipelined.schedules import chimera
-from pipelined.schedules.checks import check_direct
-from pipelined.schedules.worker import Shape, Worker
+from pipelined.schedules.layout import Shape
+from pipelined.schedules.shapes import check_direct
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> chimera.ChimeraLayout:

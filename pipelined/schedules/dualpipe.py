@@ -6,11 +6,10 @@ Fewer microbatches, or an odd number, keep the order with those beyond left out.
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
-from pipelined.schedules.checks import check_even
 from pipelined.schedules.dualpipe_steps import dualpipe_order
-from pipelined.schedules.follow import follow
-from pipelined.schedules.layouts import both_ways
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import both_ways, check_even, follow
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

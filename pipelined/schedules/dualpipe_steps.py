@@ -11,7 +11,7 @@ Source: DeepSeek-V3 technical report (2024), section 3.2.1; github.com/deepseek-
 
 from collections.abc import Iterator
 
-from pipelined.schedules.follow import Place
+from pipelined.schedules.shapes import Place
 
 
 def dualpipe_order(index: int, half: int, rounds: int, first: Place, second: Place) -> Iterator[tuple[str, Place]]:

@@ -7,9 +7,9 @@ Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025);
 """
 
 from pipelined.schedules.dualpipe_steps import dualpipe_order
-from pipelined.schedules.follow import follow
-from pipelined.schedules.layouts import folded
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import folded, follow
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

@@ -5,8 +5,9 @@ DF + B in the middle. Weights are held twice.
 Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.
 """
 
-from pipelined.schedules.layouts import both_ways
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import both_ways
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

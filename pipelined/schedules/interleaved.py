@@ -7,8 +7,9 @@ with v = 1 it is 1F1B, and D-w. Source: Narayanan et al., Efficient large-scale 
 section 2.2.
 """
 
-from pipelined.schedules.checks import check_direct, check_pipes, check_positive
-from pipelined.schedules.worker import Layout, ScheduleError, Shape, Worker
+from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.shapes import check_direct, check_pipes, check_positive
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

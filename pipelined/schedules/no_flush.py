@@ -6,8 +6,9 @@ definite past, however long the stretch is.
 
 from dataclasses import replace
 
-from pipelined.schedules.layouts import one_pipe
-from pipelined.schedules.worker import Layout, Shape, Updates, Worker
+from pipelined.schedules.layout import Layout, Shape, Updates
+from pipelined.schedules.shapes import one_pipe
+from pipelined.schedules.worker import Worker
 
 
 def stretch(name: str, shape: Shape, updates: Updates) -> Layout:

@@ -3,8 +3,9 @@
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
 
-from pipelined.schedules.layouts import one_pipe
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import one_pipe
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from pipelined.schedules.bounded import announced, bounded
-from pipelined.schedules.worker import Layout, ScheduleError, Shape, Worker
+from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ import shlex
 from pathlib import Path
 from typing import Protocol
 
+from pipelined.schedules.layout import Layout, ScheduleError, Shape
 from pipelined.schedules.own import is_module, load
 from pipelined.schedules.table import read_table
-from pipelined.schedules.worker import Layout, ScheduleError, Shape, Worker
+from pipelined.schedules.worker import Worker
 
 SCHEDULES = {
     "async_1f1b": "pipelined.schedules.async_1f1b",

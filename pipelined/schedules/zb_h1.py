@@ -5,8 +5,9 @@ the input and of the weight half. Every worker has min(N, D) microbatches alive,
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.
 """
 
-from pipelined.schedules.layouts import one_pipe
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import one_pipe
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

@@ -8,9 +8,9 @@ those beyond left out. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024
 
 from collections.abc import Iterator
 
-from pipelined.schedules.follow import Place, follow
-from pipelined.schedules.layouts import folded
-from pipelined.schedules.worker import Layout, Shape, Worker
+from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.shapes import Place, folded, follow
+from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> Layout:

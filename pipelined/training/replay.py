@@ -15,7 +15,7 @@ from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError, Worker, find
-from pipelined.schedules.stretch import follow_stretch
+from pipelined.schedules.table import follow_stretch
 from pipelined.traces.file import Span, TraceError, read
 
 Order = tuple[Instruction, ...]

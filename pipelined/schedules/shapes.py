@@ -1,0 +1,110 @@
+"""Layouts that several schedules share, the checks that refuse an impossible shape, and how to follow a fixed order.
+
+A refusal gives the fact, the numbers and the remedy.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.worker import Worker
+
+Place = tuple[int, int]
+"""(pipe, stage)."""
+
+
+def one_pipe(name: str, shape: Shape) -> Layout:
+    """A single pipe: stage s on worker s, microbatches in their order.
+
+    Raises:
+        ScheduleError: the shape asks for more pipes, chunks, or a scale of its own.
+    """
+    check_positive(shape)
+    check_chunks(name, shape)
+    check_pipes(name, shape, 1)
+    check_direct(name, shape)
+    placement = {(0, stage): (stage,) for stage in range(shape.depth)}
+    return Layout(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
+
+
+def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tuple[int, ...]]) -> Layout:
+    """Two pipes over the same workers: stage s of pipe 0 on worker s, of pipe 1 on worker D-1-s.
+
+    Args:
+        microbatches: those of each pipe, in their order.
+    Raises:
+        ScheduleError: the shape asks for other pipes, chunks, or a scale of its own.
+    """
+    check_positive(shape)
+    check_chunks(name, shape)
+    check_pipes(name, shape, 2)
+    check_direct(name, shape)
+    down = {(0, stage): (stage,) for stage in range(shape.depth)}
+    up = {(1, stage): (shape.depth - 1 - stage,) for stage in range(shape.depth)}
+    return Layout(shape.depth, shape.depth, down | up, microbatches)
+
+
+def folded(name: str, shape: Shape) -> Layout:
+    """One pipe down D/2 workers and up again, like a V: worker w holds the stages w and D-1-w.
+
+    There is only one way to fold, so a shape that says nothing of chunks (1) is taken for one that says 2.
+
+    Raises:
+        ScheduleError: an odd depth, or the shape asks for more pipes, other chunks, or a scale of its own.
+    """
+    check_positive(shape)
+    check_pipes(name, shape, 1)
+    check_direct(name, shape)
+    if shape.chunks not in (1, 2):
+        raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {shape.chunks}); use --chunks 2")
+    check_even(name, shape)
+    placement = {(0, stage): (min(stage, shape.depth - 1 - stage),) for stage in range(shape.depth)}
+    return Layout(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
+
+
+async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
+    """Tell a worker each (op, place) of an order, past the last microbatch of a pipe nothing.
+
+    Args:
+        order: op is F, B, I or W; each takes the next microbatch of its place.
+    """
+    verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
+    told: Counter[tuple[str, Place]] = Counter()
+    for op, (pipe, stage) in order:
+        told[op, (pipe, stage)] += 1
+        if told[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):
+            await verbs[op](pipe, stage)
+
+
+def check_positive(shape: Shape) -> None:
+    """Refuse a shape without stages, microbatches, chunks or steps."""
+    for name in ("depth", "microbatches", "chunks", "steps"):
+        if getattr(shape, name) < 1:
+            raise ScheduleError(f"--{name} must be at least 1 (it is {getattr(shape, name)})")
+
+
+def check_chunks(name: str, shape: Shape) -> None:
+    """Refuse more than one stage of a pipe on a worker."""
+    if shape.chunks != 1:
+        raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {shape.chunks}); use --chunks 1")
+
+
+def check_pipes(name: str, shape: Shape, pipes: int) -> None:
+    """Refuse another number of pipes than the schedule has."""
+    if shape.pipes not in (0, pipes):
+        has = "one pipe" if pipes == 1 else f"{pipes} pipes"
+        raise ScheduleError(f"{name} has {has} (pipes: {shape.pipes}); leave --pipes out, or use chimera")
+
+
+def check_direct(name: str, shape: Shape) -> None:
+    """Refuse a scale of its own."""
+    if shape.scale != "direct":
+        raise ScheduleError(f"{name} takes its microbatches as they are (scale: {shape.scale}); use --scale direct")
+
+
+def check_even(name: str, shape: Shape) -> None:
+    """Refuse an odd number of stages."""
+    if shape.depth % 2:
+        near = " or ".join(str(depth) for depth in (shape.depth - 1, shape.depth + 1) if depth)
+        remedy = f"use --depth {near}, or a schedule that takes any depth: one_f_one_b, gpipe"
+        raise ScheduleError(f"{name} needs an even depth (depth: {shape.depth}); {remedy}")
