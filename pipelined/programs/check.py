@@ -6,11 +6,12 @@ be alive, are options. The rule: nothing is executed and no time passes.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from pipelined.programs.deadlock import Limits, find_deadlock
 from pipelined.programs.instructions import OPS, Instruction, Program
+from pipelined.programs.staleness import version_of
 from pipelined.programs.text_drawing import fault_grid
-from pipelined.programs.update_order import check_updates
 from pipelined.schedules import Layout, ScheduleError
 
 
@@ -37,7 +38,7 @@ def check(
     _check_places(program)
     _check_complete(program)
     if program.layout.updates is not None:
-        check_updates(program)
+        _check_updates(program)
     deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
     if deadlock:
         raise ScheduleError(deadlock)
@@ -108,6 +109,45 @@ def _check_one(program: Program, worker: int, forward: Instruction, found: dict)
         note = f"{'missing' if counts[op] < wanted else 'once too often'}: {instruction!r}"
         grid = fault_grid(program, {(worker, position): note for position in places})
         raise ScheduleError(f"{fact}; each needs one F and one B, or F, I and W\n{grid}")
+
+
+def _check_updates(program: Program) -> None:
+    """Prove the order of an asynchronous schedule's updates, beyond what is proved of any program.
+
+    Raises:
+        ScheduleError: a worker holds several stages, mixes the gradients of two updates, has more than D - s
+            microbatches alive, or takes weights that are not made yet.
+    """
+    for worker, instructions in enumerate(program.workers):
+        held = program.layout.held_by(worker)
+        if len(held) != 1:
+            fact = f"worker {worker} of an asynchronous schedule holds {len(held)} stages"
+            raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
+        most = program.layout.depth - held[0][1]
+        for position, problem in _update_faults(program, instructions, most):
+            fact = f"worker {worker} cannot do {instructions[position]!r} ({problem})"
+            raise ScheduleError(f"{fact}; move it\n{fault_grid(program, {(worker, position): problem})}")
+
+
+def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
+    """(position, what is wrong there)."""
+    updates = program.layout.updates
+    assert updates is not None
+    done = begun = 0
+    for position, instruction in enumerate(instructions):
+        newest = done // updates.every
+        if instruction.op == "F":
+            begun += 1
+            version = version_of(updates, instruction.microbatch, newest)
+            if begun - done > most:
+                yield position, f"{begun - done} microbatches alive, of at most {most}"
+            elif version > newest:
+                yield position, f"version {version} is not made yet, the newest is {newest}"
+        elif instruction.op in "BW":
+            update = instruction.microbatch // updates.every
+            if update != newest:
+                yield position, f"its gradient belongs to update {update}, but update {newest} is not complete"
+            done += 1
 
 
 def _check_budget(program: Program, budget: float) -> None:

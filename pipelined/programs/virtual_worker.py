@@ -1,19 +1,45 @@
-"""The worker that prices: it answers a schedule's verbs by letting time pass on the virtual clock, and writes it down.
+"""A schedule's worker on the virtual clock: each verb takes the seconds that its instruction costs and is recorded.
 
-The rule: a worker waits for a message or computes, one instruction at a time. What computing and sending take is asked
-of its bench; this file knows instructions and tokens, and neither costs nor machines.
+A worker waits for a message or computes, one instruction at a time. Its bench says how long computing and sending take.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.programs.due import PATIENCE, Due
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.timeline import Timed
 from pipelined.schedules import Layout, Worker
+
+PATIENCE = 0.25
+"""The share of a weight half's seconds that a worker waits for a message that is due before it begins one.
+
+Where weight halves tile the gaps, a message is due at the very moment a worker looks for it; late by no more than its
+travel, it would find that a weight half has begun. The wait is short and ends, so a late rank holds no other one up.
+"""
+
+
+class Due:
+    """What a worker is to do next, by the order its schedule was proved in.
+
+    Args:
+        program: that order, weight halves with all else; from an empty one nothing is ever due.
+    """
+
+    def __init__(self, program: Iterable[Instruction] = ()):
+        self._halves: dict[Instruction, int] = {}
+        halves = 0
+        for instruction in program:
+            if instruction.op == "W":
+                halves += 1
+            else:
+                self._halves[instruction] = halves
+
+    def __call__(self, instruction: Instruction, halves: int) -> bool:
+        """Whether an instruction comes next after so many weight halves: no more came before it in that order."""
+        return self._halves.get(instruction, math.inf) <= halves
 
 
 class Bench(Protocol):

@@ -13,11 +13,10 @@ from typing import Any
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.deadlock import MESSAGES
-from pipelined.programs.due import Due
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.prepare import Walk
-from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Bench, Demands, Due, Post, VirtualWorker
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
 from pipelined.simulation.links import VirtualLinks

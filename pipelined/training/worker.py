@@ -15,10 +15,10 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Device
 from pipelined.actors.messages import Activation, Gradient, Message
 from pipelined.errors import UsageError
-from pipelined.programs.due import PATIENCE, Due
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.plan import Plan
+from pipelined.programs.virtual_worker import PATIENCE, Due
 from pipelined.schedules import Worker
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression

@@ -3,11 +3,11 @@
 import pytest
 
 from collectives import Links
-from pipelined.programs.due import PATIENCE, Due
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
+from pipelined.programs.virtual_worker import PATIENCE, Due
 from pipelined.schedules import find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
