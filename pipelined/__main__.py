@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__
-from pipelined import commands as _commands
 from pipelined.commands import bench, doctor, plan, schedule, simulate, trace
 from pipelined.errors import UsageError
 
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (UsageError, _commands.BadInput) as error:
+    except UsageError as error:
         print(f"python -m pipelined {chosen.command}: error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from pipelined.commands.errors import BadInput
+from pipelined.errors import UsageError
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Do what the flags say. Under a launcher every rank runs the program.
 
     Raises:
-        BadInput: there are no benchmarks here, or none of that name. SystemExit: the program's exit code.
+        UsageError: there are no benchmarks here, or none of that name. SystemExit: the program's exit code.
     """
     found = _found()
     if arguments.name is None:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(_listed({name: _summary(path) for name, path in found.items()}, arguments.json))
         return
     if arguments.name not in found:
-        raise BadInput(f"no benchmark is called {arguments.name!r}; known: {', '.join(found)}")
+        raise UsageError(f"no benchmark is called {arguments.name!r}; known: {', '.join(found)}")
     sys.argv[1:] = [*arguments.others, *(["--json"] if arguments.json else [])]
     runpy.run_module(f"benchmarks.{arguments.name}", run_name="__main__", alter_sys=True)
 
@@ -50,7 +50,7 @@ def _found() -> dict[str, Path]:
     )  # no origin: just a folder of that name
     files = sorted(folder.glob("[!_]*.py")) if folder else []
     if not files:
-        raise BadInput("no benchmarks are here (they are not installed); run this in a checkout of the project")
+        raise UsageError("no benchmarks are here (they are not installed); run this in a checkout of the project")
     return {path.stem: path for path in files}
 
 
@@ -60,7 +60,7 @@ def _summary(path: Path) -> str:
 
 def _refuse(flags: list[str]) -> None:
     if flags:
-        raise BadInput(f"flags without a benchmark to take them ({' '.join(flags)}); name one first")
+        raise UsageError(f"flags without a benchmark to take them ({' '.join(flags)}); name one first")
 
 
 def _listed(summaries: dict[str, str], as_json: bool) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelined.commands import BadInput
 from pipelined.commands.steps import is_pass
+from pipelined.errors import UsageError
 from pipelined.traces.file import Span
 
 Which = tuple[int, str, int | None, int | None, int | None]
@@ -53,7 +53,7 @@ def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pas
     Args:
         expected: of as many ranks, with one and the same program.
     Raises:
-        BadInput: they are not of the same passes.
+        UsageError: they are not of the same passes.
     """
     found, known = dict(_with_idle(measured)), dict(_with_idle(expected))
     for here, there, where in ((found, known, "expected"), (known, found, "measured")):
@@ -61,7 +61,7 @@ def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pas
             fact = (
                 f"the two timelines are not of one program (first not {where}: {_words(missing)} on rank {missing[0]}"
             )
-            raise BadInput(
+            raise UsageError(
                 f"{fact}; passes: {len(found)} measured, {len(known)} expected); give both one schedule and shape"
             )
     return [Pass(span, known[which][0], idle, known[which][1]) for which, (span, idle) in found.items()]

@@ -5,7 +5,7 @@ The rule: what cannot be read is refused with the names and the form that can.
 
 from collections.abc import Mapping, Sequence
 
-from pipelined.commands.errors import BadInput
+from pipelined.errors import UsageError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -18,14 +18,14 @@ def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> di
         known: the names there are.
         sizes: numbers are bytes, and may end in K, M or G (powers of 1024).
     Raises:
-        BadInput: an unknown name, or no number.
+        UsageError: an unknown name, or no number.
     """
     found = {}
     for item in filter(None, text.split(",")):
         name, _, numbers = item.partition("=")
         if name not in known:
             example = "1M" if sizes else "1.5"
-            raise BadInput(f"{flag} knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")
+            raise UsageError(f"{flag} knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")
         found[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
     return found
 
@@ -34,11 +34,11 @@ def single(flag: str, found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The same where a name has one number alone.
 
     Raises:
-        BadInput: a name has several.
+        UsageError: a name has several.
     """
     for name, numbers in found.items():
         if len(numbers) > 1:
-            raise BadInput(f"{flag} takes one number for {name} (given: {len(numbers)}); leave the others out")
+            raise UsageError(f"{flag} takes one number for {name} (given: {len(numbers)}); leave the others out")
     return {name: numbers[0] for name, numbers in found.items()}
 
 
@@ -46,12 +46,12 @@ def spread(flag: str, found: Mapping[str, Sequence[float]], depth: int) -> list[
     """For each stage its numbers by name; a single one is for every stage.
 
     Raises:
-        BadInput: a name has neither one number nor one for every stage.
+        UsageError: a name has neither one number nor one for every stage.
     """
     for name, numbers in found.items():
         if len(numbers) not in (1, depth):
             fact = f"{flag} has another number of values than stages for {name} (values: {len(numbers)}"
-            raise BadInput(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
+            raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
     return [{name: numbers[stage % len(numbers)] for name, numbers in found.items()} for stage in range(depth)]
 
 
@@ -62,4 +62,4 @@ def _number(flag: str, name: str, text: str, sizes: bool) -> float:
         return int(number) if sizes else number
     except (ValueError, OverflowError) as error:
         example = f"{name}=512K" if sizes else f"{name}=1.5"
-        raise BadInput(f"{flag} {name}={text} is no number; write it as {example}") from error
+        raise UsageError(f"{flag} {name}={text} is no number; write it as {example}") from error

@@ -15,8 +15,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pipelined.commands.errors import BadInput
 from pipelined.commands.machine_flags import add_machine
+from pipelined.errors import UsageError
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -53,7 +53,6 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         SystemExit: with the exit code where it is not 0; rank 0 has said why.
     """
-    from pipelined.errors import UsageError
     from pipelined.process.launch import ALONE, detect
     from pipelined.process.run import refuse
 
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         launch = detect(os.environ)
         with _speaking(launch.rank == 0):
             code = _run(arguments, launch)
-    except (UsageError, BadInput) as error:
+    except UsageError as error:
         code = refuse(error, launch, COMMAND)
     if code:
         raise SystemExit(code)
@@ -75,7 +74,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     subject = _subject(arguments)
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
     if ranks < 1:
-        raise BadInput(f"--ranks must be at least 1 (it is {ranks})")
+        raise UsageError(f"--ranks must be at least 1 (it is {ranks})")
     machine, tries = stated_machine(arguments), tries_of(arguments, launch, ranks)
     if arguments.costs is None:
         return _measured(arguments, launch, subject, ranks, machine, tries)
@@ -136,14 +135,14 @@ def _subject(arguments: argparse.Namespace) -> Any:
     """What the program says of itself.
 
     Raises:
-        BadInput: there is no such program. SystemExit: it refuses its flags.
+        UsageError: there is no such program. SystemExit: it refuses its flags.
     """
     try:
         program = importlib.import_module(arguments.program)
     except ImportError as error:
-        raise BadInput(f"--program {arguments.program} cannot be imported ({error}); name a module") from error
+        raise UsageError(f"--program {arguments.program} cannot be imported ({error}); name a module") from error
     if not hasattr(program, "subject"):
-        raise BadInput(f"--program {arguments.program} has no `subject`; name a program such as apps.gpt2")
+        raise UsageError(f"--program {arguments.program} has no `subject`; name a program such as apps.gpt2")
     return program.subject(arguments.others, arguments.global_batch)
 
 

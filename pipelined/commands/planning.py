@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from collectives import Links
-from pipelined.commands.errors import BadInput
 from pipelined.commands.pairs import UNITS, pairs, single
 from pipelined.commands.simulation_flags import machine_of
+from pipelined.errors import UsageError
 from pipelined.measurement.codec import Coding, ratio_of
 from pipelined.planner import Stated, Subject
 from pipelined.planner.decide import TRIES
@@ -21,10 +21,10 @@ def stated_costs(arguments: argparse.Namespace, subject: Subject) -> Stated:
     """Costs as `--costs` has them."""
     said = single("--costs", pairs("--costs", arguments.costs, SPEED))
     if not 0 < said.get("flops", 0.0) < float("inf"):
-        raise BadInput(f"--costs needs a speed (flops={said.get('flops', 0):g}); write it as flops=1e10")
+        raise UsageError(f"--costs needs a speed (flops={said.get('flops', 0):g}); write it as flops=1e10")
     for name in SPEED[1:]:
         if not 0 <= said.get(name, 0.0) < float("inf"):
-            raise BadInput(f"--costs {name}={said[name]:g} is no duration; give seconds from 0 up")
+            raise UsageError(f"--costs {name}={said[name]:g} is no duration; give seconds from 0 up")
     coding = Coding(ratio_of(subject.compress), per_byte=said.get("coding", 0.0))
     return Stated(subject.layer_costs, subject.sequence, said["flops"], said.get("overhead", 0.0), coding)
 
@@ -40,11 +40,11 @@ def tries_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> int:
     """How many plans are run for some steps: as asked for, else `TRIES` where that can be.
 
     Raises:
-        BadInput: it cannot be, or there are fewer than none.
+        UsageError: it cannot be, or there are fewer than none.
     """
     asked, started = arguments.tries, launch.world_size or 1
     if asked is not None and asked < 0:
-        raise BadInput(f"--tries must be at least 0 (it is {asked}); 0 tries none")
+        raise UsageError(f"--tries must be at least 0 (it is {asked}); 0 tries none")
     if arguments.costs is not None:
         hindrance = "--costs says what they cost"
     elif ranks != started:
@@ -52,7 +52,7 @@ def tries_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> int:
     else:
         return TRIES if asked is None else asked
     if asked:
-        raise BadInput(f"--tries {asked} cannot run plans where {hindrance}; leave it out")
+        raise UsageError(f"--tries {asked} cannot run plans where {hindrance}; leave it out")
     return 0
 
 
@@ -70,7 +70,7 @@ def limit_of(arguments: argparse.Namespace, launch: Launch, ranks: int, gpus: Se
     try:
         limit = float(text.removesuffix(unit)) * UNITS[unit]
     except ValueError as error:
-        raise BadInput(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
+        raise UsageError(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
     if not limit > 0:
-        raise BadInput(f"--memory-limit {text} leaves nothing; give more than 0")
+        raise UsageError(f"--memory-limit {text} leaves nothing; give more than 0")
     return limit

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.commands import BadInput, writing
 from pipelined.commands.shape_flags import add_shape, shape_of
+from pipelined.errors import UsageError, writing
 from pipelined.programs.check import check
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Do what the flags say.
 
     Raises:
-        ScheduleError, BadInput: nothing has been printed.
+        UsageError: nothing has been printed.
     """
     schedule, costs = find(arguments.name), parse_costs(arguments.costs)
     shape = replace(shape_of(arguments, schedule), steps=arguments.steps)
@@ -72,20 +72,20 @@ def parse_costs(text: str) -> Costs:
     """Read `forward=1,backward=2`; what is not named keeps its default.
 
     Raises:
-        BadInput: an unknown name, no number, or work that takes no time. ScheduleError: a number that is no duration.
+        UsageError: an unknown name, no number, or work that takes no time. ScheduleError: a number that is no duration.
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     given = {}
     for item in filter(None, text.split(",")):
         name, _, seconds = item.partition("=")
         if name not in names:
-            raise BadInput(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
+            raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
         try:
             given[names[name]] = float(seconds)
         except ValueError as error:
-            raise BadInput(f"the cost {item!r} is no number; write it as {name}=1.5") from error
+            raise UsageError(f"the cost {item!r} is no number; write it as {name}=1.5") from error
         if given[names[name]] == 0 and name != "p2p":
-            raise BadInput(f"work takes time (the cost {item}); give more than 0, only p2p can be free")
+            raise UsageError(f"work takes time (the cost {item}); give more than 0, only p2p can be free")
     return Costs(**given)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from pipelined.commands.errors import BadInput
+from pipelined.errors import UsageError
 from pipelined.schedules import SCALES, Schedule, Shape, known
 from pipelined.schedules.table import Table
 
@@ -21,12 +21,12 @@ def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
     """What was asked for; a table knows its own depth and microbatches.
 
     Raises:
-        BadInput: depth or microbatches are missing.
+        UsageError: depth or microbatches are missing.
     """
     own = schedule.shape if isinstance(schedule, Table) else None
     depth = own.depth if own and arguments.depth is None else arguments.depth
     microbatches = own.microbatches if own and arguments.microbatches is None else arguments.microbatches
     for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
         if value is None:
-            raise BadInput(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
+            raise UsageError(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
     return Shape(depth, microbatches, arguments.pipes, arguments.chunks, arguments.scale)

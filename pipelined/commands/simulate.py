@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from pipelined.commands import writing
 from pipelined.commands.machine_flags import add_machine
 from pipelined.commands.shape_flags import add_shape
+from pipelined.errors import writing
 from pipelined.programs.overlap import SYNCS
 
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Do what the flags say.
 
     Raises:
-        UsageError, BadInput: nothing has been printed.
+        UsageError: nothing has been printed.
     """
     from pipelined.commands.simulation_flags import machine_of, plan_of, workload_of
     from pipelined.commands.simulation_report import as_json, as_text, spans_of_ranks

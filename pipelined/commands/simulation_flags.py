@@ -3,9 +3,9 @@
 import argparse
 
 from collectives import Links
-from pipelined.commands.errors import BadInput
 from pipelined.commands.pairs import pairs, single, spread
 from pipelined.commands.shape_flags import shape_of
+from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.schedules import find
 from pipelined.simulation.machine import FREE, Machine
@@ -49,5 +49,5 @@ def _link(flag: str, text: str) -> Links:
     costs = single(flag, pairs(flag, text, LINK))
     for name, cost in costs.items():
         if not 0 <= cost < float("inf"):
-            raise BadInput(f"{flag} {name}={cost:g} is no cost; give finite seconds from 0 up")
+            raise UsageError(f"{flag} {name}={cost:g} is no cost; give finite seconds from 0 up")
     return Links(**{name: costs.get(name, 0.0) for name in LINK})

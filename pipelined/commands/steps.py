@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pipelined.commands import BadInput
+from pipelined.errors import UsageError
 from pipelined.traces.file import Span, TraceError, read
 
 PASSES = ("forward", "backward")
@@ -21,12 +21,12 @@ def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]
         asked: which; None for the middle one, by when nothing is done for the first time.
     Returns: its number, the names of its rows, and its spans; idle time is what is left out.
     Raises:
-        BadInput: no such file, cut short, no trace, or no such step in it.
+        UsageError: no such file, cut short, no trace, or no such step in it.
     """
     try:
         spans = read(path)
     except TraceError as error:
-        raise BadInput(str(error)) from error
+        raise UsageError(str(error)) from error
     step, ranks = _chosen(spans, asked, path), sorted({span.rank for span in spans})
     return step, [f"rank {rank}" for rank in ranks], _of_step(spans, step, ranks)
 
@@ -34,11 +34,13 @@ def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]
 def _chosen(spans: list[Span], asked: int | None, path: Path) -> int:
     steps = sorted({span.step for span in spans if is_pass(span)})
     if not steps:
-        raise BadInput(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")
+        raise UsageError(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")
     if asked is None:
         return steps[len(steps) // 2]
     if asked not in steps:
-        raise BadInput(f"the trace {path} holds no step {asked} (steps: {steps[0]} to {steps[-1]}); choose one of them")
+        raise UsageError(
+            f"the trace {path} holds no step {asked} (steps: {steps[0]} to {steps[-1]}); choose one of them"
+        )
     return asked
 
 

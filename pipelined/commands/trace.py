@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelined.commands import BadInput, writing
+from pipelined.errors import UsageError, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,13 +39,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Draw one step, and print where its time went, and where it differs from what was expected.
 
     Raises:
-        BadInput: no such file, cut short, no trace, or no such step in it; or the two are not of one program. Nothing
+        UsageError: no such file, cut short, no trace, or no such step in it; or the two are not of one program. Nothing
             has been written.
     """
     from pipelined.commands.steps import read_step
 
     if arguments.fit and not arguments.against:
-        raise BadInput("--fit stretches what was expected, and nothing was; give --against a trace, or leave --fit out")
+        raise UsageError(
+            "--fit stretches what was expected, and nothing was; give --against a trace, or leave --fit out"
+        )
     step, rows, spans = read_step(arguments.file, arguments.step)
     title = f"step {step} on {len(rows)} ranks: {_summary(spans, len(rows))}"
     if arguments.against:
