@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pipelined.commands.machine_flags import add_machine
+from pipelined.commands.flags import add_machine
 from pipelined.errors import UsageError
 
 PASSES_ON = True

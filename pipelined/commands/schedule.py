@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.commands.shape_flags import add_shape, shape_of
+from pipelined.commands.flags import add_shape, shape_of
 from pipelined.errors import UsageError, writing
 from pipelined.programs.check import check
 from pipelined.programs.price import Costs, price

@@ -4,8 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from pipelined.commands.machine_flags import add_machine
-from pipelined.commands.shape_flags import add_shape
+from pipelined.commands.flags import add_machine, add_shape
 from pipelined.errors import writing
 from pipelined.programs.overlap import SYNCS
 

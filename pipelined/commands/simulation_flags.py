@@ -3,8 +3,8 @@
 import argparse
 
 from collectives import Links
+from pipelined.commands.flags import shape_of
 from pipelined.commands.pairs import pairs, single, spread
-from pipelined.commands.shape_flags import shape_of
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.schedules import find

@@ -1,4 +1,4 @@
-"""The flags that say which schedule is meant and for what shape. The rule: they are the same for every command."""
+"""The flags that several commands share: the schedule and its shape, and what a machine's links and cores cost."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from pipelined.schedules.table import Table
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
+    """Declare the flags of a schedule and its shape."""
     parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
     parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
     parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
@@ -30,3 +30,16 @@ def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
         if value is None:
             raise UsageError(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
     return Shape(depth, microbatches, arguments.pipes, arguments.chunks, arguments.scale)
+
+
+def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
+    """Declare the flags of a machine's links, nodes and cores.
+
+    Args:
+        near: the links that `--links` describes.
+    """
+    costs = "alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte)"
+    parser.add_argument("--links", default="", help=f"{near}: {costs}; 0 where not given")
+    parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
+    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node; 0: all on one")
+    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share; 0: one each")
