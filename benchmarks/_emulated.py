@@ -18,7 +18,7 @@ from pipelined.actors.agree import gather, share
 from pipelined.actors.executor import TimedDevice
 from pipelined.programs.gradient_sync import GradientSync, sum_over_holders
 from pipelined.programs.plan import Plan
-from pipelined.programs.prepare import plan_walk
+from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
 from pipelined.training.buckets import Bucket
 from pipelined.training.keyed_random import Noise
@@ -79,12 +79,12 @@ class EmulatedJob:
         plan: its ranks are the first of the actor's world.
         recorded: follow the order a dynamic schedule has with free messages, whenever messages come.
     Raises:
-        ScheduleError: the schedule is no good, as `pipelined.programs.prepare.plan_walk` says.
+        ScheduleError: the schedule is no good, as `pipelined.programs.prepare.prepare` says.
     """
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
-        self.walk = plan_walk(plan, plan.seat(actor.rank)[1])
+        self.prepared = prepare(plan, plan.seat(actor.rank)[1])
         parts = plan.layout.parts
         device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
@@ -104,7 +104,7 @@ class EmulatedJob:
         algorithm: str = "auto",
         summed: Collection[int] | None = None,
     ) -> float:
-        """Walk the schedule once and finish the sums; returns this rank's seconds.
+        """Run the schedule once and finish the sums; returns this rank's seconds.
 
         Args:
             number: not yet given to any job of this process; the same on all ranks.
@@ -113,9 +113,9 @@ class EmulatedJob:
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
         start = self._seat.device.clock.now()
-        sync = self._sync(self.walk.eager if eager is None else eager, algorithm, summed)
-        worker, order = TrainWorker(self._seat, number, sync, self.walk.instructions), self.walk.instructions
-        await (follow_order(worker, order) if self._recorded else self.walk.schedule.schedule(worker))
+        sync = self._sync(self.prepared.eager if eager is None else eager, algorithm, summed)
+        worker, order = TrainWorker(self._seat, number, sync, self.prepared.instructions), self.prepared.instructions
+        await (follow_order(worker, order) if self._recorded else self.prepared.schedule.schedule(worker))
         await sync.finish()
         return self._seat.device.clock.now() - start
 

@@ -147,7 +147,7 @@ async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
 
 def _works(job: EmulatedJob, algorithm: str, gaps: Collection[int]) -> dict[str, Callable[[int], Awaitable[float]]]:
     """What is done in each round, by name."""
-    early = {"eager": range(job.plan.depth), "gap": job.walk.eager, "after": ()}
+    early = {"eager": range(job.plan.depth), "gap": job.prepared.eager, "after": ()}
     return {
         **{sync: partial(job.step, eager=early[sync], algorithm=algorithm) for sync in SYNCS},
         NONE: partial(job.step, summed=()),

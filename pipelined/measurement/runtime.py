@@ -13,7 +13,7 @@ from pipelined.actors.agree import gather
 from pipelined.actors.executor import Device
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
-from pipelined.programs.prepare import plan_walk
+from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
 from pipelined.training.worker import Seat, TrainWorker
 
@@ -43,14 +43,14 @@ async def measure_instruction(actor: Actor, device: Device) -> float:
     All ranks call this together.
     """
     plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
-    walk = await asyncio.to_thread(plan_walk, plan, 0)
+    prepared = await asyncio.to_thread(prepare, plan, 0)
     seat, taken = Seat(actor, plan, {0: nothing}, device, nothing, NullTracer(), seed=0), []
     for number in range(ROUNDS):
         await gather(actor.transport, f"walk {number}", None)
         start = device.clock.now()
         sync = GradientSync(actor, [], _never, (), [0])
-        await walk.schedule.schedule(TrainWorker(seat, number, sync, walk.instructions))
-        taken.append((device.clock.now() - start) / len(walk.instructions))
+        await prepared.schedule.schedule(TrainWorker(seat, number, sync, prepared.instructions))
+        taken.append((device.clock.now() - start) / len(prepared.instructions))
     everyone = await gather(actor.transport, "walked", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 

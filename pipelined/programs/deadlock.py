@@ -1,7 +1,7 @@
 """Deadlock: do workers that wait for messages, for room and for each other's sums all come to their ends?
 
 What a worker waits for, once there, stays until that worker has it: a message has one taker, a mailbox is filled by its
-owner alone, who has joined a sum never leaves it. So it does not matter who is let go first, and one walk speaks for
+owner alone, who has joined a sum never leaves it. So it does not matter who is let go first, and one dry run speaks for
 every timing. The rule: nothing is executed and no time passes; the program must be complete.
 
 A **mailbox** of c messages: a worker keeps what it sends until the receiver asks for it, that is, comes to the
@@ -45,10 +45,10 @@ def find_deadlock(program: Program, limits: Limits) -> str | None:
     Returns: the workers of one cycle, what each waits for, and a grid that points at it.
     Cost: one pass over the instructions; with a mailbox that is too small a few more, to find what would do.
     """
-    walk = _Walk(program, limits)
-    if walk.ends():
+    run = _DryRun(program, limits)
+    if run.ends():
         return None
-    cycle, notes = walk.cycle()
+    cycle, notes = run.cycle()
     fact = f"the order deadlocks (workers in the cycle: {cycle}{_within(limits)}); {_remedy(program, limits)}"
     return f"{fact}\n{fault_grid(program, notes)}"
 
@@ -59,11 +59,11 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
     More room never hurts, so it is found by halving.
     """
     low, high = 0, max(len(worker) for worker in program.workers)
-    if not _Walk(program, Limits(high, blocking_sums)).ends():
+    if not _DryRun(program, Limits(high, blocking_sums)).ends():
         return None
     while low < high:
         middle = (low + high) // 2
-        enough = _Walk(program, Limits(middle, blocking_sums)).ends()
+        enough = _DryRun(program, Limits(middle, blocking_sums)).ends()
         low, high = (low, middle) if enough else (middle + 1, high)
     return low
 
@@ -81,7 +81,7 @@ def _remedy(program: Program, limits: Limits) -> str:
     return "let sums be tasks of their own, or move one of these" if limits.blocking_sums else "move one of these"
 
 
-class _Walk:
+class _DryRun:
     """Every worker goes as far as it can; who is left waits for somebody who is left too."""
 
     def __init__(self, program: Program, limits: Limits):

@@ -1,4 +1,4 @@
-"""What one worker will do in every step, known before the first: its schedule proved, and its eager stages found.
+"""What one worker does in every step, known before the first: its schedule proved, and its early sums found.
 
 No torch. Pricing runs an event loop of its own, so call this from a thread where one is already running.
 """
@@ -18,12 +18,12 @@ COSTS = Costs(forward=1.0, backward=2.0)
 
 
 @dataclass(frozen=True)
-class Walk:
-    """One worker's way through a step.
+class Prepared:
+    """What one worker does in every step: its proved schedule.
 
     Args:
-        schedule: the coroutine's module.
-        instructions: what the worker will be told, in order.
+        schedule: the module of its coroutine.
+        instructions: those of the worker, in order.
         eager: the stages whose gradient sum starts right after their last backward.
     """
 
@@ -32,23 +32,23 @@ class Walk:
     eager: frozenset[int]
 
 
-def plan_walk(plan: Plan, worker: int) -> Walk:
+def prepare(plan: Plan, worker: int) -> Prepared:
     """Record, prove and price a plan's schedule.
 
     Raises:
         ScheduleError: the schedule deadlocks, repeats or forgets an instruction; nothing has been computed yet.
     Cost: about 20 µs an instruction of the whole group.
     """
-    return plan_walks(plan)[worker]
+    return prepare_group(plan)[worker]
 
 
-def plan_walks(plan: Plan) -> list[Walk]:
-    """The same for every worker of a group."""
+def prepare_group(plan: Plan) -> list[Prepared]:
+    """As `prepare`, for every worker of a group."""
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
     eager = eager_stages(price(program, COSTS))
     return [
-        Walk(schedule, instructions, frozenset(stage for who, stage in eager if who == worker))
+        Prepared(schedule, instructions, frozenset(stage for who, stage in eager if who == worker))
         for worker, instructions in enumerate(program.workers)
     ]

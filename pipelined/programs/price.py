@@ -69,8 +69,8 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
         post, bench, demands = Post(), _FreeLinks(costs.p2p), _demands(layout, costs)
         workers = [VirtualWorker(index, layout, demands, post, bench) for index in range(layout.workers)]
-        walks = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
-        await asyncio.gather(*walks)  # the loop, made for this alone, cancels the others when one fails
+        running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
+        await asyncio.gather(*running)  # the loop, made for this alone, cancels the others when one fails
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
 
     return run_virtual(everyone())

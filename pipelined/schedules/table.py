@@ -212,7 +212,7 @@ def check_stretch(
 
 
 async def follow_stretch(worker: Worker, row: Sequence[Cell], microbatches: int) -> None:
-    """Walk a row, and again from its beginning, for as long as further microbatches enter.
+    """Follow a row, and again from its beginning, for as long as further microbatches enter.
 
     Args:
         microbatches: how many the row has.

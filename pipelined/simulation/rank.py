@@ -15,7 +15,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, Token
-from pipelined.programs.prepare import Walk
+from pipelined.programs.prepare import Prepared
 from pipelined.programs.virtual_worker import Bench, Demands, Due, Post, VirtualWorker
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import LEDGER, Job
@@ -83,7 +83,7 @@ class Rank:
 
     Args:
         post: shared by the workers of its group.
-        walk: what it does in a step, and its stages whose sums begin at once.
+        prepared: its instructions of a step, and its stages whose sums begin at once.
         tasks: the parent of its sums.
     """
 
@@ -94,20 +94,22 @@ class Rank:
         rank: int,
         bench: GroupBench,
         post: Post,
-        walk: Walk,
+        prepared: Prepared,
         tasks: Nursery,
     ):
-        self.job, self.rank, self._hardware, self._walk, self._tasks = job, rank, hardware, walk, tasks
+        self.job, self.rank, self._hardware, self._prepared, self._tasks = job, rank, hardware, prepared, tasks
         layout, index = job.plan.layout, job.plan.seat(rank)[1]
-        self.worker = VirtualWorker(index, layout, hardware.demands, post, bench, self._count, Due(walk.instructions))
+        self.worker = VirtualWorker(
+            index, layout, hardware.demands, post, bench, self._count, Due(prepared.instructions)
+        )
         self.stages = layout.stages_of(index)
         mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]
-        self._sync = GradientSync(self, mine, self._sum, walk.eager.intersection(self.stages), self.stages)
+        self._sync = GradientSync(self, mine, self._sum, prepared.eager.intersection(self.stages), self.stages)
         self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
 
     async def step(self) -> None:
-        """Walk the schedule, finish the sums, agree with all ranks, update."""
-        await self._walk.schedule.schedule(self.worker)
+        """Run the schedule, finish the sums, agree with all ranks, update."""
+        await self._prepared.schedule.schedule(self.worker)
         await self._sync.finish()
         await self._hardware.sums.join(LEDGER)
         update = sum(self.job.workload.stages[stage].update for stage in self.stages)

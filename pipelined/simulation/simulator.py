@@ -1,7 +1,7 @@
 """The simulator: one whole step of a job on a priced machine, with one coroutine a rank on the virtual clock.
 
 The rule: what runs is what trains: the schedule's own coroutine, and the trainer's own order of gradient sums. Only
-computing, sending and summing are replaced, by the seconds that they take on the machine. A step is: walk the schedule,
+computing, sending and summing are replaced, by the seconds that they take on the machine. A step is: run the schedule,
 finish the sums, agree on the norm in one small sum over all ranks, update.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
-from pipelined.programs.prepare import Walk, plan_walks
+from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.record import in_time
 from pipelined.programs.timeline import Timeline
 from pipelined.programs.virtual_worker import Demands, Post
@@ -97,10 +97,10 @@ def simulate(
         UsageError: an unknown name, or costs for another number of stages.
     Cost: about 40 µs an instruction of every rank; without a flush those of the steps that fill the pipe twice.
     """
-    job, walks = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), plan_walks(plan)
+    job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan)
     sums: tuple[Sum, ...] = ()
     if plan.layout.updates is None:
-        groups, sums, seconds = run_virtual(_step(job, _synced(job, walks)))
+        groups, sums, seconds = run_virtual(_step(job, _synced(job, prepared)))
         steps = 1
     else:
         stretch, seconds = simulate_stretches(job)
@@ -109,7 +109,7 @@ def simulate(
     return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
 
 
-async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
+async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
     plan, machine = job.plan, job.machine
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
     hardware = Hardware(Demands(plan.layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
@@ -117,8 +117,8 @@ async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], 
     async with Nursery() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
-            seats = [(plan.rank(group, worker), walk) for worker, walk in enumerate(walks)]
-            groups.append([Rank(job, hardware, rank, bench, post, walk, tasks) for rank, walk in seats])
+            seats = [(plan.rank(group, worker), one) for worker, one in enumerate(prepared)]
+            groups.append([Rank(job, hardware, rank, bench, post, one, tasks) for rank, one in seats])
             for rank in groups[-1]:
                 tasks.create_task(rank.step(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
@@ -126,12 +126,12 @@ async def _step(job: Job, walks: Sequence[Walk]) -> tuple[tuple[Timeline, ...], 
     return timelines, sums, VirtualClock().now()
 
 
-def _synced(job: Job, walks: Sequence[Walk]) -> Sequence[Walk]:
+def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
     """The same with the stages whose sums begin at once on each worker; the trainer's rule says before which gaps."""
     if job.sync == "gap":
-        return walks
-    begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(walks))]
-    return [replace(walk, eager=frozenset(stages)) for walk, stages in zip(walks, begun, strict=True)]
+        return prepared
+    begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(prepared))]
+    return [replace(one, eager=frozenset(stages)) for one, stages in zip(prepared, begun, strict=True)]
 
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:

@@ -65,7 +65,7 @@ async def _stretch(job: Job, steps: int) -> Stretch:
                 updates = _Updates(job, hardware, layout, index, tasks)
                 groups[-1].append(_Worker(index, layout, hardware, post, bench, updates))
             for worker in groups[-1]:
-                tasks.create_task(worker.walk(schedule.schedule), name=f"group {group}, worker {worker.index}")
+                tasks.create_task(worker.run(schedule.schedule), name=f"group {group}, worker {worker.index}")
     timelines = tuple(Timeline(layout, tuple(tuple(worker.done) for worker in group)) for group in groups)
     return Stretch(timelines, VirtualClock().now(), steps)
 
@@ -147,7 +147,7 @@ class _Worker(VirtualWorker):
         super().__init__(index, layout, hardware.demands, post, bench)
         self._updates = updates
 
-    async def walk(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
+    async def run(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
         """The whole stretch, until nothing is left to be updated."""
         await schedule(self)
         await self._updates.drain()

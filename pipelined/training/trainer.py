@@ -1,6 +1,6 @@
 """One rank's training, from built stages to finished steps. It knows every part; no part knows it.
 
-A step is: walk the schedule, finish the gradient sums, agree on norm and loss, update. All of it is the same code on
+A step is: run the schedule, finish the gradient sums, agree on norm and loss, update. All of it is the same code on
 one rank and on sixty-four.
 """
 
@@ -19,7 +19,7 @@ from pipelined.process.run import AgreedError, together
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.gradient_sync import GradientSync, place_gradients, ready_groups, sum_over_holders
 from pipelined.programs.plan import Plan
-from pipelined.programs.prepare import Walk, plan_walk
+from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import Ledger
 from pipelined.traces.file import Tracer
 from pipelined.training.buckets import Bucket
@@ -141,7 +141,7 @@ class Trainer:
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self._groups = self._bucket_groups()
         self._orders = orders or {}
-        self._walk: Walk | None = None
+        self._prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step.
@@ -181,17 +181,17 @@ class Trainer:
                 buffer.copy_(state[name]["value"])
 
     async def _gradients(self, step: int) -> dict[int, float]:
-        """Walk the schedule; afterwards every bucket holds its sum over all holders."""
+        """Run the schedule; afterwards every bucket holds its sum over all holders."""
         seat = self.seat
-        if self._walk is None:
+        if self._prepared is None:
             await require_equal_replicas(seat.actor.transport, self.replica)
-            self._walk = await asyncio.to_thread(plan_walk, self.plan, seat.worker)
+            self._prepared = await asyncio.to_thread(prepare, self.plan, seat.worker)
             await self._ready_groups()
             await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)
-        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._walk.eager, seat.stages.keys())
+        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._prepared.eager, seat.stages.keys())
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
-        worker = TrainWorker(seat, step, sync, order or self._walk.instructions)
-        await (follow_order(worker, order) if order else self._walk.schedule.schedule(worker))
+        worker = TrainWorker(seat, step, sync, order or self._prepared.instructions)
+        await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))
         await sync.finish()
         return worker.losses
 

@@ -1,7 +1,7 @@
 """The worker that trains: it answers a schedule's verbs with torch and a transport.
 
 One instance is one worker in one step. Each verb waits for its message, computes on the device, and tells the
-neighbour; the order is the schedule's alone. It knows addresses and stages; it must not know which schedule walks it.
+neighbour; the order is the schedule's alone.
 """
 
 from collections import Counter

@@ -16,7 +16,7 @@ import torch
 from collectives import all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import PlanError
-from pipelined.programs.prepare import Walk, plan_walk
+from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.training.equal_replicas import require_equal_replicas
 from pipelined.training.replay import follow_steps
@@ -67,8 +67,8 @@ class AsynchronousTrainer(Trainer):
             PlanError: the recipe clips by the global norm; nothing has been computed.
             AgreedError: a step came to no finite numbers; those behind it in the pipe are done as well.
         """
-        self._walk = self._walk or await self._prepare()
-        schedule, shape = self._walk.schedule, replace(self.plan.shape, steps=len(steps))
+        self._prepared = self._prepared or await self._prepare()
+        schedule, shape = self._prepared.schedule, replace(self.plan.shape, steps=len(steps))
         layout, each = schedule.layout(shape), self.plan.microbatches
         assert layout.updates is not None
         every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
@@ -114,15 +114,15 @@ class AsynchronousTrainer(Trainer):
             older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
             versions.restore(older)
 
-    async def _prepare(self) -> Walk:
+    async def _prepare(self) -> Prepared:
         """Before the first stretch: prove as much of the schedule as fills the pipe."""
         if self.recipe.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.seat.actor.transport, self.replica)
-        walk = await asyncio.to_thread(plan_walk, self.plan, self.seat.worker)
+        prepared = await asyncio.to_thread(prepare, self.plan, self.seat.worker)
         await self._ready_groups()
-        return walk
+        return prepared
 
     async def _settle(
         self,
