@@ -100,7 +100,7 @@ class EmulatedJob:
     async def step(
         self,
         number: int,
-        eager: Collection[int] | None = None,
+        overlapped: Collection[int] | None = None,
         algorithm: str = "auto",
         summed: Collection[int] | None = None,
     ) -> float:
@@ -108,12 +108,12 @@ class EmulatedJob:
 
         Args:
             number: not yet given to any job of this process; the same on all ranks.
-            eager: the stages whose sum begins with their last backward; those before an idle gap if not given.
+            overlapped: the stages whose sum begins with their last backward; those before an idle gap if not given.
             algorithm: of the sums.
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
         start = self._seat.device.clock.now()
-        sync = self._sync(self.prepared.eager if eager is None else eager, algorithm, summed)
+        sync = self._sync(self.prepared.overlapped if overlapped is None else overlapped, algorithm, summed)
         worker, order = TrainWorker(self._seat, number, sync, self.prepared.instructions), self.prepared.instructions
         await (follow_order(worker, order) if self._recorded else self.prepared.schedule.schedule(worker))
         await sync.finish()
@@ -125,13 +125,15 @@ class EmulatedJob:
         await self._sync((), algorithm, summed).finish()
         return self._seat.device.clock.now() - start
 
-    def _sync(self, eager: Collection[int], algorithm: str, summed: Collection[int] | None) -> GradientSync[Bucket]:
+    def _sync(
+        self, overlapped: Collection[int], algorithm: str, summed: Collection[int] | None
+    ) -> GradientSync[Bucket]:
         groups = self._groups
         return GradientSync(
             self._actor,
             [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
             lambda bucket: sum_over_holders(groups, algorithm, bucket),
-            eager,
+            overlapped,
             self._seat.stages,
         )
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelined.programs.overlap import eager_stages
+from pipelined.programs.overlap import overlapped_stages
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
@@ -21,13 +21,13 @@ HIDDEN_LIMIT = 0.10
 def gaps_of(plan: Plan, costs: Costs) -> dict[int, float]:
     """Idle seconds between a stage's last backward and its worker's last, where all its workers have any."""
     timeline = price(record(find(plan.schedule), plan.shape, costs), costs)
-    eager = eager_stages(timeline)
+    overlapped = overlapped_stages(timeline)
     layout = plan.layout
-    holders = {stage: [at for at in range(layout.workers) if stage in layout.stages_of(at)] for _, stage in eager}
+    holders = {stage: [at for at in range(layout.workers) if stage in layout.stages_of(at)] for _, stage in overlapped}
     return {
         stage: min(_idle_after(timeline.workers[at], stage) for at in workers)
         for stage, workers in sorted(holders.items())
-        if all((at, stage) in eager for at in workers)
+        if all((at, stage) in overlapped for at in workers)
     }
 
 

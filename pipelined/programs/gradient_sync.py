@@ -40,7 +40,7 @@ class GradientSync(Generic[B]):
         parent: the parent of the sums.
         buckets: those this rank holds.
         sum_bucket: sums one bucket over its holders, in place.
-        eager: stages whose sum starts at once.
+        overlapped: stages whose sum starts at once.
         held: every stage this rank holds.
     """
 
@@ -49,10 +49,11 @@ class GradientSync(Generic[B]):
         parent: Parent,
         buckets: Sequence[B],
         sum_bucket: Callable[[B], Coroutine[Any, Any, None]],
-        eager: Collection[int],
+        overlapped: Collection[int],
         held: Collection[int],
     ):
-        self._parent, self._sum, self._eager, self._held = parent, sum_bucket, frozenset(eager), frozenset(held)
+        self._parent, self._sum = parent, sum_bucket
+        self._overlapped, self._held = frozenset(overlapped), frozenset(held)
         self._done: set[int] = set()
         self._waiting = list(buckets)
         self._running: list[asyncio.Task[None]] = []
@@ -60,7 +61,7 @@ class GradientSync(Generic[B]):
     def stage_done(self, stage: int) -> None:
         """Say that the last backward of a stage is done on this rank."""
         self._done.add(stage)
-        if stage in self._eager:
+        if stage in self._overlapped:
             self._start([b for b in self._waiting if self._complete(b)])
 
     async def finish(self) -> None:

@@ -1,7 +1,7 @@
-"""Which gradient sums are worth starting before a worker is done.
+"""The gradient sums that overlap the computation: those that start before their worker has finished.
 
-The rule (Chimera, section 3.2): a stage's sum starts right after its last backward if and only if the worker still
-has an idle gap before its own last instruction ends. Without a gap the sum would only slow the computation down.
+A stage's sum starts right after its last backward if and only if the worker still has an idle gap before its own last
+instruction ends. Without a gap the sum would only slow the computation down. Source: Chimera (2021), section 3.2.
 """
 
 from pipelined.programs.timeline import Timed, Timeline
@@ -11,7 +11,7 @@ SYNCS = ("eager", "gap", "after")
 SHORTEST = 1e-9  # of the makespan; less is rounding
 
 
-def eager_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
+def overlapped_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
     """The (worker, stage) pairs whose sum starts at once.
 
     For two pipes of Chimera with B > F and free messages these are the stages above D/2. A stage without a microbatch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
-from pipelined.programs.overlap import eager_stages
+from pipelined.programs.overlap import overlapped_stages
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
@@ -24,12 +24,12 @@ class Prepared:
     Args:
         schedule: the module of its coroutine.
         instructions: those of the worker, in order.
-        eager: the stages whose gradient sum starts right after their last backward.
+        overlapped: the stages whose gradient sum starts right after their last backward.
     """
 
     schedule: Schedule
     instructions: tuple[Instruction, ...]
-    eager: frozenset[int]
+    overlapped: frozenset[int]
 
 
 def prepare(plan: Plan, worker: int) -> Prepared:
@@ -47,8 +47,8 @@ def prepare_group(plan: Plan) -> list[Prepared]:
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
-    eager = eager_stages(price(program, COSTS))
+    overlapped = overlapped_stages(price(program, COSTS))
     return [
-        Prepared(schedule, instructions, frozenset(stage for who, stage in eager if who == worker))
+        Prepared(schedule, instructions, frozenset(stage for who, stage in overlapped if who == worker))
         for worker, instructions in enumerate(program.workers)
     ]

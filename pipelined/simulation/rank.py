@@ -104,7 +104,7 @@ class Rank:
         )
         self.stages = layout.stages_of(index)
         mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]
-        self._sync = GradientSync(self, mine, self._sum, prepared.eager.intersection(self.stages), self.stages)
+        self._sync = GradientSync(self, mine, self._sum, prepared.overlapped.intersection(self.stages), self.stages)
         self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
 
     async def step(self) -> None:

@@ -131,7 +131,7 @@ def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
     if job.sync == "gap":
         return prepared
     begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(prepared))]
-    return [replace(one, eager=frozenset(stages)) for one, stages in zip(prepared, begun, strict=True)]
+    return [replace(one, overlapped=frozenset(stages)) for one, stages in zip(prepared, begun, strict=True)]
 
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:

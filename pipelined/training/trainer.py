@@ -188,7 +188,7 @@ class Trainer:
             self._prepared = await asyncio.to_thread(prepare, self.plan, seat.worker)
             await self._ready_groups()
             await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)
-        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._prepared.eager, seat.stages.keys())
+        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._prepared.overlapped, seat.stages.keys())
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
         worker = TrainWorker(seat, step, sync, order or self._prepared.instructions)
         await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))

@@ -8,7 +8,7 @@ from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from pipelined.actors.messages import Activation
 from pipelined.programs.check import check
-from pipelined.programs.overlap import eager_stages
+from pipelined.programs.overlap import overlapped_stages
 from pipelined.programs.prepare import COSTS
 from pipelined.programs.price import price
 from pipelined.programs.record import record
@@ -56,4 +56,4 @@ def test_the_bytes_shown_are_those_on_the_wire():
 
 
 def test_only_the_sum_of_stage_3_starts_early():
-    assert {stage for worker, stage in eager_stages(price(program(), COSTS)) if worker == 3} == {3}
+    assert {stage for worker, stage in overlapped_stages(price(program(), COSTS)) if worker == 3} == {3}

@@ -1,4 +1,4 @@
-"""A stage's sum starts at once where it is eager, and after the flush otherwise."""
+"""A stage's sum overlaps the computation where it may, and starts after the flush otherwise."""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from pipelined.training.buckets import fill_bucket
 from transports.testing import local_world
 
 
-def trace(eager, events):
+def trace(overlapped, events):
     async def main():
         (only,) = local_world(1)
         seen = []
@@ -26,7 +26,7 @@ def trace(eager, events):
 
         buckets = [SimpleNamespace(stages=stages) for stages in ((0,), (0, 3), (3,))]
         async with Actor(only) as actor:
-            sync = GradientSync(actor, buckets, sums, eager, held=(0, 3))
+            sync = GradientSync(actor, buckets, sums, overlapped, held=(0, 3))
             for stage in events:
                 sync.stage_done(stage)
                 await asyncio.sleep(0)
@@ -37,7 +37,7 @@ def trace(eager, events):
     return asyncio.run(main())
 
 
-def test_an_eager_stage_is_summed_before_the_next_backward():
+def test_the_sum_of_an_overlapped_stage_starts_before_the_next_backward():
     assert trace({3}, [3, 0]) == [(3,), "after 3", "after 0", (0,), (0, 3)]
 
 

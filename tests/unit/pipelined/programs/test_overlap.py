@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.programs.overlap import eager_stages
+from pipelined.programs.overlap import overlapped_stages
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
@@ -17,7 +17,7 @@ def timeline(depth, microbatches, name="chimera", pipes=0, costs=(1, 2)):
 def test_with_two_pipes_they_are_the_stages_above_half_the_depth(depth, units):
     priced = timeline(depth, units * depth)
     expected = {(w, s) for w in range(depth) for s in priced.layout.stages_of(w) if s > depth / 2}
-    assert eager_stages(priced) == expected
+    assert overlapped_stages(priced) == expected
 
 
 @pytest.mark.parametrize("name, pipes", [("chimera", 2), ("chimera", 4), ("one_f_one_b", 1), ("gpipe", 1)])
@@ -31,21 +31,21 @@ def test_they_are_those_with_a_gap_between_their_last_backward_and_the_worker_s_
             after = sum(timed.end - timed.start for timed in done if timed.start >= last)
             if done[-1].end - last > after:
                 expected.add((worker, stage))
-    assert eager_stages(priced) == expected
+    assert overlapped_stages(priced) == expected
 
 
 @pytest.mark.parametrize("name", ["gpipe", "one_f_one_b"])
 def test_with_one_stage_a_worker_nothing_is_early(name):
-    assert eager_stages(timeline(4, 8, name)) == frozenset()
+    assert overlapped_stages(timeline(4, 8, name)) == frozenset()
 
 
 def test_without_a_bubble_nothing_is_early():
-    assert eager_stages(timeline(8, 8, pipes=8)) == frozenset()
+    assert overlapped_stages(timeline(8, 8, pipes=8)) == frozenset()
 
 
 def test_rounding_is_no_gap():
     priced = timeline(4, 4, costs=(0.1, 0.2))
-    assert eager_stages(priced) == {(0, 3), (3, 3)}
+    assert overlapped_stages(priced) == {(0, 3), (3, 3)}
 
 
 @pytest.mark.parametrize("depth", range(2, 18, 2))
