@@ -2,10 +2,9 @@
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2 import GPT2, UntiedGPT2
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.lm.models.untied_gpt2 import UntiedGPT2
 from apps.swarm.config import Told
 from apps.swarm.families import cut_of, is_cut_loose
 from pipelined.errors import UsageError

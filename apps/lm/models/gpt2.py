@@ -20,6 +20,8 @@ from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.training.keyed_random import Noise, keyed_generator
 
+EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
+
 
 class GPT2:
     """A GPT-2 as a row of layers: the embedding, the blocks, then the final norm with the head.
@@ -38,7 +40,7 @@ class GPT2:
     @property
     def tied(self) -> frozenset[str]:
         """The embedding's matrix, where the head computes with it too."""
-        return frozenset({"transformer.wte.weight"} if self.config.tied else ())
+        return frozenset({EMBEDDING} if self.config.tied else ())
 
     def costs(self, sequence: int) -> list[float]:
         """Floating-point operations a token of a forward through each layer."""
@@ -79,6 +81,22 @@ class GPT2:
     def identity(self) -> Mapping[str, Any]:
         """The sizes that a checkpoint must share."""
         return self.config.identity()
+
+
+class UntiedGPT2(GPT2):
+    """A GPT-2 whose head has a matrix of its own, for stages that share no parameter.
+
+    The head begins as the embedding's matrix, so before the first step the logits are the tied model's to the bit; from
+    then on the two matrices learn apart.
+    """
+
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
+        """Build a range of layers, the head drawn under the embedding's name; see `pipelined.training.model.Model`."""
+        part = super().build(layers, dtype, device, seed)
+        head = dict(part.named_parameters()).get(HEAD)
+        if head is not None and seed is not None and head.device.type != "meta":
+            initialise(head, EMBEDDING, seed, self.config)
+        return part
 
 
 class Part(nn.Module):
