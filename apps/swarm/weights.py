@@ -13,8 +13,7 @@ import torch
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
 from apps.lm.data.tokenizer import Tokenizer
-from apps.lm.huggingface.rotary import export_rotary
-from apps.lm.huggingface.write import export
+from apps.lm.huggingface.write import export, export_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker, sample

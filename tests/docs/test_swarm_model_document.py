@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from apps.lm.huggingface.rotary import describe
+from apps.lm.huggingface.write import describe_rotary
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from tests.unit.apps.rotary import parameters
 
@@ -32,6 +32,6 @@ def test_an_exported_models_modules_and_sizes_are_those_of_the_tables():
     first = [re.findall(r"`([^`]+)`", row.split("|")[1]) for row in rows_of("## Exported")]
     told = [name for names in first for name in names]
     modules = {re.sub(r"\.\d+", ".N", name).rpartition(".")[0] for layer in layer_shapes(config) for name in layer}
-    sizes = describe(config, "float32", None).keys() - {"architectures", "model_type", "dtype", "tied"}
+    sizes = describe_rotary(config, "float32", None).keys() - {"architectures", "model_type", "dtype", "tied"}
     assert len(told) == len(set(told))
     assert set(told) == modules | {name for name in sizes if not name.endswith("_token_id")}

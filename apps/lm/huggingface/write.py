@@ -1,29 +1,36 @@
-"""Writing a GPT-2 directory as Hugging Face keeps them: config.json, safetensors in one file or many, a tokenizer.
+"""Writing a model as a Hugging Face directory: config.json, safetensors in one file or many, a tokenizer.
 
-Everything is prepared aside and then renamed into place, and nothing but an earlier GPT-2 is ever written over. The
-tensors may come one by one. This file must not know where they come from. Reading is in `_huggingface_read`, and
-offered here too; torch is imported only where tensors move.
+The files are written to a temporary directory and then renamed into place. Only an earlier export of the same kind of
+model is overwritten. Tensors may come one by one. Torch is imported only by the functions that move tensors.
+
+No class of `transformers` computes SWARM's Transformer, so its `model_type` is our own (docs/swarm-model.md), and its
+config.json says all that is needed to compute with the tensors, however they were cut into stages.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.common.paths import GPT2_TYPE, check_export
+from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
 from apps.lm.data.tokenizer import Tokenizer
 from apps.lm.huggingface.read import FIXED, read_config, read_tensors
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes
+from apps.lm.models.rotary_presets import BASE, RotaryConfig
+from apps.lm.models.rotary_presets import layer_shapes as rotary_layer_shapes
 from pipelined.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["export", "read_config", "read_tensors", "write"]
+__all__ = ["export", "export_rotary", "read_config", "read_tensors", "write"]
 
 SHARD_BYTES = 2 << 30
-"""A file of weights is closed before it holds more than this."""
+"""The most bytes in one file of weights, unless one tensor is larger."""
+OF_TRAINING = {"dropout", "deviation"}
+"""Fields of a rotary model's sizes that its config.json leaves out: they say how it was trained."""
 
 
 def export(
@@ -39,12 +46,35 @@ def export(
         tensors: every parameter once, by name; pairs may come one by one, so that the whole need not fit in memory.
         shard_bytes: the most that a file of weights holds, unless one tensor is larger.
     Raises:
-        UsageError: as `check_export`; or it cannot be written, as where there is no room.
+        UsageError: as `check_export`; or it cannot be written, for example because the disk is full.
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
     Cost: memory for one shard.
     """
     check_export(directory)
-    write(directory, tensors, shapes(config), lambda dtype: _describe(config, dtype, tokenizer), tokenizer, shard_bytes)
+    write(
+        directory,
+        tensors,
+        shapes(config),
+        lambda dtype: _describe(config, dtype, tokenizer),
+        tokenizer,
+        shard_bytes=shard_bytes,
+    )
+
+
+def export_rotary(
+    directory: str | Path, tensors: "Mapping[str, torch.Tensor]", config: RotaryConfig, tokenizer: Tokenizer | None
+) -> None:
+    """Write SWARM's Transformer: config.json, the tensors as safetensors, and the tokenizer.
+
+    Args:
+        tensors: every parameter once, by name.
+    Raises:
+        UsageError: as `check_export`.
+        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
+    """
+    check_export(directory, ROTARY_TYPE)
+    wanted: Shapes = {name: shape for layer in rotary_layer_shapes(config) for name, shape in layer.items()}
+    write(directory, tensors, wanted, lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
 
 
 def write(
@@ -53,15 +83,16 @@ def write(
     wanted: Shapes,
     describe: Callable[[str], Mapping[str, Any]],
     tokenizer: Tokenizer | None,
+    *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write any model's directory, all of it or nothing, over whatever model is there.
+    """Write the directory of any model. Either all files are replaced, or none.
 
     Args:
         wanted: every parameter's shape.
-        describe: what config.json says, of the parameters' dtype.
+        describe: returns config.json's content for the dtype of the parameters.
     Raises:
-        UsageError: it cannot be written, as where there is no room.
+        UsageError: it cannot be written, for example because the disk is full.
         ValueError: as `export`.
     """
     from safetensors import SafetensorError
@@ -86,7 +117,7 @@ def write(
 
 
 class _Shards:
-    """Files of weights in the making, numbered as they fill.
+    """Files of weights as they are written, numbered in order.
 
     Args:
         aside: where they are written.
@@ -142,7 +173,7 @@ def _check_complete(given: Mapping[str, tuple[int, ...]], wanted: Shapes) -> Non
 
 
 def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """What config.json says."""
+    """The content of a GPT-2's config.json."""
     end = tokenizer.end_of_text if tokenizer else None
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -157,6 +188,25 @@ def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> d
         **FIXED,
         "initializer_range": config.deviation,
         "tie_word_embeddings": config.tied,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": dtype,
+    }
+
+
+def describe_rotary(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The content of a rotary model's config.json.
+
+    Args:
+        dtype: of the tensors.
+    """
+    end = tokenizer.end_of_text if tokenizer else None
+    return {
+        "architectures": ["RotaryLM"],
+        "model_type": ROTARY_TYPE,
+        **{name: value for name, value in asdict(config).items() if name not in OF_TRAINING},
+        "rope_theta": BASE,
+        "layer_norm_epsilon": 1e-5,
         "bos_token_id": end,
         "eos_token_id": end,
         "dtype": dtype,

@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 
 from apps.common.paths import ROTARY_TYPE
 from apps.lm.data.tokenizer import ByteTokenizer, find_tokenizer
-from apps.lm.huggingface.rotary import export_rotary
-from apps.lm.huggingface.write import export
+from apps.lm.huggingface.write import export, export_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
