@@ -13,12 +13,11 @@ from functools import partial
 from typing import NoReturn
 
 from apps.gpt2.config import Config, parse
-from apps.gpt2.decide import Seats, decide_job
+from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import Subject, subject_of
 from apps.gpt2.resume import agree_on_flags, parse_resumed
-from apps.gpt2.sums import decide_sums
 from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr

@@ -1,7 +1,7 @@
-"""Before the first step: what was left open is planned on the ranks that will run it, or as the rule has it.
+"""What is decided before the first step by measuring on the ranks that will run the job: the plan and the all-reduce.
 
-The rule: a run that names no schedule gets what the rule would give it, Chimera at even depths, and the planner chooses
-its depth, width and batches; with `--plan auto` it chooses the schedule, too. All of them train on the same batch.
+A run that names no schedule gets Chimera at even depths, and the planner chooses depth, width and batches; with
+`--plan auto` the planner chooses the schedule, too. Every choice trains on the same batch.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,17 @@ from dataclasses import fields, replace
 from os import sched_getaffinity
 from typing import Any
 
+from apps.gpt2.checks import MEASURED
 from apps.gpt2.job import Job
 from apps.gpt2.plan_file import AUTO, arrangement, is_open
 from apps.gpt2.planned_model import Subject, subject_of
 from apps.gpt2.resume import start_of
+from apps.gpt2.workload import workload
+from collectives.all_reduce import choices
 from pipelined.actors.agree import share
 from pipelined.checkpoints import checkpoint
 from pipelined.measurement.effort import BRIEF
+from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all, why_not
 from pipelined.planner.plan_file import require_possible
@@ -26,23 +30,24 @@ from transports import Transport
 
 
 class Seats:
-    """Who holds which stages, as soon as that is known."""
+    """The stages of each rank, once the plan is decided."""
 
     def __init__(self, job: Job):
         self._plan = None if is_open(job.config) else job.plan
 
     def take(self, plan: Plan) -> None:
-        """Say what has been decided."""
+        """Record the plan that was decided."""
         self._plan = plan
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages of a rank; none before they are known."""
+        """The stages of a rank; an empty list before the plan is decided."""
         return self._plan.stages_of(rank) if self._plan else []
 
 
 async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
-    """The job as it will run; all ranks call this together, and rank 0 decides.
+    """Plan what the flags left open; all ranks call this together, and rank 0 decides.
 
+    Returns: the job with its final plan.
     Raises:
         AgreedError: nothing fits the memory, or the planner cannot use the ranks.
     Cost: nothing where the arrangement was given; else some seconds where measuring pays, and none where it does not.
@@ -51,34 +56,36 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
         return job
     known = await share(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
     decision = Decision.of(known) if known else await _measured(transport, job, launch)
-    plan, asked = decision.candidate.plan, job.config.plan == AUTO
+    plan, is_auto = decision.candidate.plan, job.config.plan == AUTO
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
-    return replace(job, config=config, plan=plan, reason=decision.reason, expected_s=decision.step_s if asked else None)
+    return replace(
+        job, config=config, plan=plan, reason=decision.reason, expected_s=decision.step_s if is_auto else None
+    )
 
 
 def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidate | None:
-    """The arrangement that a checkpoint's run had; None where it names code to be run, no or impossible sizes.
+    """The arrangement of a checkpoint's run; None where it names a file of code or has no possible sizes.
 
     Args:
-        schedule: the one that the command line names, if any; it may be the user's own.
+        schedule: the one that the command line names, if any; this one may be a file of the user.
     """
-    told = {field.name: config.get(field.name) for field in fields(Plan)}
-    if any(type(told[field.name]) is not field.type for field in fields(Plan)):
+    found = {field.name: config.get(field.name) for field in fields(Plan)}
+    if any(type(found[field.name]) is not field.type for field in fields(Plan)):
         return None
     try:
-        require_possible(told)
-        require_known(told["schedule"], schedule)
-        plan = Plan(**told)
+        require_possible(found)
+        require_known(found["schedule"], schedule)
+        plan = Plan(**found)
         return Candidate(plan, config.get("recompute") is True) if plan.layout else None
     except ValueError:
         return None
 
 
 def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
-    """What is decided without measuring: as the run that is resumed had it, or by the rule where that must do.
+    """The decision that needs no measurement: the plan of the resumed run, or the rule's; None where measuring pays.
 
     Raises:
-        ScheduleError: the run that is resumed had a schedule of the user's own.
+        ScheduleError: the resumed run had a schedule from a file of the user.
     """
     path = start_of(job.config)
     saved = checkpoint.open(path).meta.config if path else {}
@@ -99,8 +106,46 @@ async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
 
 
 def _subject(job: Job) -> Subject:
-    """What is planned; a run that names no schedule keeps the rule's, where that has a bidirectional one."""
+    """What is planned; a run that names no schedule keeps Chimera where the rule chose it."""
     config = job.config
     if config.plan != AUTO and job.plan.schedule == "chimera":
         config = replace(config, schedule="chimera")
     return replace(subject_of(config, job.plan.batch), model=job.model, sequence=job.sequence)
+
+
+async def decide_sums(transport: Transport, job: Job) -> Job:
+    """Choose the all-reduce where the flags ask to measure; all ranks call this together, and rank 0 decides.
+
+    The choice replaces `measured` in the configuration and so in every checkpoint; a resumed run takes it from there,
+    as other sums round otherwise.
+
+    Returns: the job with the all-reduce that it will use.
+    Cost: nothing where an algorithm was given; else some sums of each bucket by every algorithm.
+    """
+    if job.config.all_reduce != MEASURED:
+        return job
+    words = await share(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
+    why = "as in the run that is resumed"
+    if words is None:
+        itemsize = 8 if job.config.dtype == "float64" else 4
+        sizes = workload(job.model, job.plan, job.sequence, itemsize=itemsize)
+        words, why = await measured_sums(transport, job.plan, sizes.parameters), "as measured"
+    if transport.rank == 0:
+        print(f"all-reduce: {words} ({why})", flush=True)
+    return replace(job, config=replace(job.config, all_reduce=words))
+
+
+def _sums_before(job: Job) -> str | None:
+    """The all-reduce of the run that is resumed, if that run had the same arrangement and chose an algorithm."""
+    path = start_of(job.config)
+    if path is None:
+        return None
+    config = checkpoint.open(path).meta.config
+    words, before = config.get("all_reduce"), recorded(config, job.plan.schedule)
+    if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
+        return None
+    try:
+        choices(words)
+    except ValueError:  # written by a release with other algorithms
+        return None
+    return words

@@ -7,8 +7,8 @@ import pytest
 
 from apps.gpt2.checks import check_sums
 from apps.gpt2.config import Config
+from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
-from apps.gpt2.sums import decide_sums
 from collectives.all_reduce import choices
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
