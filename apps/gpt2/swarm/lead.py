@@ -1,6 +1,6 @@
-"""What rank 0 of `--schedule swarm` does beside being a peer and a trainer: it tells of the training, and ends it.
+"""The part of rank 0 in `--schedule swarm`, beside its peer and its trainer: it reports on the training and ends it.
 
-The rule: training is over for all ranks before the model is brought home, so that no step is taken meanwhile.
+Training stops on all ranks before rank 0 fetches the model, so no step is taken meanwhile.
 """
 
 import asyncio
@@ -9,24 +9,32 @@ from dataclasses import dataclass
 
 from apps.gpt2.config import Config
 from apps.gpt2.report import Report, reporting
-from apps.gpt2.swarm.end import Outcome
+from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import Rank
 from apps.gpt2.swarm.report import Busy, Log
+from apps.gpt2.train import compare
+from apps.lm.data.ngram import score_ngrams
+from apps.lm.data.text import Text
+from apps.lm.models.gpt2 import GPT2
 from apps.swarm.commands import entered
 from apps.swarm.config import Place
+from apps.swarm.export import Say, Wish
 from apps.swarm.waiting import WaitLog
+from apps.swarm.weights import Weights
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.membership.view import Roster
 from pipelined.process.stop_request import StopRequest
+from pipelined.state import saved
+from pipelined.state.observer import Visited
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
 
 HALT, HALTED, OVER = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
-"""From rank 0: train no more. To it: this rank does not. From it: all is brought home."""
+"""Tags: rank 0 requests that training stops; a rank confirms; rank 0 says that it has fetched the model."""
 LOOK_S = 0.5
-"""How often a rank looks whether it was asked to stop."""
+"""Seconds between two checks for a stop request."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Lead:
     """Rank 0's part.
 
     Args:
-        place: where the directory is, and whoever talks to it from here.
+        place: the address of the directory, and where the endpoint of this part listens.
     """
 
     rank: Rank
@@ -44,10 +52,10 @@ class Lead:
     stop: StopRequest
 
     async def run(self, training: "asyncio.Task[None]") -> None:
-        """Let all train to the last step, or until some rank is asked to stop; then bring the model home.
+        """Report until the last step, or until a rank receives a stop request; then fetch, save and export the model.
 
         Args:
-            training: this rank's trainer at work.
+            training: the task of this rank's trainer.
         """
         job, transport = self.rank.job, self.rank.transport
         others = range(1, transport.world_size)
@@ -58,18 +66,18 @@ class Lead:
                 if begun and begun.step:
                     report.say(f"goes on from step {begun.step}, which all stages had saved")
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
-                hearing = [tasks.create_task(self.busy.hear(rank)) for rank in others]
-                stopping = tasks.create_task(asked(self.stop, self.trainer.roster))
+                receiving = [tasks.create_task(self.busy.receive(rank)) for rank in others]
+                stopping = tasks.create_task(stop_requested(self.stop, self.trainer.roster))
                 log = tasks.create_task(self._log(directory, report).follow())
                 waits = tasks.create_task(self._waits(report).follow())
                 await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
                 loss, done = (log.result(), True) if log.done() else (None, False)
-                await ended(training, stopping, log, waits, *hearing)
+                await cancelled(training, stopping, log, waits, *receiving)
                 for rank in others:
                     await transport.send(rank, HALT)
                 for each in halted:
                     await each
-                await self._bring_home(endpoint, directory, report, loss, done)
+                await self._fetch_model(endpoint, directory, report, loss, done)
             for rank in others:
                 await transport.send(rank, OVER)
 
@@ -81,7 +89,7 @@ class Lead:
         scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leadership.unscored
         return WaitLog(trainer.name, trainer.roster, *scoring, report.say)
 
-    async def _bring_home(
+    async def _fetch_model(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool
     ) -> None:
         config, head = self.rank.job.config, self.trainer.roster.head
@@ -91,7 +99,7 @@ class Lead:
         outcome = Outcome(self.rank.job, self.rank.text, visited)
         await outcome.save()
         if done:
-            return await outcome.tell(loss, report.say)
+            return await outcome.report(loss, report.say)
         step = visited[0][0].step if visited else head.step if taken else 0
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
@@ -99,22 +107,61 @@ class Lead:
         )
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a training: saved first, then exported and sampled, which may fail.
+
+    Args:
+        visited: the state of every stage at one step; empty where it is not needed.
+    """
+
+    job: SwarmJob
+    text: Text
+    visited: Visited
+
+    async def save(self) -> None:
+        """Save every stage, if there is a --checkpoint directory."""
+        config, identity = self.job.config, self.job.model.identity()
+        if config.checkpoint is not None:
+            for mark, state in self.visited:
+                await asyncio.to_thread(
+                    saved.save, config.checkpoint, mark, state, identity, config.keep, self.text.digest
+                )
+
+    async def report(self, loss: float | None, say: Say) -> None:
+        """Compare the loss with n-grams, export and sample, as the flags request.
+
+        Args:
+            loss: on the validation text; None where it was not evaluated.
+        """
+        config, text, context = self.job.config, self.text, self.job.subject.seq
+        if loss is not None:
+            counted = text.train, text.validation, context, text.tokenizer.vocab_size
+            say(compare(loss, await asyncio.to_thread(score_ngrams, *counted)))
+        if not self.visited:
+            return
+        weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.visited])
+        await Wish(config.export, config.sample, config.prompt, context, config.seed).fulfil(
+            weights, text.tokenizer, say
+        )
+
+
 def joining(coordinator: str, config: Config) -> str:
-    """The command by which another machine joins; its peer saves as the ranks do, where they save."""
+    """The command by which another machine joins; its peer saves where and as often as the ranks do."""
     words = ["python", "-m", "apps.swarm", "serve", "--coordinator", coordinator]
     if config.checkpoint is not None and config.save_every:
         words += ["--checkpoint", str(config.checkpoint.absolute()), "--save-every", str(config.save_every)]
     return shlex.join(words)
 
 
-async def asked(stop: StopRequest, roster: Roster) -> None:
-    """Wait until this process is asked to stop."""
+async def stop_requested(stop: StopRequest, roster: Roster) -> None:
+    """Wait until this process receives a stop request."""
     while not stop.requested:
         await roster.next_change(LOOK_S)
 
 
-async def ended(*tasks: "asyncio.Task") -> None:
-    """End these tasks, and wait until they have."""
+async def cancelled(*tasks: "asyncio.Task") -> None:
+    """Cancel these tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

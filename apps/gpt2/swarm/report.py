@@ -1,6 +1,6 @@
-"""What rank 0 tells of a swarm's steps: the same lines and the same JSON as of any other schedule.
+"""What rank 0 reports of a swarm's steps: the same lines and JSON as of any other schedule, read from the directory.
 
-The rule: it only looks on. A step that is evaluated is told when that is known; the job's last step ends it.
+A step that is evaluated is reported with its evaluation; the job's last step ends the report.
 """
 
 from collections.abc import AsyncIterator
@@ -21,41 +21,41 @@ BUSY = ("swarm", "busy")
 
 
 class Busy:
-    """How long the ranks computed, as they last said it.
+    """Seconds that the ranks have computed, as they last reported.
 
     Args:
-        device: this rank's.
+        device: of this rank.
     """
 
     def __init__(self, transport: Transport, device: Device):
         self._transport, self._device = transport, device
-        self._heard, self._seen = [0.0] * transport.world_size, 0.0
+        self._seconds, self._seen = [0.0] * transport.world_size, 0.0
 
-    async def tell(self, roster: Roster) -> None:
-        """On other ranks: say it to rank 0 after every step, until cancelled."""
+    async def send(self, roster: Roster) -> None:
+        """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
         while True:
             head = roster.head
             await roster.wait_for(lambda head=head: roster.head != head)
             await self._transport.send(0, BUSY, note=self._device.busy)
 
-    async def hear(self, rank: int) -> None:
-        """On rank 0: take down what another says, until cancelled."""
+    async def receive(self, rank: int) -> None:
+        """On rank 0: receive the seconds of another rank, until cancelled."""
         while True:
-            self._heard[rank] = (await self._transport.receive(rank, BUSY)).note
+            self._seconds[rank] = (await self._transport.receive(rank, BUSY)).note
 
     def idle(self, seconds: float) -> float:
-        """Share of these seconds, which have just passed, in which a rank computed nothing; the mean over all."""
-        self._heard[0] = self._device.busy
-        busy, self._seen = sum(self._heard) - self._seen, sum(self._heard)
-        return min(1.0, max(0.0, 1.0 - busy / (seconds * len(self._heard))))
+        """Share of the last `seconds` in which a rank computed nothing, as the mean over all ranks."""
+        self._seconds[0] = self._device.busy
+        busy, self._seen = sum(self._seconds) - self._seen, sum(self._seconds)
+        return min(1.0, max(0.0, 1.0 - busy / (seconds * len(self._seconds))))
 
 
 class Log:
-    """Follows what the directory says of steps and evaluations, change by change, so that none is missed.
+    """Follows the directory's records of steps and evaluations, change by change, so that none is missed.
 
     Args:
-        rules: say which steps are evaluated.
-        recipe: says how many there are, and each one's rate.
+        rules: which steps are evaluated.
+        recipe: the number of steps, and the learning rate of each.
     """
 
     def __init__(self, directory: Directory, rules: Rules, recipe: Recipe, clock: Clock, busy: Busy, report: Report):
@@ -66,37 +66,37 @@ class Log:
         self._due: tuple[Point, StepReport | None] | None = None
 
     async def follow(self) -> float | None:
-        """Tell of every step until the last; returns what that was evaluated to, if it was."""
+        """Report every step until the last; returns the validation loss of the last, if it was evaluated."""
         async for key, value in self._changes():
-            with suppress(ValueError):  # whoever wrote that is not what we are
+            with suppress(ValueError):  # another release wrote it
                 if key == HEAD:
-                    self._hear_head(Head.unpack(value))
+                    self._on_head(Head.unpack(value))
                 elif key == EVALUATED:
-                    self._hear_loss(Evaluated.unpack(value))
+                    self._on_loss(Evaluated.unpack(value))
             if self._step >= self._recipe.steps and self._due is None:
                 break
         return self._loss
 
-    def _hear_head(self, head: Head) -> None:
+    def _on_head(self, head: Head) -> None:
         if head.point == self._point:
-            return  # only peers were moved
-        now, told = self._clock.now(), None
+            return  # only peers changed their stage
+        now, report = self._clock.now(), None
         if head.was_summed and head.step > self._step >= 0:
-            told = self._report_of(head, now - self._began)
+            report = self._report_of(head, now - self._began)
         elif self._step >= 0:
             self._report.say(f"went back to step {head.step}, which all stages had saved")
         self._step, self._point, self._began, self._due = head.step, head.point, now, None
         if self._rules.evaluates(head.step, head.step >= self._recipe.steps):
-            self._due = head.point, told
-        elif told:
-            self._report.step(told, None)
+            self._due = head.point, report
+        elif report:
+            self._report.step(report, None)
 
-    def _hear_loss(self, evaluated: Evaluated) -> None:
-        """What validation data came to at a step; the next is decided after that."""
-        point, told = self._due or (None, None)
+    def _on_loss(self, evaluated: Evaluated) -> None:
+        """The validation loss of a step was recorded; the next step is decided after that."""
+        point, report = self._due or (None, None)
         if evaluated.point == point:
             self._due, self._loss = None, evaluated.loss
-            self._report.step(told, self._loss) if told else self._report.evaluated(evaluated.step, self._loss)
+            self._report.step(report, self._loss) if report else self._report.evaluated(evaluated.step, self._loss)
 
     def _report_of(self, head: Head, passed: float) -> StepReport:
         step = head.step - 1
@@ -104,7 +104,7 @@ class Log:
         return StepReport(step, head.loss, head.norm, self._recipe.rate(step), passed, idle, False)
 
     async def _changes(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Keys and their new values, in the order of their changes; first as they are."""
+        """Keys and values: first the present ones, then each change, in order."""
         revision = None
         while True:
             try:

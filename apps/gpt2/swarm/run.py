@@ -1,7 +1,7 @@
 """One rank of `--schedule swarm`: a peer, on some ranks a trainer beside it, and on rank 0 the directory and the end.
 
-The one rule: among themselves ranks say only where they meet and when it is over; all else they learn from the
-directory, like whoever joins from outside. A rank that fails ends the job, as its launcher would.
+Over the job's transport the ranks exchange only the directory's address and the end of training. All else they read
+from the directory, as a peer from outside does. A rank that fails ends the job, as its launcher would.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, asked, ended
+from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, cancelled, stop_requested
 from apps.gpt2.swarm.rank import Rank, prepare
 from apps.gpt2.swarm.rendezvous import beside, meeting_point
 from apps.gpt2.swarm.report import Busy
@@ -49,7 +49,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
 
 
 async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
-    """Be a peer, and whatever else this rank is, until rank 0 says that it is over."""
+    """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
     async with AsyncExitStack() as stack:
         peer = rank.peer(*await stack.enter_async_context(entered(place)))
         trainer = rank.trainer(*await stack.enter_async_context(entered(place))) if rank.trains else None
@@ -58,21 +58,22 @@ async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
             serving = tasks.create_task(peer.run())
             training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
             if rank.transport.rank:
-                await _follow(rank.transport, tasks, training, busy, peer.roster, stop)
+                await _follow(rank, tasks, training, busy, stop, roster=peer.roster)
             else:
                 await Lead(rank, trainer, busy, place, stop).run(training)
             serving.cancel()
 
 
 async def _follow(
-    transport: Transport, tasks: Nursery, training: asyncio.Task, busy: Busy, roster: Roster, stop: StopRequest
+    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, roster: Roster
 ) -> None:
-    """Train until rank 0, or whoever asks this rank to stop, says so; serve until all is brought home."""
-    telling = tasks.create_task(busy.tell(roster))
+    """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
+    transport = rank.transport
+    sending = tasks.create_task(busy.send(roster))
     halt = tasks.create_task(transport.receive(0, HALT))
-    stopping = tasks.create_task(asked(stop, roster))
+    stopping = tasks.create_task(stop_requested(stop, roster))
     await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)
-    await ended(training, stopping, telling)
+    await cancelled(training, stopping, sending)
     await transport.send(0, HALTED)
     await halt
     await transport.receive(0, OVER)
