@@ -1,42 +1,36 @@
 """The processes of a swarm, each from its flags to its end: coordinator, peer, trainer.
 
-Whoever comes waits for the directory, finds there what is trained (the first trainer says it), and refuses to take part
-in anything else. SIGTERM, or a terminal that closes, asks a peer to hand over and leave, and a trainer or coordinator
-to end; who waits ends, too.
+SIGTERM, or a terminal that closes, makes a peer hand over its state and leave, and ends a trainer or coordinator; a
+process that still waits for the directory ends, too.
 """
 
 import asyncio
 import os
-import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import SUBJECT, SWARM, Place, Told, differences
+from apps.swarm.config import Told
 from apps.swarm.data import feed_of
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Coordinator, Serve, Train
+from apps.swarm.joining import agree, as_member, claim_for, endpoint_at, entered, what_is_trained
 from apps.swarm.metrics import StepLog
 from apps.swarm.peer_log import PeerLog
 from apps.swarm.saved import other_text, saved_of
-from apps.swarm.waiting import MOMENT_S, WaitLog, telling
+from apps.swarm.waiting import WaitLog, telling
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.checkpoints.claim import Claim, claim
-from pipelined.directory import Conflict, Directory, open_directory, serve_directory
-from pipelined.errors import UsageError
+from pipelined.directory import serve_directory
 from pipelined.process.stop_request import asking, hang_up
 from pipelined.state.store import DiskShelf
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from transports import TransportError
-from transports.rpc import Endpoint, open_endpoint
 
 
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
@@ -129,68 +123,6 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         if process.is_over and not wish.empty:
             weights = await fetch(name, training, rules, endpoint, directory, say)
             await wish.fulfil(weights, text.tokenizer, say)
-
-
-async def agree(directory: Directory, mine: Told, swarm: str = "") -> None:
-    """Say what is trained, or find that it is this.
-
-    Args:
-        swarm: the swarm's name, if it begins here; open: a random one.
-    Raises:
-        UsageError: the swarm trains something else.
-    """
-    try:
-        await directory.transact({SUBJECT: 0}, {SUBJECT: mine.pack(), SWARM: (swarm or secrets.token_hex(8)).encode()})
-    except Conflict as error:
-        theirs = Told.unpack(error.found[SUBJECT].value)
-        if theirs != mine:
-            fact = f"this swarm trains something else ({differences(mine, theirs)})"
-            raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
-
-
-async def claim_for(directory: Directory, place: Path) -> Claim:
-    """Claim a directory of checkpoints for this swarm.
-
-    Raises:
-        UsageError: another swarm, or a pipeline, saves there.
-    """
-    entry = (await directory.read(SWARM)).entries.get(SWARM)
-    return await asyncio.to_thread(claim, place, entry.value.decode(errors="replace") if entry else "")
-
-
-async def what_is_trained(directory: Directory, place: Place, say: Callable[[str], None]) -> Told:
-    """Read it, and wait for the first trainer to say it."""
-    async with telling(place.where, say):
-        view = await directory.read(SUBJECT)
-    if SUBJECT in view.entries:
-        return Told.unpack(view.entries[SUBJECT].value)
-    async with telling("the first trainer, which says what is trained", say):
-        async for changes in directory.watch(SUBJECT, view.revision):
-            for change in changes:
-                if change.entry is not None:
-                    return Told.unpack(change.entry.value)
-    raise AssertionError("a watch does not end")
-
-
-@asynccontextmanager
-async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
-    """An endpoint, and the swarm's directory, for which whoever comes has patience: it may still be started."""
-    async with await endpoint_at(place.listen) as endpoint:
-        async with open_directory(place.url, endpoint, RealClock()) as directory:
-            yield endpoint, directory
-
-
-def as_member(place: Place, endpoint: Endpoint, lease_s: float) -> Directory:
-    """The directory as members ask it: who hears nothing as long as its lease lives is cut off, and says so."""
-    return open_directory(place.url, endpoint, RealClock(), max(MOMENT_S, lease_s))
-
-
-async def endpoint_at(url: str) -> Endpoint:
-    """Listen there. Raises UsageError: that cannot be."""
-    try:
-        return await open_endpoint(url)
-    except (ValueError, TransportError) as error:
-        raise UsageError(f"--listen {url}: {error}") from error
 
 
 async def until_asked(work: Coroutine[Any, Any, Any]) -> None:

@@ -16,9 +16,9 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.swarm.commands import entered, what_is_trained
 from apps.swarm.config import Place
 from apps.swarm.flags import Export
+from apps.swarm.joining import entered, what_is_trained
 from apps.swarm.training import rules_of, training_of
 from apps.swarm.waiting import telling
 from apps.swarm.weights import Weights, check_destination

@@ -18,10 +18,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.commands import endpoint_at, entered, until_asked
+from apps.swarm.commands import until_asked
 from apps.swarm.config import ChildFailed, Place
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
+from apps.swarm.joining import endpoint_at, entered
 from apps.swarm.metrics import STEP
 from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.look import looks

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from apps.lm.data.text import read_text
-from apps.swarm.commands import SUBJECT
-from apps.swarm.config import Subject, Told
+from apps.swarm.config import SUBJECT, Subject, Told
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory

@@ -16,9 +16,9 @@ from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.commands import entered
 from apps.swarm.config import Place
 from apps.swarm.export import Say, Wish
+from apps.swarm.joining import entered
 from apps.swarm.waiting import WaitLog
 from apps.swarm.weights import Weights
 from pipelined.aio.clock import RealClock

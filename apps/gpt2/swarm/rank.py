@@ -6,9 +6,9 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rendezvous import beside
 from apps.gpt2.train import place_of
 from apps.lm.data.text import Text
-from apps.swarm.commands import agree, entered
 from apps.swarm.config import Place, Told
 from apps.swarm.data import MicrobatchFeed, feed_of
+from apps.swarm.joining import agree, entered
 from apps.swarm.training import rules_of, training_of
 from apps.swarm.weights_store import WeightsShelf
 from pipelined.actors.executor import TorchDevice

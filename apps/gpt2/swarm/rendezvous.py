@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from apps.swarm.commands import endpoint_at
+from apps.swarm.joining import endpoint_at
 from pipelined.actors.agree import share
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery

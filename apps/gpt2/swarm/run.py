@@ -15,8 +15,8 @@ from apps.gpt2.swarm.rank import Rank, prepare
 from apps.gpt2.swarm.rendezvous import beside, meeting_point
 from apps.gpt2.swarm.report import Busy
 from apps.lm.data.text import Text
-from apps.swarm.commands import entered
 from apps.swarm.config import Place
+from apps.swarm.joining import entered
 from pipelined.actors.agree import gather
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.commands import entered
 from apps.swarm.flags import Status
+from apps.swarm.joining import entered
 from apps.swarm.status.look import Shown, looks
 from apps.swarm.status.table import table
 from apps.swarm.status.web import Web, as_json

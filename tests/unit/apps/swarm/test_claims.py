@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from apps.swarm.commands import agree, claim_for, serve
+from apps.swarm.commands import serve
 from apps.swarm.config import Place, Subject, Told
 from apps.swarm.flags import Serve
+from apps.swarm.joining import agree, claim_for
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.checkpoint import CheckpointError
