@@ -1,6 +1,6 @@
 """The real embedded directory with thousands of light members, in one process on the virtual clock.
 
-The directory is the one that `apps.swarm coordinator` runs, journal included. A light member is the real client, roster
+The directory is the one that `apps.swarm coordinator` runs, journal included. A light member is the real client, view
 and lease of a peer or a trainer without model, stage and transport: its questions reach the directory's handlers as the
 bytes that a transport would carry. So CPU seconds are those of the directory's own code, without sockets.
 """

@@ -10,7 +10,7 @@ from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import keep
 from pipelined.directory.registration import Standing
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
 
 MODEL = "growth"
@@ -39,15 +39,15 @@ class LightSwarm:
         others = [self._begin(self._trainer) for _ in range(trainers - 1)]
         for _ in range(peers):
             self._come()
-        await self.leader.roster.wait_for(lambda: self._serving() == peers)
+        await self.leader.view.wait_for(lambda: self._serving() == peers)
         await self._end.clock.sleep(1.0)
-        assert all(len(each.roster.peers) == peers for each in others)
+        assert all(len(each.view.peers) == peers for each in others)
 
     async def join(self) -> None:
         """One more peer."""
         now = self._serving()
         self._come()
-        await self.leader.roster.wait_for(lambda: self._serving() == now + 1)
+        await self.leader.view.wait_for(lambda: self._serving() == now + 1)
 
     async def die(self) -> None:
         """One peer less, without a word."""
@@ -55,7 +55,7 @@ class LightSwarm:
         _, member = self._peers.popitem()
         member.end.die()
         member.task.cancel()
-        await self.leader.roster.wait_for(lambda: self._serving() == now - 1)
+        await self.leader.view.wait_for(lambda: self._serving() == now - 1)
 
     async def commit(self) -> None:
         """One step more, with the members of the one before; the first time: with everybody."""
@@ -77,10 +77,10 @@ class LightSwarm:
             task.cancel()
 
     async def _write_head(self) -> None:
-        await self.leader.client.transact({}, self._head.entries(self.leader.roster.took))
+        await self.leader.client.transact({}, self._head.entries(self.leader.view.took))
 
     def _serving(self) -> int:
-        return sum(map(self.leader.roster.census.holding, range(self._stages)))
+        return sum(map(self.leader.view.census.holding, range(self._stages)))
 
     def _come(self) -> None:
         member = self._begin(self._peer)
@@ -100,10 +100,10 @@ class LightSwarm:
     async def _peer(self, member: "LightMember", place: Standing) -> None:
         member.stage = int(member.name.rpartition("-")[2]) % self._stages
         await member.client.transact({}, {CAME + member.name: member.end.address.encode()}, lease=place.lease)
-        member.roster.add(member.stage)
+        member.view.add(member.stage)
         peer = Peer(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
         await place.put(peer)
-        await member.roster.turn_to({member.stage})
+        await member.view.turn_to({member.stage})
         await place.put(replace(peer, phase=Phase.SERVING))
 
 
@@ -119,7 +119,7 @@ class LightMember:
         self.name, self._lease_s, self.stage = name, lease_s, -1
         self.end = MemberEnd(end, name, number + 2)
         self.client, self._clock = self.end.client(lease_s), end.clock
-        self.roster = Roster(self.client, self._clock, stages)
+        self.view = MembershipView(self.client, self._clock, stages)
         self.task: asyncio.Task[None] | None = None
 
     async def live(self, life) -> None:
@@ -127,7 +127,7 @@ class LightMember:
         prefix = TRAINERS if life.__name__ == "_trainer" else PEERS
         with suppress(asyncio.CancelledError):
             async with Nursery() as tasks:
-                tasks.create_task(self.roster.follow())
+                tasks.create_task(self.view.follow())
                 lease = await self.client.grant(self._lease_s)
                 tasks.create_task(keep(lease, self._clock))
                 await life(self, Standing(self.client, prefix + self.name, lease, self._clock))

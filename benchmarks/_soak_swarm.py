@@ -18,7 +18,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import Limits
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch
@@ -50,8 +50,8 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
             running.append(tasks.create_task(peer.run()))
         trainer = TrainerProcess("trainer", _data, RULES, *await client(), clock, 2)
         running.append(tasks.create_task(trainer.run()))
-        before = await _levels(trainer.roster, settled, looks)
-        after = await _levels(trainer.roster, steps - looks, looks)
+        before = await _levels(trainer.view, settled, looks)
+        after = await _levels(trainer.view, steps - looks, looks)
         directory, *members = running
         for task in members:
             task.cancel()
@@ -60,11 +60,11 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
     return [asdict(before), asdict(after)]
 
 
-async def _levels(roster: Roster, step: int, looks: int) -> Levels:
+async def _levels(view: MembershipView, step: int, looks: int) -> Levels:
     """The least levels behind this step and the next ones."""
     found = []
     for each in range(looks):
-        await roster.wait_for(lambda each=each: roster.head is not None and roster.head.step > step + each)
+        await view.wait_for(lambda each=each: view.head is not None and view.head.step > step + each)
         found.append(look())
     return least(found)
 

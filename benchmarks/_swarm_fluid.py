@@ -2,7 +2,7 @@
 
 Everything is played on the virtual clock: peers come and die by a trace, hold leases of the real directory and say in
 it what they are, publish their loads, choose their stages as real peers do, and are moved by the real rebalancer. The
-rule: whoever decides knows what the real roster says, in which a dead peer lives until its lease runs out. No
+rule: whoever decides knows what the real view says, in which a dead peer lives until its lease runs out. No
 microbatch is played.
 """
 
@@ -16,7 +16,7 @@ from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.moving import Moving
 from pipelined.swarm.leader.rebalance import moves
 from pipelined.swarm.peer.placement import Placing
@@ -50,13 +50,13 @@ def play(trace: Trace, stages: int, policy: Policy, seed: int) -> Account:
 
 
 class _Swarm:
-    """What is so (who lives, and serves) beside what the roster says of it."""
+    """What is so (who lives, and serves) beside what the view says of it."""
 
     def __init__(self, trace: Trace, stages: int, policy: Policy, seed: int):
         self._trace, self._policy, self._seed = trace, policy, seed
         self._draw, self._clock = random.Random(f"stages {seed}"), VirtualClock()
         self._directory = DirectDirectory(self._clock)
-        self._roster = Roster(self._directory, self._clock)
+        self._view = MembershipView(self._directory, self._clock)
         self._alive: list[dict[str, Standing]] = [{} for _ in range(stages)]
         self._serving: list[dict[str, None]] = [{} for _ in range(stages)]
         self._fetching: dict[str, asyncio.Task[None]] = {}
@@ -67,7 +67,7 @@ class _Swarm:
         for number in range(self._trace.peers):
             await self._join(number % len(self._alive))
         async with Nursery() as self._tasks:
-            beside = [self._tasks.create_task(self._roster.follow())]
+            beside = [self._tasks.create_task(self._view.follow())]
             if self._policy.period:
                 beside.append(self._tasks.create_task(self._rebalance()))
             await self._play_trace()
@@ -94,7 +94,7 @@ class _Swarm:
             self._told.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
         await self._hear()
         coming, loads = [{} for _ in self._alive], [{} for _ in self._alive]
-        for name, peer in self._roster.peers.items():
+        for name, peer in self._view.peers.items():
             if peer.phase == Phase.SERVING:
                 loads[peer.stage][name] = self._told[name]
             else:
@@ -102,7 +102,7 @@ class _Swarm:
         return coming, loads
 
     async def _hear(self) -> None:
-        await self._roster.wait_for(lambda: self._roster.revision == self._directory.machine.revision)
+        await self._view.wait_for(lambda: self._view.revision == self._directory.machine.revision)
 
     async def _rebalance(self) -> None:
         moving = Moving(moves, self._policy.period, self._clock)
@@ -112,7 +112,7 @@ class _Swarm:
                 await self._carry_out(name, target)
 
     async def _carry_out(self, name: str, target: int) -> None:
-        source = self._roster.peers[name].stage
+        source = self._view.peers[name].stage
         standing = self._alive[source].pop(name, None)
         if standing is None:
             return  # the order is given to one that is dead
@@ -125,7 +125,7 @@ class _Swarm:
         name, standing = await self._stand()
         await self._hear()
         stages = len(self._alive)
-        placing = Placing(self._roster, stages)
+        placing = Placing(self._view, stages)
         stage = placing.stage_for(name) if self._policy.placed else self._draw.randrange(stages)
         await self._begin_to_fetch(name, standing, stage)
 

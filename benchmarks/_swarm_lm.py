@@ -19,7 +19,7 @@ from apps.swarm.config import Subject, Told
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
@@ -152,7 +152,7 @@ async def _train(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> T
         parties.start_peer(f"peer{place}", lesson.stage, SECONDS, place % stages)
     trainer = parties.start_trainer("trainer", lesson.feed, 2 * stages * replicas, steps)
     churn = _Churn(parties, lesson, [f"peer{place}" for place in range(stages, stages * replicas)])
-    beside = [asyncio.ensure_future(_note(trainer.roster, losses, tell))]
+    beside = [asyncio.ensure_future(_note(trainer.view, losses, tell))]
     if every_s:
         beside.append(asyncio.ensure_future(churn.go_on(every_s)))
     try:
@@ -166,12 +166,12 @@ async def _train(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> T
     return Trained([losses[step] for step in range(1, steps + 1)], score, churn.died, churn.came)
 
 
-async def _note(roster: Roster, losses: dict[int, float], tell: Tell) -> None:
+async def _note(view: MembershipView, losses: dict[int, float], tell: Tell) -> None:
     """Take down the loss of every step as it is decided."""
     while True:
-        await roster.wait_for(lambda: roster.head is not None and roster.head.step > len(losses))
-        losses[roster.head.step] = roster.head.loss
-        tell(roster.head.step, roster.head.loss)
+        await view.wait_for(lambda: view.head is not None and view.head.step > len(losses))
+        losses[view.head.step] = view.head.loss
+        tell(view.head.step, view.head.loss)
 
 
 async def _all_at(parties: VirtualParties, step: int) -> list[TorchStage]:

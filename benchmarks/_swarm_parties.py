@@ -17,7 +17,7 @@ from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back,
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.aio.clock import Clock
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
@@ -53,8 +53,8 @@ class Training(VirtualParties):
 
     async def stands(self, step: int) -> None:
         """Wait until the swarm has taken so many steps."""
-        roster = next(iter(self.trainers.values())).roster
-        await self._while_alive(roster.wait_for(lambda: roster.head is not None and roster.head.step >= step))
+        view = next(iter(self.trainers.values())).view
+        await self._while_alive(view.wait_for(lambda: view.head is not None and view.head.step >= step))
 
     async def begun(self, microbatches: int) -> None:
         """Wait until trainers have begun so many."""
@@ -90,11 +90,11 @@ class Training(VirtualParties):
             take_time_to_code(self.endpoints[name], self.clock(name), actors.coding, actors.scale)
 
     def _add_trainer(self, name: str) -> None:
-        roster = self.start_trainer(name, self._data, self._actors.slots).roster
-        hold_back(self.endpoints[name], "work", lambda: roster.wait_for(lambda: self._all_serve(roster)))
+        view = self.start_trainer(name, self._data, self._actors.slots).view
+        hold_back(self.endpoints[name], "work", lambda: view.wait_for(lambda: self._all_serve(view)))
 
-    def _all_serve(self, roster: Roster) -> bool:
-        return all(len(roster.serving(at)) == len(speeds) for at, speeds in enumerate(self._actors.stages))
+    def _all_serve(self, view: MembershipView) -> bool:
+        return all(len(view.serving(at)) == len(speeds) for at, speeds in enumerate(self._actors.stages))
 
     def _data(self, microbatch: Microbatch) -> tuple[Sequence[Any], Sequence[Any]]:
         self._begun += 1

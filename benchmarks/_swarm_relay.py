@@ -16,7 +16,7 @@ from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from transports import new_event_loop
@@ -67,16 +67,16 @@ async def train(address: str, name: str, task: dict[str, Any]) -> None:
             slots=task["slots"],
             steps=task["steps"],
         )
-        telling = asyncio.create_task(_tell_steps(process.roster))
+        telling = asyncio.create_task(_tell_steps(process.view))
         await process.run()
         telling.cancel()
 
 
-async def _tell_steps(roster: Roster) -> None:
+async def _tell_steps(view: MembershipView) -> None:
     seen = 0
     while True:
-        await roster.wait_for(lambda seen=seen: roster.head is not None and roster.head.step > seen)
-        seen = roster.head.step
+        await view.wait_for(lambda seen=seen: view.head is not None and view.head.step > seen)
+        seen = view.head.step
         print("step", seen, flush=True)
 
 

@@ -1,6 +1,6 @@
 """How the cost of a swarm's membership grows with its size: `python -m benchmarks.swarm_growth`.
 
-The real directory, with members that are the real client, roster and lease of a peer or a trainer and nothing else (no
+The real directory, with members that are the real client, view and lease of a peer or a trainer and nothing else (no
 model, stage or transport), on the virtual clock. For each size: what the directory spends while nothing changes, on a
 join, on a death and on the commit of a step; what a member keeps in memory; and the exponent of each in the number of
 members. Then the same by the number of trainers. CPU seconds are this machine's; messages and bytes are the same on any

@@ -1,6 +1,6 @@
 """Rebalancing a swarm that loses machines: Table 5 and Figure 6 of SWARM. `python -m benchmarks.swarm_rebalancing`.
 
-The real rebalancer, directory and roster on the virtual clock, throughput as a fluid, and a stand-in for the paper's
+The real rebalancer, directory and view on the virtual clock, throughput as a fluid, and a stand-in for the paper's
 trace, which is not public: how much happens in it can be read in two ways, and a third is fitted to the paper. Shares
 of the optimum are ratios of sums over the hours named.
 """

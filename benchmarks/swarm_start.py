@@ -18,7 +18,7 @@ import tyro
 from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import MemoryDisk
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
@@ -77,21 +77,21 @@ async def _play(peers: int, stages: int) -> tuple[float, list[int]]:
     for number in range(peers):
         parties.start_peer(f"peer-{number:04}", lambda _: Relay(1), {"forward": PASS_S, "backward": PASS_S})
     parties.start_trainer("trainer", _data, 1)
-    trainer = parties.trainers["trainer"].roster
-    rosters = [trainer, *(each.roster for each in parties.peers.values())]
-    await asyncio.gather(*(_sees(roster, peers, stages) for roster in rosters))
+    trainer = parties.trainers["trainer"].view
+    views = [trainer, *(each.view for each in parties.peers.values())]
+    await asyncio.gather(*(_sees(view, peers, stages) for view in views))
     now = asyncio.get_running_loop().time()
     sizes = [len(trainer.serving(stage)) for stage in range(stages)]
     await parties.close()
     return now, sizes
 
 
-async def _sees(roster: Roster, peers: int, stages: int) -> None:
+async def _sees(view: MembershipView, peers: int, stages: int) -> None:
     """Wait until a trainer sees all peers serve, or a peer all of its stage: an even part of them."""
-    if roster.stages is None:
-        await roster.wait_for(lambda: sum(len(roster.serving(stage)) for stage in range(stages)) == peers)
+    if view.stages is None:
+        await view.wait_for(lambda: sum(len(view.serving(stage)) for stage in range(stages)) == peers)
     else:
-        await roster.wait_for(lambda: any(len(roster.serving(stage)) >= peers // stages for stage in roster.stages))
+        await view.wait_for(lambda: any(len(view.serving(stage)) >= peers // stages for stage in view.stages))
 
 
 def _data(microbatch: Microbatch) -> tuple[Sequence[Any], Sequence[Any]]:

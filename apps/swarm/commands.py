@@ -73,7 +73,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         _on_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
         async with Nursery() as tasks:
             log = tasks.create_task(
-                PeerLog(name, endpoint.address, process.roster, lambda: process.peer.trouble, say).follow()
+                PeerLog(name, endpoint.address, process.view, lambda: process.peer.trouble, say).follow()
             )
             await process.run()
             log.cancel()
@@ -113,9 +113,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
             rate, tokens = training.recipe.rate, subject.batch * subject.seq
-            log = StepLog(process.roster, process.is_to_evaluate, rate, tokens, flags.metrics, say)
+            log = StepLog(process.view, process.is_to_evaluate, rate, tokens, flags.metrics, say)
             scoring = process.is_to_evaluate, feed.held_out, lambda: process.leadership.unscored
-            waits = WaitLog(name, process.roster, *scoring, say)
+            waits = WaitLog(name, process.view, *scoring, say)
             told = [tasks.create_task(each.follow()) for each in (log, waits)]
             await until_asked(process.run())
             for each in told:

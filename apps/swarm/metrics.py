@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from apps.common.json_lines import append
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import Head
 
 STEP = "step "
@@ -25,7 +25,7 @@ class StepLog:
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
 
-    roster: Roster
+    view: MembershipView
     due: Callable[[Head], bool]
     rate: Callable[[int], float]
     tokens: int
@@ -34,12 +34,12 @@ class StepLog:
 
     async def follow(self) -> None:
         """Tell of every step, until cancelled."""
-        await self.roster.wait_for(lambda: self.roster.head is not None)
+        await self.view.wait_for(lambda: self.view.head is not None)
         await self._begin("goes on from")
-        step, began = self.roster.head.step, monotonic()
+        step, began = self.view.head.step, monotonic()
         while True:
-            await self.roster.wait_for(lambda step=step: self.roster.head.step != step)
-            head, now = self.roster.head, monotonic()
+            await self.view.wait_for(lambda step=step: self.view.head.step != step)
+            head, now = self.view.head, monotonic()
             if head.step < step or not head.was_summed:
                 step, began = head.step, now
                 await self._begin("went back to")
@@ -54,7 +54,7 @@ class StepLog:
 
     async def _begin(self, how: str) -> None:
         """Tell of a head that was not stepped to."""
-        head = self.roster.head
+        head = self.view.head
         if head.step and not head.was_summed:
             self.say(f"{how} step {head.step}, which all stages had saved")
         if told := await self._evaluated(head, head.step):
@@ -64,11 +64,11 @@ class StepLog:
         """What validation data came to there, if it is evaluated: known before the next step is."""
         if not self.due(head):
             return {}
-        await self.roster.wait_for(lambda: not self.due(head) or self.roster.head != head)
+        await self.view.wait_for(lambda: not self.due(head) or self.view.head != head)
         if self.due(head):  # all went back meanwhile
             return {}
-        self.say(f"step {step}: eval {self.roster.evaluated.loss:.4f}")
-        return {"eval_loss": self.roster.evaluated.loss}
+        self.say(f"step {step}: eval {self.view.evaluated.loss:.4f}")
+        return {"eval_loss": self.view.evaluated.loss}
 
     def _row(self, head: Head, seconds: float) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apps.swarm.waiting import unreadable_head
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import HEAD, Peer, Phase
 
 
@@ -22,33 +22,33 @@ class PeerLog:
 
     name: str
     address: str
-    roster: Roster
+    view: MembershipView
     trouble: Callable[[], str]
     say: Callable[[str], None]
 
     async def follow(self) -> None:
         """Tell of every change, until cancelled."""
-        await self.roster.wait_for(lambda: self.roster.revision > 0 or self.roster.cut_off)
+        await self.view.wait_for(lambda: self.view.revision > 0 or self.view.cut_off)
         said, leaves = "", False
         while True:
-            mine = self.roster.peers.get(self.name)
+            mine = self.view.peers.get(self.name)
             leaves = mine.phase == Phase.LEAVING if mine else leaves
             now = self._account(mine) if mine or not leaves else said
             if now != said:
                 self.say(f"{self.name}: {now}")
             said = now
-            await self.roster.next_change()
+            await self.view.next_change()
 
     def _account(self, mine: Peer | None) -> str:
-        if self.roster.cut_off:
+        if self.view.cut_off:
             return "the directory does not answer; computes what it is asked for, and takes no step until it does"
-        if self.roster.head is None and HEAD in self.roster.strange:
-            return unreadable_head(self.roster.strange[HEAD])
-        if self.roster.head is None:
+        if self.view.head is None and HEAD in self.view.strange:
+            return unreadable_head(self.view.strange[HEAD])
+        if self.view.head is None:
             return "waits for a trainer that begins"
         if mine and mine.address != self.address:
             return f"waits for its name, which another process has (at {mine.address}), until that one's lease ends"
-        if mine is None and self.roster.conductor is None:
+        if mine is None and self.view.conductor is None:
             return "waits for a trainer that leads, which tells it a stage"
         return self._of_stage(mine) if mine else "is no member; asks to be one"
 
@@ -60,7 +60,7 @@ class PeerLog:
                 Phase.LEAVING: "hands over, and leaves",
             }
             return f"stage {mine.stage}: {does[Phase(mine.phase)]}"
-        if not self.roster.holding(mine.stage) and self.roster.head.step:
+        if not self.view.holding(mine.stage) and self.view.head.step:
             return f"stage {mine.stage}: waits for who has its state, here or where it was saved"
         trouble = self.trouble()
         return f"stage {mine.stage}: fetches its state" + (f" (the last try failed: {trouble})" if trouble else "")

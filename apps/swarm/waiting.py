@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from apps.common.progress import EVERY_S, MOMENT_S, Progress
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import HEAD, Head, saved_steps
 
 
@@ -66,7 +66,7 @@ class WaitLog:
     """
 
     name: str
-    roster: Roster
+    view: MembershipView
     due: Callable[[], bool]
     held_out: int
     unscored: Callable[[], int | None]
@@ -78,7 +78,7 @@ class WaitLog:
         while True:
             now = self._account()
             if now == said:
-                await self.roster.next_change(EVERY_S if now else math.inf)
+                await self.view.next_change(EVERY_S if now else math.inf)
                 self._tell_of_scores(progress)
             elif not now or await self._lasts(now):
                 self.say(f"{self.name}: {now or 'goes on'}")
@@ -94,24 +94,24 @@ class WaitLog:
     async def _lasts(self, account: str) -> bool:
         try:
             async with asyncio.timeout(MOMENT_S):
-                await self.roster.wait_for(lambda: self._account() != account)
+                await self.view.wait_for(lambda: self._account() != account)
         except TimeoutError:
             return True
         return False
 
     def _account(self) -> str:
-        roster = self.roster
-        if roster.cut_off:
+        view = self.view
+        if view.cut_off:
             return "the directory does not answer; no step is decided until it does"
-        if not roster.revision:
+        if not view.revision:
             return "waits for the directory"
-        head = roster.head
-        if head is None and HEAD in roster.strange:
-            return unreadable_head(roster.strange[HEAD])
-        empty = [stage for stage in range(head.stages) if not roster.serving(stage)] if head else []
+        head = view.head
+        if head is None and HEAD in view.strange:
+            return unreadable_head(view.strange[HEAD])
+        empty = [stage for stage in range(head.stages) if not view.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.due() else ""
-        saved = saved_steps(mark for each in roster.saved.values() for mark in each.all()) if head is None else ""
-        why = waits_for(head, roster.conductor, bool(roster.trainers), empty, evaluates, saved=saved)
+        saved = saved_steps(mark for each in view.saved.values() for mark in each.all()) if head is None else ""
+        why = waits_for(head, view.conductor, bool(view.trainers), empty, evaluates, saved=saved)
         return f"waits for {why}" if why else ""
 
 

@@ -8,7 +8,7 @@ that it brought is decoded, kept or waited for. News of a newcomer may be under 
 import asyncio
 from collections.abc import Callable, Iterable
 
-from pipelined.membership.view import RETRY_S, Roster
+from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.protocol import field, read_round
 from pipelined.swarm.records import Observer, Peer, Trainer
 from transports.rpc import Question, Refusal
@@ -18,15 +18,15 @@ class Admission:
     """One peer's door.
 
     Args:
-        roster: says who is a member.
+        view: says who is a member.
     """
 
-    def __init__(self, roster: Roster):
-        self._roster = roster
+    def __init__(self, view: MembershipView):
+        self._view = view
 
     async def trainer(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it is no trainer of this swarm."""
-        await self._known(question, lambda: _among(question, self._roster.trainers.values()))
+        await self._known(question, lambda: _among(question, self._view.trainers.values()))
 
     async def peer(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it is no peer that holds, or comes to hold, this stage."""
@@ -34,26 +34,26 @@ class Admission:
 
     async def reader(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it is neither a peer of this stage nor an observer."""
-        observers = self._roster.observers
+        observers = self._view.observers
         await self._known(question, lambda: _among(question, [*self._peers(stage), *observers.values()]))
 
     async def conductor(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it does not lead under the term that it names."""
-        (term, _), roster = read_round(field(question.note, "round")), self._roster
+        (term, _), view = read_round(field(question.note, "round")), self._view
 
         def leads() -> bool:
-            leader = roster.conductor
-            return leader is not None and (roster.conductor_revision, leader.address) == (term, question.asker.address)
+            leader = view.conductor
+            return leader is not None and (view.conductor_revision, leader.address) == (term, question.asker.address)
 
         await self._known(question, leads)
 
     def _peers(self, stage: int) -> list[Peer]:
-        return [peer for peer in self._roster.peers.values() if peer.stage == stage]
+        return [peer for peer in self._view.peers.values() if peer.stage == stage]
 
     async def _known(self, question: Question, holds: Callable[[], bool]) -> None:
         try:
             async with asyncio.timeout(RETRY_S):
-                await self._roster.wait_for(holds)
+                await self._view.wait_for(holds)
         except TimeoutError:
             raise Refusal("stranger", address=question.asker.address) from None
 

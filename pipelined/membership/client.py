@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.records import Peer
 from transports.rpc import Answer, Endpoint, Unreachable
 
@@ -15,8 +15,8 @@ from transports.rpc import Answer, Endpoint, Unreachable
 class Asking:
     """One process's questions to peers."""
 
-    def __init__(self, endpoint: Endpoint, roster: Roster):
-        self._endpoint, self._roster = endpoint, roster
+    def __init__(self, endpoint: Endpoint, view: MembershipView):
+        self._endpoint, self._view = endpoint, view
 
     async def ask(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Answer:
         """Ask a peer under the incarnation that we know.
@@ -24,16 +24,16 @@ class Asking:
         Args:
             limit: seconds after which it is late.
         Raises:
-            Ended: it is gone, cannot be reached, or is late; whether it did what was asked is unknown.
+            NoLongerValid: it is gone, cannot be reached, or is late; whether it did what was asked is unknown.
             Refusal: as its handler says.
         """
-        async with self._roster.as_long_as(lambda: self._roster.is_here(who)) as scope:
+        async with self._view.while_holds(lambda: self._view.is_here(who)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
                 return await self._endpoint.ask(who.address, topic, *arrays, note={"to": who.incarnation, **note})
             except Unreachable as error:
-                raise Ended(str(error)) from error
+                raise NoLongerValid(str(error)) from error
 
     async def insist(self, who: Peer, topic: str, **note: Any) -> None:
         """Ask again whenever no answer came, until one does or the peer is gone.
@@ -41,8 +41,8 @@ class Asking:
         Raises:
             Refusal: as its handler says.
         """
-        while self._roster.is_here(who):
-            with suppress(Ended):
+        while self._view.is_here(who):
+            with suppress(NoLongerValid):
                 await self.ask(who, topic, **note)
                 return
-            await self._roster.next_change(RETRY_S)
+            await self._view.next_change(RETRY_S)

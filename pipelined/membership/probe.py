@@ -13,7 +13,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import within
 from pipelined.membership.client import Asking
-from pipelined.membership.view import Ended
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records import Peer
 from transports.rpc import Refusal
 
@@ -65,11 +65,11 @@ class Hearing:
         """What is done with a member, for as long as it can be reached.
 
         Raises:
-            Ended: it cannot.
+            NoLongerValid: it cannot.
         """
         return await beside(self._listen(who), work)
 
     async def _listen(self, who: Peer) -> None:
         while await self.hears(who):
             await self.clock.sleep(self.patience_s)
-        raise Ended(f"{who.name} is silent")
+        raise NoLongerValid(f"{who.name} is silent")

@@ -1,6 +1,6 @@
-"""Who is in the swarm and which step stands, as this process last heard from the directory.
+"""The members of the swarm and the step that stands, as this process last read them from the directory.
 
-The one rule: nobody else is believed about either. `Roster` follows; `Standing` is this process's own place in it, kept
+Only the directory is believed about either. `MembershipView` follows it; `Standing` is this process's own entry, kept
 by a lease. A process cut off from the directory knows that it is (`cut_off`), goes on computing, and decides nothing.
 """
 
@@ -63,15 +63,15 @@ MOST_NAMES = 4096
 """Evicted names that are remembered."""
 WORKING = (Phase.SERVING, Phase.PARTING)
 RETRY_S = 0.2
-"""How long a process cut off from the directory waits before it asks again."""
+"""Seconds from one attempt of a process cut off from the directory to the next."""
 
 
-class Ended(Exception):
-    """What was being done makes no sense any more: whom it was done with is gone, or the step is past."""
+class NoLongerValid(Exception):
+    """A condition that work depended on no longer holds: the member is gone, or the step is past."""
 
 
-class Roster:
-    """The swarm as the directory has it.
+class MembershipView:
+    """The members and the head as the directory has them.
 
     Attributes:
         head: the step that stands; None before there is one. A record that is gone or cannot be read leaves the one
@@ -90,7 +90,7 @@ class Roster:
         cut_off: the directory does not answer.
         evictions: by name, how often in a row a leader evicted a peer, as the last record of it said; where everything
             is followed.
-        strange: records that could not be read, by key: whoever wrote them is not what we are.
+        strange: why records could not be read, by key.
     """
 
     def __init__(self, directory: Directory, clock: Clock, stages: Set[int] | None = None):
@@ -120,11 +120,11 @@ class Roster:
         while True:
             prefixes = _prefixes(self.stages)
             try:
-                async with self.as_long_as(lambda prefixes=prefixes: _prefixes(self.stages) == prefixes):
+                async with self.while_holds(lambda prefixes=prefixes: _prefixes(self.stages) == prefixes):
                     self._take_view(await self.directory.read(prefixes), prefixes)
                     async for changes in self.directory.watch(prefixes, self.revision):
                         self._take(changes)
-            except (FellBehind, Ended):
+            except (FellBehind, NoLongerValid):
                 continue
             except CutOff:
                 self.cut_off = True
@@ -158,34 +158,34 @@ class Roster:
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
     def is_here(self, who: Peer | Trainer) -> bool:
-        """Whether this member, in this incarnation, still is one."""
+        """Whether this member is still in the directory, in this incarnation."""
         known = (self.peers if isinstance(who, Peer) else self.trainers).get(who.name)
         return known is not None and known.incarnation == who.incarnation
 
     def look_again(self) -> None:
-        """Wake everybody who waits for news: something else has changed."""
+        """Wake all that wait for a change: something outside the directory has changed."""
         self._tell()
 
     async def next_change(self, seconds: float = math.inf) -> None:
-        """Wait for news, so many seconds at most."""
+        """Wait for the next change, at most this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
                 await self._changed.wait()
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Wait until this holds; it is looked at after every change."""
+        """Wait until a condition holds; it is evaluated after every change."""
         while not holds():
             await self._changed.wait()
 
     @asynccontextmanager
-    async def as_long_as(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
-        """Run the block for as long as this holds; it is looked at after every change. A time-out may be set as well.
+    async def while_holds(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
+        """Run the block while a condition holds; it is evaluated after every change. The block may set a time-out too.
 
         Raises:
-            Ended: it holds no longer, or the time is up.
+            NoLongerValid: it no longer holds, or the time is up.
         """
         if not holds():
-            raise Ended
+            raise NoLongerValid
         try:
             async with asyncio.timeout(None) as scope:
                 self._scopes[scope] = holds
@@ -194,7 +194,7 @@ class Roster:
                 finally:
                     del self._scopes[scope]
         except TimeoutError as error:
-            raise Ended from error
+            raise NoLongerValid from error
 
     def _take_view(self, view: View, prefixes: Prefixes) -> None:
         gone = dict.fromkeys(self._keys - view.entries.keys())

@@ -14,7 +14,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
-from pipelined.membership.view import Ended, Roster
+from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import Missed, lineage_of, missed
@@ -50,14 +50,14 @@ class Joining:
         stage: SwarmStage,
         index: int,
         point: Point | None,
-        roster: Roster,
+        view: MembershipView,
         asking: Asking,
         hearing: Hearing,
         device: Device,
         find: Find,
     ):
         self.point, self._find, self._hearing, self._name = point, find, hearing, name
-        self._stage, self._index, self._roster, self._asking, self._device = stage, index, roster, asking, device
+        self._stage, self._index, self._view, self._asking, self._device = stage, index, view, asking, device
         self._download: Download | None = None
         self.donor = ""
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
@@ -67,18 +67,18 @@ class Joining:
 
         Waits while nobody serves the stage, and nobody saved it.
         """
-        while self.point != self._roster.head.point:
-            donor, seen = self._donor(), self._roster.revision
+        while self.point != self._view.head.point:
+            donor, seen = self._donor(), self._view.revision
             if donor is None:
-                found = not self._roster.holding(self._index) and await self._found()
-                if not found and self._roster.revision == seen:
-                    await self._roster.next_change(self._patience())
+                found = not self._view.holding(self._index) and await self._found()
+                if not found and self._view.revision == seen:
+                    await self._view.next_change(self._patience())
                 continue
             self.donor = donor.name
             try:
                 await self._hearing.while_heard(donor, self._go_on_with(donor))
-            except (Ended, Refusal, TransferError) as error:
-                self._failed.add(self._roster.announced[donor.name])
+            except (NoLongerValid, Refusal, TransferError) as error:
+                self._failed.add(self._view.announced[donor.name])
                 why = str(error) or "gone, or silent for too long"
                 self.trouble = f"{donor.name}: {why}"
                 warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
@@ -93,14 +93,14 @@ class Joining:
         """Seconds until those who failed are asked again though nothing is heard of them: where all stand still nothing
         ever is.
         """
-        if not self._roster.holding(self._index):
+        if not self._view.holding(self._index):
             return math.inf
         self._pause = min(2 * self._pause, MOST_PAUSE_S)
         return self._pause
 
     async def _found(self) -> bool:
         """Load what was saved of where the swarm stands, if it was."""
-        point = self._roster.head.point
+        point = self._view.head.point
         state = await self._find(point, await self._layout())
         if state is not None:
             await self._load(state, point)
@@ -110,8 +110,8 @@ class Joining:
         """The first peer that has the state, in this peer's own order. A donor that failed is tried again once all have
         failed, or when it announces itself again.
         """
-        serving = by_preference(self._name, self._roster.holding(self._index))
-        fresh = [peer for peer in serving if self._roster.announced[peer.name] not in self._failed]
+        serving = by_preference(self._name, self._view.holding(self._index))
+        fresh = [peer for peer in serving if self._view.announced[peer.name] not in self._failed]
         if serving and not fresh:
             self._failed.clear()
             return None
@@ -120,13 +120,13 @@ class Joining:
     async def _caught_up(self, donor: Peer) -> bool:
         """Take the steps that are missing, if the donor has their totals."""
         try:
-            while self.point is not None and self.point.step < self._roster.head.step:
+            while self.point is not None and self.point.step < self._view.head.step:
                 for step in await missed(self._asking, donor, self.point, self._stage.sums):
                     await self._take(step)
         except Refusal as refusal:
             if refusal.reason != "not kept":
                 raise
-        return self.point == self._roster.head.point
+        return self.point == self._view.head.point
 
     async def _take(self, step: Missed) -> None:
         def take() -> None:

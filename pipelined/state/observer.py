@@ -14,7 +14,7 @@ from pipelined.directory import Directory
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.swarm.config import Rules
@@ -46,8 +46,8 @@ class Visitor:
         device: Device,
     ):
         self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
-        self._endpoint, self._roster = endpoint, Roster(directory, clock)
-        self._asking = Asking(endpoint, self._roster)
+        self._endpoint, self._view = endpoint, MembershipView(directory, clock)
+        self._asking = Asking(endpoint, self._view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
 
     async def take(self) -> Visited:
@@ -60,11 +60,9 @@ class Visitor:
         Cost: memory of all stages; their bytes once over the network.
         """
         async with Nursery() as tasks:
-            following = tasks.create_task(self._roster.follow())
-            await self._roster.wait_for(lambda: self._roster.head is not None)
-            async with standing(
-                self._roster.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock
-            ) as place:
+            following = tasks.create_task(self._view.follow())
+            await self._view.wait_for(lambda: self._view.head is not None)
+            async with standing(self._view.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock) as place:
                 await place.put(Observer(self.name, self._endpoint.address, place.incarnation))
                 taken = await self._all()
             following.cancel()
@@ -73,11 +71,11 @@ class Visitor:
     async def _all(self) -> Visited:
         stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         points: list[Point | None] = [None] * len(stages)
-        while any(point != self._roster.head.point for point in points):
+        while any(point != self._view.head.point for point in points):
             for index, stage in enumerate(stages):
-                ways = self._roster, self._asking, self._hearing, self._device, _nowhere
+                ways = self._view, self._asking, self._hearing, self._device, _nowhere
                 points[index] = await Joining(self.name, stage, index, points[index], *ways).arrive()
-        at = self._roster.head.point
+        at = self._view.head.point
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
 

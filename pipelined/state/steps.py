@@ -34,7 +34,7 @@ async def missed(
         limit: seconds after which the donor is late.
     Raises:
         Refusal: "not kept", there are none, or they are not kept there any more.
-        Ended: the donor is gone, or late. TransferError: what it says is none of this.
+        NoLongerValid: the donor is gone, or late. TransferError: what it says is none of this.
     """
     answer = await asking.ask(donor, "totals", limit=limit, **point._asdict())
     return list(_read(answer, point, like))

@@ -10,7 +10,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
-from pipelined.membership.view import RETRY_S, Roster
+from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.state.store import Shelf
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules
@@ -56,10 +56,10 @@ class PeerProcess:
         save_every: int = 0,
         grace_s: float = GRACE_S,
     ):
-        self.roster = Roster(directory, clock, stages=frozenset())
+        self.view = MembershipView(directory, clock, stages=frozenset())
         coding = Coding(rules.codec, threads)
         self.peer = StagePeer(
-            name, build, rules, endpoint, self.roster, clock, device, coding, stage, shelf, save_every, grace_s
+            name, build, rules, endpoint, self.view, clock, device, coding, stage, shelf, save_every, grace_s
         )
         self._endpoint = endpoint
 
@@ -68,7 +68,7 @@ class PeerProcess:
 
         Raises: the first error of any of its parts.
         """
-        await _beside(self.peer.run(), self.roster.follow(), _failure(self._endpoint))
+        await _beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
 
 
 class TrainerProcess:
@@ -96,14 +96,14 @@ class TrainerProcess:
     ):
         self.name, self._rules, self._steps = name, rules, steps
         self._endpoint, self._directory, self._clock = endpoint, directory, clock
-        self.roster = Roster(directory, clock)
-        asking = Asking(endpoint, self.roster)
-        back = GoingBack(self.roster, rules.stages, rules.lease_s, clock, resume)
+        self.view = MembershipView(directory, clock)
+        asking = Asking(endpoint, self.view)
+        back = GoingBack(self.view, rules.stages, rules.lease_s, clock, resume)
         self.leadership = Leadership(
-            name, endpoint.address, self.roster, asking, rules, clock, balance or moves, back, steps
+            name, endpoint.address, self.view, asking, rules, clock, balance or moves, back, steps
         )
         wiring = Wiring(rules.stages, seed=name)
-        self.trainer = Trainer(name, rules.stages, data, endpoint, self.roster, clock, wiring, slots, rules.lease_s)
+        self.trainer = Trainer(name, rules.stages, data, endpoint, self.view, clock, wiring, slots, rules.lease_s)
 
     async def run(self) -> None:
         """Train until the last step stands, or cancelled.
@@ -114,12 +114,12 @@ class TrainerProcess:
         self._endpoint.answer("work", self.leadership.work)
         self._endpoint.answer(PLACE, self.leadership.place)
         self._endpoint.answer("status", self._status)
-        await _beside(self._over(), self.roster.follow(), self._live(), _failure(self._endpoint))
+        await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 
     @property
     def is_over(self) -> bool:
         """The last step stands, and is evaluated if it is to be."""
-        head = self.roster.head
+        head = self.view.head
         return head is not None and self._steps is not None and head.step >= self._steps and not self.is_to_evaluate()
 
     def is_to_evaluate(self, head: records.Head | None = None) -> bool:
@@ -128,21 +128,21 @@ class TrainerProcess:
         Args:
             head: None: the one that stands.
         """
-        return due(head or self.roster.head, self.roster.evaluated, self._rules, self._steps)
+        return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
 
     async def _status(self, question: Question) -> Answer:
         left, unscored = self.leadership.left, self.leadership.unscored
         leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leadership.progress}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
-        told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.roster.cut_off}
+        told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
         return Answer(note={**told, **events_asked_for(question)})
 
     async def _over(self) -> None:
-        roster = self.roster
-        await roster.wait_for(lambda: roster.head is not None)
-        if roster.head.model != self._rules.digest:
-            raise OtherModel(self._rules.digest, roster.head.model)
-        await roster.wait_for(lambda: self.is_over)
+        view = self.view
+        await view.wait_for(lambda: view.head is not None)
+        if view.head.model != self._rules.digest:
+            raise OtherModel(self._rules.digest, view.head.model)
+        await view.wait_for(lambda: self.is_over)
 
     async def _live(self) -> None:
         key, seconds = records.TRAINERS + self.name, self._rules.lease_s

@@ -87,21 +87,21 @@ def tell_steps():
     ExactStage.apply = apply
 
 
-async def tell_gone(roster):
+async def tell_gone(view):
     """Tell of every member that the directory has no longer."""
     known = set()
     while True:
-        members = {*roster.peers, *roster.trainers}
+        members = {*view.peers, *view.trainers}
         for name in sorted(known - members):
             say("gone", name)
         known = members
-        await roster.next_change()
+        await view.next_change()
 
 
 async def run(process):
     """Run it, and tell who is gone meanwhile."""
     async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(tell_gone(process.roster))
+        telling = tasks.create_task(tell_gone(process.view))
         await process.run()
         telling.cancel()
 

@@ -55,7 +55,7 @@ async def another_leader():
 
 async def leader_cut_off():
     swarm = await swarm_of(0, 0, trainers=("t0", "t1"))
-    leader = swarm.trainers["t0"].roster.conductor.name
+    leader = swarm.trainers["t0"].view.conductor.name
     for other in ("p0", "p1"):
         swarm.network.cut(leader, other)
     return swarm

@@ -12,7 +12,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.notifier import Bell
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
@@ -60,7 +60,7 @@ class Swarm:
             build = lambda index, at=at: self.stages.setdefault(at, HeavyStage(index, 1))  # noqa: E731
             self.parties.start_peer(f"p{at}", build, self._seconds, 0)
         _, directory, clock = self.parties.client("watcher")
-        self.parties.start("watcher", self._watch(Roster(directory, clock)))
+        self.parties.start("watcher", self._watch(MembershipView(directory, clock)))
         self.parties.start_trainer("t0", data, slots=4, steps=STEPS)
         await self.parties.tasks["t0"]
         held = [peer.peer.holding for peer in self.parties.peers.values()]
@@ -75,12 +75,12 @@ class Swarm:
         await asyncio.sleep(after_s)
         self.parties.kill(f"p{self._peers - 1}")
 
-    async def _watch(self, roster):
+    async def _watch(self, view):
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(roster.follow())
+            tasks.create_task(view.follow())
             while True:
                 step = len(self.decided)
-                await roster.wait_for(lambda step=step: roster.head is not None and roster.head.step >= step)
+                await view.wait_for(lambda step=step: view.head is not None and view.head.step >= step)
                 self.decided.append(asyncio.get_running_loop().time())
                 self._news.ring()
 

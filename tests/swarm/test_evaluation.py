@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm
 
@@ -17,12 +17,12 @@ HELD_OUT = 5
 async def evaluations(swarm, found):
     """Note every evaluation that the directory is told of, by where it was made, and the head that is seen with it."""
     _, directory, clock = swarm.client("auditor")
-    roster = Roster(directory, clock)
+    view = MembershipView(directory, clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(roster.follow())
+        tasks.create_task(view.follow())
         while True:
-            await roster.wait_for(lambda: roster.evaluated is not None and roster.evaluated.point not in found)
-            found[roster.evaluated.point] = roster.evaluated.loss, roster.head.point
+            await view.wait_for(lambda: view.evaluated is not None and view.evaluated.point not in found)
+            found[view.evaluated.point] = view.evaluated.loss, view.head.point
 
 
 async def trained(peers, trainers, steps=5, **rules):

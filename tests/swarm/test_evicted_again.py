@@ -106,12 +106,12 @@ def test_another_leader_and_another_process_of_the_name_go_on_from_the_last_paus
         await swarm.until(lambda: len(told("peer evicted")) == 3)
         (name,) = {facts["peer"] for facts in told("peer evicted")}
         evicted_at = swarm.network.clock("directory").now()
-        swarm.kill(swarm.trainers["t1"].roster.conductor.name)
+        swarm.kill(swarm.trainers["t1"].view.conductor.name)
         swarm.kill(name)
         swarm.peer(name, 0)
         (trainer,) = swarm.trainers.values()
-        await swarm.until(lambda: name not in trainer.roster.peers)
-        await swarm.until(lambda: name in trainer.roster.peers)
+        await swarm.until(lambda: name not in trainer.view.peers)
+        await swarm.until(lambda: name in trainer.view.peers)
         assert swarm.network.clock("directory").now() - evicted_at > 4 * LEASE_S - 0.1
         await swarm.until(lambda: len(told("peer evicted")) == 4)
         assert [facts["seconds"] for facts in told("peer evicted")] == [1.0, 2.0, 4.0, 8.0]
@@ -126,9 +126,9 @@ def test_a_name_that_is_kept_away_comes_at_once_where_its_stage_is_lost(monkeypa
         refuse_pieces(monkeypatch, "a")
         await swarm.until(lambda: len(told("peer evicted")) == 4)
         name = told("peer evicted")[0]["peer"]
-        roster, began = swarm.trainers["t0"].roster, swarm.network.clock("t0").now()
+        view, began = swarm.trainers["t0"].view, swarm.network.clock("t0").now()
         swarm.kill("ab".replace(name, ""))
-        await swarm.until(lambda: name in roster.peers)
+        await swarm.until(lambda: name in view.peers)
         assert swarm.network.clock("t0").now() - began < 2.5 * LEASE_S, "it stayed away for all of its 8 leases"
         await swarm.close()
 

@@ -92,7 +92,7 @@ class Hostile:
         draw, head = self._draw, self.swarm.heads[-1]
         if draw.random() < 0.15:
             return self._strange()
-        known = self.swarm.trainers["t0"].roster.peers.get(whom)
+        known = self.swarm.trainers["t0"].view.peers.get(whom)
         two = topic == "backward" or (topic == "evaluate" and draw.random() < 0.5)
         counts = [draw.randint(0, len(arrays)), 0]
         counts[1] = len(arrays) - counts[0]
@@ -104,7 +104,7 @@ class Hostile:
             "codecs": codecs[: 1 + two],
             "blocks": counts if two else [len(arrays)],
             "count": True,
-            "round": [self.swarm.trainers["t0"].roster.conductor_revision, draw.randint(0, 1 << 40)],
+            "round": [self.swarm.trainers["t0"].view.conductor_revision, draw.randint(0, 1 << 40)],
             "members": [[whom, f"virtual://{whom}", 1]],
             "keep": False,
             "from": 0,
@@ -175,7 +175,7 @@ async def troubled(seed, codec):
     swarm.start("mallory", hostile.run(*swarm.client("mallory")))
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1)), "a step was lost or taken twice"
-    measured = swarm.trainers["t0"].roster.evaluated
+    measured = swarm.trainers["t0"].view.evaluated
     assert (measured.step, measured.loss) == (STEPS, swarm.reference.score(STEPS, HELD_OUT))
     assert hostile.refused - KNOWN == set(), "refused without a name"
     assert {"malformed", "stranger", "not finite", "stale", "unknown topic", "too large"} <= hostile.refused

@@ -114,10 +114,10 @@ class Swarm:
         async with standing(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
             record = records.Trainer("mallory", self.mallory.address, place.incarnation, self.rules.digest)
             await place.put(record)
-            roster = self.trainer.roster
-            await roster.wait_for(lambda: "mallory" in roster.trainers and len(roster.serving(0)) == 2)
-            for peer in roster.serving(0):
-                head = roster.head
+            view = self.trainer.view
+            await view.wait_for(lambda: "mallory" in view.trainers and len(view.serving(0)) == 2)
+            for peer in view.serving(0):
+                head = view.head
                 for case in asked_of_a_peer(head.step, head.lineage, peer.incarnation):
                     outcomes[peer.name, case] = await self._ask_a_peer(peer, case)
             slot = {"name": "mallory", "incarnation": place.incarnation - 1, "slot": 0}
@@ -131,7 +131,7 @@ class Swarm:
     async def _ask_a_peer(self, peer, case):
         """Where a step is taken meanwhile, what is asked is past: it is asked again."""
         while True:
-            head = self.trainer.roster.head
+            head = self.trainer.view.head
             topic, arrays, note, reason = asked_of_a_peer(head.step, head.lineage, peer.incarnation)[case]
             outcome = await self._outcome(peer.name, topic, arrays, note, reason)
             if outcome[0] != "stale" or reason == "stale":
@@ -150,8 +150,8 @@ async def troubled():
         swarm = Swarm()
         await swarm.open(stack, tasks)
         training = tasks.create_task(swarm.trainer.run())
-        roster = swarm.trainer.roster
-        await roster.wait_for(lambda: roster.head is not None and roster.head.step > 0)
+        view = swarm.trainer.view
+        await view.wait_for(lambda: view.head is not None and view.head.step > 0)
         before = resident()
         outcomes, _ = await asyncio.gather(swarm.ask(), swarm.shout())
         assert not training.done(), "all was said too late to trouble anybody"

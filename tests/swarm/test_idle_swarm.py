@@ -69,7 +69,7 @@ async def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
             swarm.network.reset("p0", "p1")
 
     swarm.network.overhear(hear)
-    await swarm.until(lambda: swarm.trainers["t0"].roster.peers["p0"].phase == Phase.JOINING)
+    await swarm.until(lambda: swarm.trainers["t0"].view.peers["p0"].phase == Phase.JOINING)
     swarm.kill("p1")
     await leaves(swarm, after=5)
 

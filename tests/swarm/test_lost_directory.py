@@ -66,13 +66,13 @@ async def test_eight_peers_with_clocks_an_hour_apart_are_one_membership_three_se
     for at in range(8):
         swarm.peer(f"p{at}", offset=(at - 4) * HOUR_S / 7)
     await asyncio.sleep(3.0)
-    known = lambda roster: sorted((peer.name, peer.stage, str(peer.phase)) for peer in roster.peers.values())  # noqa: E731
-    every = known(swarm.trainers["t0"].roster)
+    known = lambda view: sorted((peer.name, peer.stage, str(peer.phase)) for peer in view.peers.values())  # noqa: E731
+    every = known(swarm.trainers["t0"].view)
     assert len(every) == 8 and {phase for *_, phase in every} == {"serving"}
     assert sorted(stage for _, stage, _ in every) == [0] * 4 + [1] * 4
     for peer in swarm.peers.values():  # each follows its own stage
-        mine = [each for each in every if each[1] in peer.roster.stages]
-        assert len(mine) == 4 and known(peer.roster) == mine, "not one membership"
+        mine = [each for each in every if each[1] in peer.view.stages]
+        assert len(mine) == 4 and known(peer.view) == mine, "not one membership"
     await swarm.finish(within=20)
     assert sorted(len(names) for names in swarm.heads[-1].members) == [4, 4]
     await swarm.close()

@@ -125,8 +125,8 @@ def test_a_lost_stage_is_named_again_where_another_write_followed_the_first_at_o
         swarm.peer("b", 1)
         swarm.trainer("t0", steps=100)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2)
-        roster, written = swarm.trainers["t0"].roster, []
-        plain = roster.directory.transact
+        view, written = swarm.trainers["t0"].view, []
+        plain = view.directory.transact
 
         async def transact(expect, put, *rest, **named):
             revision = await plain(expect, put, *rest, **named)
@@ -134,10 +134,10 @@ def test_a_lost_stage_is_named_again_where_another_write_followed_the_first_at_o
                 written.append(Lost.unpack(put[LOST]).stages)
                 if len(written) == 1:
                     later = await swarm.directory.transact({}, {LOST: Lost([]).pack()})
-                    await roster.wait_for(lambda: roster.lost_revision == later)
+                    await view.wait_for(lambda: view.lost_revision == later)
             return revision
 
-        roster.directory.transact = transact
+        view.directory.transact = transact
         swarm.kill("b")
         await swarm.until(lambda: len(written) == 2)
         assert written == [[1], [1]]

@@ -15,8 +15,8 @@ async def test_peers_that_start_at_once_spread_evenly_within_three_seconds(peers
     for number in range(peers):
         swarm.peer(f"peer-{number:03}")
     swarm.trainer("trainer", steps=6)
-    roster = swarm.trainers["trainer"].roster
-    serving = lambda: [len(roster.serving(stage)) for stage in range(STAGES)]  # noqa: E731
+    view = swarm.trainers["trainer"].view
+    serving = lambda: [len(view.serving(stage)) for stage in range(STAGES)]  # noqa: E731
     await swarm.until(lambda: sum(serving()) == peers)
     assert clock.now() < 3.0 and serving() == [peers // STAGES] * STAGES
     await swarm.finish(within=60.0)

@@ -14,7 +14,7 @@ async def test_a_swarm_equals_one_process(stages, replicas, trainers):
     for at in range(trainers):
         swarm.trainer(f"t{at}", steps=3)
     await swarm.finish(within=20)
-    heads = [trainer.roster.head for trainer in swarm.trainers.values()]
+    heads = [trainer.view.head for trainer in swarm.trainers.values()]
     assert all(head.step == 3 and head.loss == swarm.reference.losses[2] for head in heads)
     assert sorted(map(len, heads[0].members)) == [replicas] * stages
     await swarm.close()

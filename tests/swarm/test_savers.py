@@ -79,11 +79,11 @@ def test_a_directory_that_fails_ends_no_peer_and_another_peer_saves_meanwhile(fa
         assert not steps(second)
         first.failing = {failing}
         await stands(swarm, 20)
-        assert swarm.peers["a"].roster.peers["a"].saves_every == 0
+        assert swarm.peers["a"].view.peers["a"].saves_every == 0
         saved = steps(second)
         assert saved and saved == list(range(saved[0], saved[-1] + 1, 2)) and saved[0] <= 12 and saved[-1] >= 18
         first.failing = set()
-        await swarm.until(lambda: swarm.peers["a"].roster.peers["a"].saves_every)
+        await swarm.until(lambda: swarm.peers["a"].view.peers["a"].saves_every)
         await stands(swarm, swarm.heads[-1].step + 4)
         assert steps(first)[-1] >= swarm.heads[-1].step - 3, "it did not save again"
 

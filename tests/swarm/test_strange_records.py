@@ -30,8 +30,8 @@ async def test_records_that_nobody_can_read_stop_nobody():
     puts = {f"{kind}{at}": data for kind in (PEERS, TRAINERS, SAVED) for at, data in enumerate(STRANGE)}
     await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], CONDUCTOR: STRANGE[3]})
     swarm.peer("late")  # who comes reads all of it at once
-    await swarm.until(lambda: "late" in swarm.trainers["t0"].roster.peers)
-    assert puts.keys() <= swarm.trainers["t0"].roster.strange.keys()
+    await swarm.until(lambda: "late" in swarm.trainers["t0"].view.peers)
+    assert puts.keys() <= swarm.trainers["t0"].view.strange.keys()
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == list(range(7))
     await swarm.close()
@@ -65,6 +65,6 @@ async def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go
         assert [head.step for head in swarm.heads[last:]] == [4, 5, 6, 7, 8]
     else:
         await asyncio.sleep(10.0)
-        assert len(swarm.heads) == last and swarm.trainers["t1"].roster.conductor is None
+        assert len(swarm.heads) == last and swarm.trainers["t1"].view.conductor is None
     swarm.check()
     await swarm.close()

@@ -21,7 +21,7 @@ async def story():
     for step in range(1, STEPS + 1):
         await swarm.until(lambda step=step: swarm.heads and swarm.heads[-1].step >= step)
         moments.append(swarm.network.clock("watcher").now())
-    assert "t1" in swarm.trainers["t0"].roster.trainers, "it was to keep its lease"
+    assert "t1" in swarm.trainers["t0"].view.trainers, "it was to keep its lease"
     assert swarm.trainers["t1"].trainer.done == 0
     await swarm.finish(within=5)
     await swarm.close()

@@ -35,14 +35,14 @@ async def test_a_newcomer_with_the_name_of_a_live_process_ends_and_training_goes
     swarm.peer("p0", 0)
     swarm.trainer("t0", steps=4000)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
-    lives = swarm.trainers["t0"].roster.peers["p0"], swarm.trainers["t0"].roster.trainers["t0"]
+    lives = swarm.trainers["t0"].view.peers["p0"], swarm.trainers["t0"].view.trainers["t0"]
     _, task = twin(swarm, kind, "elsewhere", name)
     del swarm.tasks["elsewhere"]  # it may fail
     await swarm.until(task.done, within=5.0)
     with pytest.raises(UsageError, match=f"the name {name} .at virtual://{name}.*--name"):
         await task
-    roster = swarm.trainers["t0"].roster
-    assert (roster.peers["p0"], roster.trainers["t0"]) == lives, "the older process was disturbed"
+    view = swarm.trainers["t0"].view
+    assert (view.peers["p0"], view.trainers["t0"]) == lives, "the older process was disturbed"
     assert swarm.heads[-1].step > 13
     await swarm.close()
 
@@ -55,7 +55,7 @@ async def test_a_process_that_is_started_elsewhere_under_the_name_of_a_dead_one_
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
     swarm.kill("p0")
     _, task = twin(swarm, "peer", "elsewhere", "p0")
-    taken_part = lambda: swarm.trainers["t0"].roster.peers.get("p0")  # noqa: E731
+    taken_part = lambda: swarm.trainers["t0"].view.peers.get("p0")  # noqa: E731
     await swarm.until(lambda: taken_part() and taken_part().address == "virtual://elsewhere", within=2.5)
     assert not task.done()
     await swarm.close()

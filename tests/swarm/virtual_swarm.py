@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelined.aio.watchdog import Stuck
 from pipelined.directory import MemoryDisk
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import ShelfError
 from pipelined.swarm.config import Rules
@@ -85,7 +85,7 @@ class VirtualSwarm(VirtualParties):
         self._disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(WRITE_S))
         self.start_directory()
         self.watcher, self.directory, clock = self.client("watcher")
-        self.start("watcher", self._watch(Roster(self.directory, clock)))
+        self.start("watcher", self._watch(MembershipView(self.directory, clock)))
 
     def start_directory(self):
         """Start it, or start it again from its journal."""
@@ -163,17 +163,17 @@ class VirtualSwarm(VirtualParties):
             for name, p in self.peers.items()
         }
         boards = {name: t.leadership.left for name, t in self.trainers.items()}
-        heads = {name: t.roster.head and t.roster.head.step for name, t in self.trainers.items()}
+        heads = {name: t.view.head and t.view.head.step for name, t in self.trainers.items()}
         return f"peers (stage, step, counted): {held}; steps: {heads}; left: {boards}"
 
-    async def _watch(self, roster):
+    async def _watch(self, view):
         """Look at every head that is decided."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(roster.follow())
+            tasks.create_task(view.follow())
             while True:
-                await roster.wait_for(lambda: roster.head is not None and roster.head not in self.heads[-1:])
-                self.heads.append(roster.head)
-                self._check_head(roster.head)
+                await view.wait_for(lambda: view.head is not None and view.head not in self.heads[-1:])
+                self.heads.append(view.head)
+                self._check_head(view.head)
 
     def _check_head(self, head):
         """The step's sums held each microbatch of the batch once, at every stage; its loss is that of one process."""

@@ -24,7 +24,7 @@ from apps.swarm.weights import Weights
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import saved
 from pipelined.state.observer import Visited
@@ -67,7 +67,7 @@ class Lead:
                     report.say(f"goes on from step {begun.step}, which all stages had saved")
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
                 receiving = [tasks.create_task(self.busy.receive(rank)) for rank in others]
-                stopping = tasks.create_task(stop_requested(self.stop, self.trainer.roster))
+                stopping = tasks.create_task(stop_requested(self.stop, self.trainer.view))
                 log = tasks.create_task(self._log(directory, report).follow())
                 waits = tasks.create_task(self._waits(report).follow())
                 await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
@@ -87,12 +87,12 @@ class Lead:
     def _waits(self, report: Report) -> WaitLog:
         trainer = self.trainer
         scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leadership.unscored
-        return WaitLog(trainer.name, trainer.roster, *scoring, report.say)
+        return WaitLog(trainer.name, trainer.view, *scoring, report.say)
 
     async def _fetch_model(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool
     ) -> None:
-        config, head = self.rank.job.config, self.trainer.roster.head
+        config, head = self.rank.job.config, self.trainer.view.head
         taken = head is not None and head.step > 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
         visited = await self.rank.visitor(endpoint, directory).take() if taken and wanted else []
@@ -154,10 +154,10 @@ def joining(coordinator: str, config: Config) -> str:
     return shlex.join(words)
 
 
-async def stop_requested(stop: StopRequest, roster: Roster) -> None:
+async def stop_requested(stop: StopRequest, view: MembershipView) -> None:
     """Wait until this process receives a stop request."""
     while not stop.requested:
-        await roster.next_change(LOOK_S)
+        await view.next_change(LOOK_S)
 
 
 async def cancelled(*tasks: "asyncio.Task") -> None:

@@ -10,7 +10,7 @@ from apps.gpt2.report import Report
 from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.directory import CutOff, Directory, FellBehind
-from pipelined.membership.view import RETRY_S, Roster
+from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
 from pipelined.training.optimizer import Recipe
@@ -31,11 +31,11 @@ class Busy:
         self._transport, self._device = transport, device
         self._seconds, self._seen = [0.0] * transport.world_size, 0.0
 
-    async def send(self, roster: Roster) -> None:
+    async def send(self, view: MembershipView) -> None:
         """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
         while True:
-            head = roster.head
-            await roster.wait_for(lambda head=head: roster.head != head)
+            head = view.head
+            await view.wait_for(lambda head=head: view.head != head)
             await self._transport.send(0, BUSY, note=self._device.busy)
 
     async def receive(self, rank: int) -> None:

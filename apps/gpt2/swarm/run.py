@@ -20,7 +20,7 @@ from apps.swarm.joining import entered
 from pipelined.actors.agree import gather
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.process.exit import tell
 from pipelined.process.launch import Launch
 from pipelined.process.run import together
@@ -58,20 +58,20 @@ async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
             serving = tasks.create_task(peer.run())
             training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
             if rank.transport.rank:
-                await _follow(rank, tasks, training, busy, stop, roster=peer.roster)
+                await _follow(rank, tasks, training, busy, stop, view=peer.view)
             else:
                 await Lead(rank, trainer, busy, place, stop).run(training)
             serving.cancel()
 
 
 async def _follow(
-    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, roster: Roster
+    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, view: MembershipView
 ) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
-    sending = tasks.create_task(busy.send(roster))
+    sending = tasks.create_task(busy.send(view))
     halt = tasks.create_task(transport.receive(0, HALT))
-    stopping = tasks.create_task(stop_requested(stop, roster))
+    stopping = tasks.create_task(stop_requested(stop, view))
     await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)
     await cancelled(training, stopping, sending)
     await transport.send(0, HALTED)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pipelined.aio.notifier import Bell
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.protocol import read_done
@@ -39,8 +39,8 @@ class Boards:
         changed: rung whenever one has changed.
     """
 
-    def __init__(self, roster: Roster, evaluating: Evaluating, changed: Bell):
-        self._roster, self._evaluating, self._changed = roster, evaluating, changed
+    def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Bell):
+        self._view, self._evaluating, self._changed = view, evaluating, changed
         self._open: list[Opened] = []
 
     @property
@@ -108,12 +108,12 @@ class Boards:
 
     async def watch(self) -> None:
         """Put back what those had who left, until cancelled."""
-        roster = self._roster
-        with roster.census.departures() as peers:
+        view = self._view
+        with view.census.departures() as peers:
             while True:
-                trainers = list(roster.trainers.values())
-                await roster.next_change()
-                gone = {each.name for each in trainers if not roster.is_here(each)}
+                trainers = list(view.trainers.values())
+                await view.next_change()
+                gone = {each.name for each in trainers if not view.is_here(each)}
                 left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
                 self._evaluating.pace.forget(left)
                 for opened in self._open:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.pace import Pace
@@ -30,8 +30,8 @@ class Evaluating:
         pace: of the slots, over all steps.
     """
 
-    def __init__(self, roster: Roster, rules: Rules, clock: Clock, steps: int | None, changed: Bell):
-        self._roster, self._rules, self._steps, self._changed = roster, rules, steps, changed
+    def __init__(self, view: MembershipView, rules: Rules, clock: Clock, steps: int | None, changed: Bell):
+        self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
         self.pace = Pace(clock.now, rules.lease_s)
 
     def board(self, head: Head) -> Board:
@@ -52,7 +52,7 @@ class Evaluating:
 
     def due(self, head: Head) -> bool:
         """Whether the parameters where the swarm stands are still to be evaluated."""
-        return due(head, self._roster.evaluated, self._rules, self._steps)
+        return due(head, self._view.evaluated, self._rules, self._steps)
 
     async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, board: Board, write: Write) -> Head:
         """Take a step, and do not have it decided before the evaluation is told; behind the last there is none.
@@ -64,7 +64,7 @@ class Evaluating:
         if self.due(head):
             while not board.scored:
                 await self._changed.wait()
-            await write(EVALUATED, Evaluated(*head.point, board.loss), self._roster.evaluated_revision)
+            await write(EVALUATED, Evaluated(*head.point, board.loss), self._view.evaluated_revision)
         while after is None:  # whoever is over ends this
             await self._changed.wait()
         return after

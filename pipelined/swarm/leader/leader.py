@@ -22,7 +22,7 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Standing
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
-from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.board import Board
@@ -63,7 +63,7 @@ class Leadership:
         self,
         name: str,
         address: str,
-        roster: Roster,
+        view: MembershipView,
         asking: Asking,
         rules: Rules,
         clock: Clock,
@@ -71,14 +71,14 @@ class Leadership:
         back: GoingBack,
         steps: int | None = None,
     ):
-        self._me, self._roster, self._rules, self._clock = Conductor(name, address), roster, rules, clock
+        self._me, self._view, self._rules, self._clock = Conductor(name, address), view, rules, clock
         self._back, self._term, self._attempts = back, 0, 0
-        self._changed, self._calling = Bell(), Calling(roster, rules, clock)
-        self._placing = Placing(roster, rules.stages)
-        self._evaluating = Evaluating(roster, rules, clock, steps, self._changed)
-        self._boards = Boards(roster, self._evaluating, self._changed)
-        self._roll_call, moving = RollCall(roster, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
-        self._taking = Taking(roster, asking, rules, clock, moving, self._roll_call, self._changed)
+        self._changed, self._calling = Bell(), Calling(view, rules, clock)
+        self._placing = Placing(view, rules.stages)
+        self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
+        self._boards = Boards(view, self._evaluating, self._changed)
+        self._roll_call, moving = RollCall(view, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
+        self._taking = Taking(view, asking, rules, clock, moving, self._roll_call, self._changed)
 
     @property
     def left(self) -> int | None:
@@ -102,18 +102,18 @@ class Leadership:
 
         That this one leads may be news to it: it had asked to, and was cut off before it heard the answer.
         """
-        directory, roster = self._roster.directory, self._roster
+        directory, view = self._view.directory, self._view
         while True:
             await self._roll_call.stand_back()
-            await roster.wait_for(lambda: roster.conductor in (None, self._me) and self._can_begin)
+            await view.wait_for(lambda: view.conductor in (None, self._me) and self._can_begin)
             try:
                 self._term = await directory.transact(
-                    {CONDUCTOR: roster.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
+                    {CONDUCTOR: view.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
                 )
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)
                 continue
-            await roster.wait_for(lambda: roster.revision >= self._term)
+            await view.wait_for(lambda: view.revision >= self._term)
             emit("leads", trainer=self._me.name, term=self._term)
             try:
                 await self._lead()
@@ -129,7 +129,7 @@ class Leadership:
         Raises:
             Refusal: "not leading"; "stranger": it is no member under this incarnation.
         """
-        trainer = self._roster.trainers.get(str(field(question.note, "name")))
+        trainer = self._view.trainers.get(str(field(question.note, "name")))
         proved = question.asker.address, question.note.get("incarnation")
         if trainer is None or (trainer.address, trainer.incarnation) != proved:
             raise Refusal("stranger", address=question.asker.address)
@@ -140,7 +140,7 @@ class Leadership:
         while True:
             if not self._boards.open:
                 raise Refusal("not leading")
-            if not self._roster.is_here(trainer):  # while it waited: what it were given now nobody would take back
+            if not self._view.is_here(trainer):  # while it waited: what it were given now nobody would take back
                 raise Refusal("stranger", address=question.asker.address)
             given = self._boards.take(slot)
             if given is not None:
@@ -153,7 +153,7 @@ class Leadership:
         Raises:
             Refusal: "not leading"; "stranger": it has not announced in the directory that it comes.
         """
-        if self._roster.conductor != self._me:
+        if self._view.conductor != self._me:
             raise Refusal("not leading")
         return await self._placing.place(question)
 
@@ -165,10 +165,10 @@ class Leadership:
         """
         if not self._can_begin:
             await self._resign()
-        if self._roster.head is None:
-            await self._decide(await self._while_leading(self._first()), self._roster.head_revision)
-        if self._roster.head.model != self._rules.digest:
-            raise OtherModel(self._rules.digest, self._roster.head.model)
+        if self._view.head is None:
+            await self._decide(await self._while_leading(self._first()), self._view.head_revision)
+        if self._view.head.model != self._rules.digest:
+            raise OtherModel(self._rules.digest, self._view.head.model)
         async with Nursery() as tasks:
             tasks.create_task(self._boards.watch())
             tasks.create_task(self._tell_losses())
@@ -179,12 +179,12 @@ class Leadership:
         """Whether this trainer knows the step that stands, or may say it: not where the directory has one that cannot
         be read, unless it is to go back to what was saved. Another trainer may remember the step.
         """
-        return self._roster.head is not None or not self._roster.head_revision or self._back.resume
+        return self._view.head is not None or not self._view.head_revision or self._back.resume
 
     async def _resign(self) -> NoReturn:
         """Raises: Deposed: always."""
         with suppress(Conflict, CutOff):
-            await self._roster.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
+            await self._view.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
         raise Deposed("the directory's head cannot be read, and this trainer remembers no other")
 
     async def _tell_losses(self) -> None:
@@ -193,21 +193,21 @@ class Leadership:
         Raises:
             Deposed: another trainer leads.
         """
-        roster = self._roster
+        view = self._view
         while True:
-            stages = range(self._rules.stages if roster.head.step else 0)
-            lost = {stage for stage in stages if not roster.census.holding(stage)}
-            if lost - roster.lost or (roster.lost and not lost):
-                before = roster.lost_revision
+            stages = range(self._rules.stages if view.head.step else 0)
+            lost = {stage for stage in stages if not view.census.holding(stage)}
+            if lost - view.lost or (view.lost and not lost):
+                before = view.lost_revision
                 await self._write(LOST, Lost(sorted(lost)), before)
-                await roster.wait_for(lambda before=before: roster.lost_revision != before)
+                await view.wait_for(lambda before=before: view.lost_revision != before)
             else:
-                await roster.next_change()
+                await view.next_change()
 
     async def _take_steps(self) -> None:
         known = 0  # steps of which nobody has counted anything for who led before
         while True:
-            head, revision = self._roster.head, self._roster.head_revision
+            head, revision = self._view.head, self._view.head_revision
             board = self._boards.turn_to(head, revision)
             after = await self._while_leading(self._led(head, revision, board, known > self._rules.delayed))
             await self._decide(after, revision)
@@ -216,9 +216,9 @@ class Leadership:
     async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
         """Raises: Deposed: somebody else leads."""
         try:
-            async with self._roster.as_long_as(lambda: self._roster.conductor_revision == self._term):
+            async with self._view.while_holds(lambda: self._view.conductor_revision == self._term):
                 return await work
-        except Ended as error:
+        except NoLongerValid as error:
             raise Deposed("the directory names another leader, or none") from error
         finally:
             work.close()  # where it was never begun
@@ -279,9 +279,9 @@ class Leadership:
         Raises:
             Deposed: it was moved by another, or somebody else leads.
         """
-        roster = self._roster
-        await self._put(HEAD, head.entries(roster.took), revision)
-        await roster.wait_for(lambda: roster.head is not None and roster.head_revision > revision)
+        view = self._view
+        await self._put(HEAD, head.entries(view.took), revision)
+        await view.wait_for(lambda: view.head is not None and view.head_revision > revision)
 
     async def _write(self, key: str, record: Record, revision: int) -> None:
         """Write what only who leads may, under a key that is at this revision. Raises as `_put`."""
@@ -295,7 +295,7 @@ class Leadership:
         """
         while True:
             try:
-                await self._roster.directory.transact({key: revision, CONDUCTOR: self._term}, entries)
+                await self._view.directory.transact({key: revision, CONDUCTOR: self._term}, entries)
                 return
             except Conflict as error:
                 found = error.found.get(key)

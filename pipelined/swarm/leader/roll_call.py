@@ -19,7 +19,7 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Hearing
-from pipelined.membership.view import Ended, Roster
+from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
@@ -40,8 +40,8 @@ MOST_LEASES = 16
 class RollCall:
     """The roll calls of one trainer that leads at times."""
 
-    def __init__(self, roster: Roster, asking: Asking, rules: Rules, clock: Clock):
-        self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+    def __init__(self, view: MembershipView, asking: Asking, rules: Rules, clock: Clock):
+        self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
         self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
         self._history, self._sums = History(), Patience(rules.lease_s)
 
@@ -67,13 +67,13 @@ class RollCall:
         Args:
             attempts: what failed in each attempt of a step. Attempts that failed by members gone since do not count.
         """
-        roster = self._roster
-        blamed = [[each for each in failed if each.members <= roster.peers.keys()] for failed in attempts]
+        view = self._view
+        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
         if sum(map(bool, blamed)) < MOST_FAILED:
             return False
         for stage in range(self._rules.stages):
             failures = [each for failed in blamed for each in failed if each.stage == stage]
-            peers = roster.holding(stage)
+            peers = view.holding(stage)
             alone = {name for each in failures if len(each.members) == 1 for name in each.members}
             said = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
             if not failures:
@@ -88,7 +88,7 @@ class RollCall:
         """A step was taken by these, by stage, in so many seconds of summing: old failures are forgotten."""
         self._sums.observe(seconds)
         self._history.summed(members)
-        evictions = self._roster.evictions
+        evictions = self._view.evictions
         for name in [name for names in members for name in names if name in evictions]:
             if not self._history.remembers(name):
                 del evictions[name]
@@ -111,10 +111,10 @@ class RollCall:
                 await self._look_at(name, members, spread)
 
     async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
-        roster = self._roster
-        stages = members or [roster.holding(stage) for stage in range(self._rules.stages)]
+        view = self._view
+        stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
         silent = set(await self._hearing.silent(peer for peers in stages for peer in peers))
-        here = [[peer for peer in peers if roster.is_here(peer)] for peers in stages]
+        here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
         if self._is_to_resign(here, silent):
             await self._resign(name[0])
         elif members is not None:
@@ -149,23 +149,23 @@ class RollCall:
             return read_said((await within(self._hearing.clock, patience, asking)).note)
         except TimeoutError:
             return None
-        except (Ended, Refusal):
+        except (NoLongerValid, Refusal):
             return Said(frozenset(), {}, {})
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:
         """Whether it reaches nobody of a stage, or less than half of all, where another trainer could lead."""
         mute = any(peers and silent.issuperset(peer.name for peer in peers) for peers in stages)
-        return (mute or 2 * len(silent) > sum(map(len, stages))) and len(self._roster.trainers) > 1
+        return (mute or 2 * len(silent) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
     async def _resign(self, term: int) -> None:
         """Others may reach those whom this one does not."""
         self._resigned = True
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
-        await self._roster.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
+        await self._view.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
 
     async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
         """Strike these out of the directory, while another of the stage, who could be asked, stays."""
-        stays = [peer for peer in self._roster.serving(stage) if peer.name in said and peer not in peers]
+        stays = [peer for peer in self._view.serving(stage) if peer.name in said and peer not in peers]
         for peer in peers if stays else ():
             seconds = await self._strike_out(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
@@ -175,13 +175,13 @@ class RollCall:
 
         Raises: Conflict: one of the two has said something else meanwhile. CutOff.
         """
-        roster = self._roster
-        expect = {PEERS + each.name: roster.announced[each.name] for each in (peer, stays)}
-        times, seconds = self._history.evict(peer.name, roster.evictions.get(peer.name, 0), self._rules.lease_s)
+        view = self._view
+        expect = {PEERS + each.name: view.announced[each.name] for each in (peer, stays)}
+        times, seconds = self._history.evict(peer.name, view.evictions.get(peer.name, 0), self._rules.lease_s)
         put = {EVICTED + peer.name: Evicted(times).pack()}
-        lease = await roster.directory.grant(seconds, lasting=True)
-        await roster.directory.transact({CONDUCTOR: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
-        await roster.wait_for(lambda: not roster.is_here(peer))
+        lease = await view.directory.grant(seconds, lasting=True)
+        await view.directory.transact({CONDUCTOR: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        await view.wait_for(lambda: not view.is_here(peer))
         return seconds
 
 

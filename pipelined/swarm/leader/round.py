@@ -16,7 +16,7 @@ import numpy as np
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
-from pipelined.membership.view import Ended
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.leader.cover import Cover, cover
 from pipelined.swarm.protocol import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Members, Peer, members_of
@@ -83,7 +83,7 @@ class Attempt:
         self.digests: list[Any] = []
         self._said: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
-        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, Ended | Refusal]()
+        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, NoLongerValid | Refusal]()
 
     @property
     def failures(self) -> list[Failure]:
@@ -171,7 +171,7 @@ class Attempt:
         try:
             self.told[stage][peer.name] = _read_told(peer, await self._ask(peer, "prepare"))
             self._took = asyncio.get_running_loop().time() - began
-        except Ended:
+        except NoLongerValid:
             return
         except Refusal as refusal:
             if refusal.reason not in ELSEWHERE:
@@ -190,7 +190,7 @@ class Attempt:
         try:
             answer = await self._ask(peer, "reduce", **note)
             return _read_square(answer), _read_digest(answer)
-        except (Ended, Refusal) as error:
+        except (NoLongerValid, Refusal) as error:
             if _reason(error) == NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
             self._take_down(stage, peer, error)
@@ -198,7 +198,7 @@ class Attempt:
                 self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
             return None
 
-    def _take_down(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+    def _take_down(self, stage: int, peer: Peer, error: NoLongerValid | Refusal) -> None:
         self._refused[peer.name] = error
         if _reason(error) == BEYOND_CODEC and stage not in self._plain:
             self.beyond_codec[stage] = str(error)
@@ -212,11 +212,11 @@ class Attempt:
             if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
                 raise self._diverged(*min(self._refused.items()))
 
-    def _diverged(self, name: str, error: Ended | Refusal) -> UsageError:
+    def _diverged(self, name: str, error: NoLongerValid | Refusal) -> UsageError:
         fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
         return UsageError(f"{fact}; training has diverged: lower the learning rate")
 
-    def _note(self, stage: int, peer: Peer, error: Ended | Refusal) -> None:
+    def _note(self, stage: int, peer: Peer, error: NoLongerValid | Refusal) -> None:
         """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
         named, why = parties_of(error), f"{peer.name}: {error}"
         if not named or not self.told[stage].keys() >= set(named.values()):
@@ -237,7 +237,7 @@ def _unconfirmed(failure: Failure) -> Failure:
     return failure._replace(members=frozenset([failure.by, failure.through]))
 
 
-def _reason(error: Ended | Refusal | None) -> str:
+def _reason(error: NoLongerValid | Refusal | None) -> str:
     return error.reason if isinstance(error, Refusal) else ""
 
 

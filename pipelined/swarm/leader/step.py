@@ -14,7 +14,7 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Bell
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.cover import Cover
@@ -43,7 +43,7 @@ class Taking:
 
     def __init__(
         self,
-        roster: Roster,
+        view: MembershipView,
         asking: Asking,
         rules: Rules,
         clock: Clock,
@@ -51,7 +51,7 @@ class Taking:
         roll_call: RollCall,
         changed: Bell,
     ):
-        self._roster, self._asking, self._rules, self._clock = roster, asking, rules, clock
+        self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
         self._roll_call = roll_call
         self._moving, self._changed, self._took = moving, changed, math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
@@ -74,7 +74,7 @@ class Taking:
             await self._roll_call.during(self._until(lambda: board.complete), name())
             within = self._leeway(board)
         while True:
-            members = [self._roster.holding(stage) for stage in range(self._rules.stages)]
+            members = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
             attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
             covers = await self._roll_call.during(attempt.prepare(), attempt.name, members)
@@ -140,7 +140,7 @@ class Taking:
         )
 
     def _moves(self, attempt: Attempt) -> dict[str, int]:
-        coming = [{peer.name: None for peer in self._roster.joining(stage)} for stage in range(self._rules.stages)]
+        coming = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
         moves = self._moving.due(coming, [{name: said.load for name, said in each.items()} for each in attempt.told])
         for peer, stage in moves.items():
             emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")

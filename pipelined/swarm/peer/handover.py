@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 
 from pipelined.membership.client import Asking
-from pipelined.membership.view import Ended
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.brought import inherited
 from pipelined.swarm.peer.stage_state import Held
 from pipelined.swarm.protocol import MOST
@@ -30,7 +30,7 @@ class Succession:
             limit: seconds after which any of them is late.
         """
         for other in others:
-            with suppress(Ended, Refusal):
+            with suppress(NoLongerValid, Refusal):
                 await self.hand_over(other, asking, limit)
                 return other.name
         return None
@@ -39,7 +39,8 @@ class Succession:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
 
         Raises:
-            Ended: it is gone, or late. Refusal: "busy", a round is under way here, or as it says. All stays here then.
+            NoLongerValid: it is gone, or late. Refusal: "busy", a round is under way here, or as it says. All stays
+                here then.
         """
         held = self._held
         if held.ledger.frozen is not None:

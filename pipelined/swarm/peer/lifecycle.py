@@ -2,14 +2,14 @@
 
 The one rule: the last of a stage serves on until another has its state, or its time is up; of several that are asked at
 once the one whose word came last stays, which all see alike, for the directory puts their words in one order. Knows the
-roster and time; how something is handed over is decided elsewhere.
+view and time; how something is handed over is decided elsewhere.
 """
 
 import math
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.client import Asking
-from pipelined.membership.view import RETRY_S, Roster
+from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.records import Peer, Phase
 
@@ -25,8 +25,8 @@ class Leaving:
         grace_s: seconds that the last of a stage serves on at most.
     """
 
-    def __init__(self, name: str, roster: Roster, clock: Clock, grace_s: float = GRACE_S):
-        self._name, self._roster, self._clock, self._grace_s = name, roster, clock, grace_s
+    def __init__(self, name: str, view: MembershipView, clock: Clock, grace_s: float = GRACE_S):
+        self._name, self._view, self._clock, self._grace_s = name, view, clock, grace_s
         self._until = math.inf
 
     @property
@@ -48,35 +48,35 @@ class Leaving:
         """It is to leave; asked again nothing changes."""
         if not self.asked:
             self._until = self._clock.now() + self._grace_s
-            self._roster.look_again()
+            self._view.look_again()
 
     def may_go(self, stage: int) -> bool:
         """Whether it can leave now without taking the stage's state along, or must, or nobody trains any more.
 
         Others are believed only once the directory has this peer's own word: they may be about to leave as well.
         """
-        roster = self._roster
-        if not self.asked or not roster.trainers or self.left_s <= 0:
+        view = self._view
+        if not self.asked or not view.trainers or self.left_s <= 0:
             return self.asked
-        mine = roster.peers.get(self._name)
+        mine = view.peers.get(self._name)
         said = mine is not None and mine.phase == Phase.PARTING
-        return said and any(self._stays(other) for other in roster.serving(stage))
+        return said and any(self._stays(other) for other in view.serving(stage))
 
     def is_last(self, stage: int) -> bool:
         """Whether nobody else has the stage's state."""
-        return all(peer.name == self._name for peer in self._roster.holding(stage))
+        return all(peer.name == self._name for peer in self._view.holding(stage))
 
     async def heir_of(self, holding: Holding, asking: Asking) -> str | None:
         """Let another of the stage have what was counted; who has it now, None where there is no use, or no time."""
-        roster = self._roster
-        while holding.counted and roster.trainers and not roster.cut_off and await holding.follow(roster.head):
+        view = self._view
+        while holding.counted and view.trainers and not view.cut_off and await holding.follow(view.head):
             limit = max(RETRY_S, self.left_s)
-            heir = await holding.succession.find_heir(roster.serving(holding.index), asking, limit)
+            heir = await holding.succession.find_heir(view.serving(holding.index), asking, limit)
             if heir is not None or self.left_s <= 0:
                 return heir
-            await roster.next_change(RETRY_S)
+            await view.next_change(RETRY_S)
         return None
 
     def _stays(self, other: Peer) -> bool:
-        announced = self._roster.announced
+        announced = self._view.announced
         return other.phase == Phase.SERVING or announced[other.name] > announced[self._name]

@@ -18,7 +18,7 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Standing, standing
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Hearing
-from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saving, saver
@@ -62,7 +62,7 @@ class StagePeer:
         build: Build,
         rules: Rules,
         endpoint: Endpoint,
-        roster: Roster,
+        view: MembershipView,
         clock: Clock,
         device: Device,
         coding: Coding,
@@ -72,18 +72,18 @@ class StagePeer:
         grace_s: float = GRACE_S,
     ):
         self.name = name
-        self._build, self._rules, self._endpoint, self._roster = build, rules, endpoint, roster
+        self._build, self._rules, self._endpoint, self._view = build, rules, endpoint, view
         self._clock, self._device, self._coding, self._wanted = clock, Watched(device, rules.lease_s), coding, stage
-        self._asking = Asking(endpoint, roster)
+        self._asking = Asking(endpoint, view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
-        self._returning = Returning(name, roster, clock, rules.lease_s)
-        self._saving = Saving(shelf, save_every, coding.threads, roster.look_again)
+        self._returning = Returning(name, view, clock, rules.lease_s)
+        self._saving = Saving(shelf, save_every, coding.threads, view.look_again)
         self._announcing = Announcing(
-            name, endpoint.address, rules.digest, clock, roster.look_again, lambda: self._saving.told_every
+            name, endpoint.address, rules.digest, clock, view.look_again, lambda: self._saving.told_every
         )
-        self._topics = Topics(endpoint, roster, self._announcing.ask, self._told, self._hears, self._device)
-        self._choosing = Choosing(name, endpoint, roster, clock, rules.stages)
-        self._leaving = Leaving(name, roster, clock, grace_s)
+        self._topics = Topics(endpoint, view, self._announcing.ask, self._told, self._hears, self._device)
+        self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
+        self._leaving = Leaving(name, view, clock, grace_s)
         self._joining: Joining | None = None
 
     @property
@@ -127,20 +127,20 @@ class StagePeer:
     async def _come(self, stack: AsyncExitStack) -> Standing | None:
         """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
-        with suppress(Ended):
-            async with self._roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
-                waiting = standing(self._roster.directory, key, seconds, self._clock, mine)
+        with suppress(NoLongerValid):
+            async with self._view.while_holds(lambda: bool(self.holding) or not self._leaving.asked):
+                waiting = standing(self._view.directory, key, seconds, self._clock, mine)
                 return await stack.enter_async_context(waiting)
         return None
 
     async def _live_as_member(self, place: Standing) -> None:
         """Raises: LeaseLost; Struck: the directory has this peer no more."""
         try:
-            async with self._roster.as_long_as(lambda: self._returning.is_member(place)) as scope, Nursery() as tasks:
+            async with self._view.while_holds(lambda: self._returning.is_member(place)) as scope, Nursery() as tasks:
                 leaving = tasks.create_task(self._leave_in_time(scope))
                 await self._live(place)
                 leaving.cancel()
-        except Ended:
+        except NoLongerValid:
             if not self._returning.is_member(place):
                 await self._returning.check(place)
             if self._leaving.left_s > 0:
@@ -148,7 +148,7 @@ class StagePeer:
 
     async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
         """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
-        await self._roster.wait_for(lambda: self._leaving.asked)
+        await self._view.wait_for(lambda: self._leaving.asked)
         await self._clock.sleep(self._leaving.left_s)
         with suppress(Refusal):
             await self._device.unless_late(asyncio.Event().wait())
@@ -158,7 +158,7 @@ class StagePeer:
         """Whether a peer that was struck out is to come again at once, or to leave. A process that holds nothing yet is
         needed where any stage is lost.
         """
-        lost = not self._roster.serving(self.holding.index) if self.holding else bool(self._roster.lost)
+        lost = not self._view.serving(self.holding.index) if self.holding else bool(self._view.lost)
         return self._leaving.asked or lost
 
     async def _live(self, place: Standing) -> None:
@@ -168,39 +168,39 @@ class StagePeer:
         if not await self._comes_to_serve(place):
             return
         while not self._leaving.may_go(self.holding.index):
-            head, before = self._roster.head, self.holding.point
+            head, before = self._view.head, self.holding.point
             if not await self.holding.follow(head) and not await self._catch_up(head):
                 if not await self._comes_to_serve(place):
                     return
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
-            await self._saving.look_after(self._roster.lost)
+            await self._saving.look_after(self._view.lost)
             await self._saving.tell(place)
             target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
                 self._wanted = target
                 self._let_go()
                 return
-            self.holding.donor.expect(*late_and_on_time(self.holding, head, self._roster))
+            self.holding.donor.expect(*late_and_on_time(self.holding, head, self._view))
             due = self._announcing.due_s
             if due <= 0 or self._announcing.is_news(self._leaving.phase):
                 await self._say(place, self._leaving.phase)
             else:
-                await self._roster.next_change(min(due, self._leaving.left_s))
+                await self._view.next_change(min(due, self._leaving.left_s))
         await self._hand_over(place)
 
     async def _comes_to_serve(self, place: Standing) -> bool:
         """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
-        roster = self._roster
+        view = self._view
         try:
-            async with roster.as_long_as(lambda: bool(self.holding) or not self._leaving.asked):
-                await roster.wait_for(lambda: roster.head is not None)
-                if roster.head.model != self._rules.digest:
-                    raise OtherModel(self._rules.digest, roster.head.model)
+            async with view.while_holds(lambda: bool(self.holding) or not self._leaving.asked):
+                await view.wait_for(lambda: view.head is not None)
+                if view.head.model != self._rules.digest:
+                    raise OtherModel(self._rules.digest, view.head.model)
                 self._topics.incarnation = place.incarnation
                 await self._come_to_hold(place)
-        except Ended:
+        except NoLongerValid:
             if self._leaving.asked:
                 return False
             raise
@@ -208,16 +208,16 @@ class StagePeer:
         return True
 
     async def _catch_up(self, head: Head) -> bool:
-        return await catch_up(self.holding, head, self._roster, self._asking, self._rules.lease_s)
+        return await catch_up(self.holding, head, self._view, self._asking, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another peer of the stage stays, has this step's state, and answers: a peer that died just now is
         still in the directory.
         """
         index = self.holding.index
-        others = [peer for peer in self._roster.serving(index) if peer.phase == Phase.SERVING]
+        others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
-            with suppress(Ended, Refusal):
+            with suppress(NoLongerValid, Refusal):
                 answer = await self._asking.ask(other, "status", limit=self._rules.lease_s)
                 if head.was_taken_by(other.name, index) or field(answer.note, "step") == head.step:
                     return True
@@ -229,22 +229,22 @@ class StagePeer:
         if holding:
             index = holding.index
             await self._say(place, Phase.JOINING)
-            await self._roster.wait_for(lambda: self._roster.revision >= place.revision)
-            await holding.follow(self._roster.head)  # it may have been decided while this peer was none
+            await self._view.wait_for(lambda: self._view.revision >= place.revision)
+            await holding.follow(self._view.head)  # it may have been decided while this peer was none
             await holding.start_afresh()
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
-            self._roster.add(index)  # before the record is put: what is read from now on has it
+            self._view.add(index)  # before the record is put: what is read from now on has it
             await place.put(self._announcing.record(place, Phase.JOINING, index))
-            await self._roster.turn_to({index})
+            await self._view.turn_to({index})
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
-        self._roster.look_again()  # what is missing now, who is to leave does not wait for
+        self._view.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
-        ways = self._roster, self._asking, self._hearing, self._device, find
+        ways = self._view, self._asking, self._hearing, self._device, find
         self._joining = Joining(self.name, stage, index, point, *ways)
         point = await self._joining.arrive()
-        rules, device, basis = self._rules, self._device, self._roster.head.basis
+        rules, device, basis = self._rules, self._device, self._view.head.basis
         self._topics.holding = Holding(
             self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis
         )
@@ -264,7 +264,7 @@ class StagePeer:
 
         A peer that could not save tries at each step that is to be saved; another that can does so beside it.
         """
-        chosen = saver(self._roster.serving(holding.index), holding.step)
+        chosen = saver(self._view.serving(holding.index), holding.step)
         mine = chosen is not None and chosen.name == self.name
         if self._saving.due(holding.step) and (mine or self._saving.failed):
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
@@ -291,10 +291,10 @@ class StagePeer:
     async def _hears(self, question: Question) -> Answer:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         name = read_round(question.note.get("round"))
-        mates = [peer for peer in self._roster.holding(self.holding.index) if peer.name != self.name]
+        mates = [peer for peer in self._view.holding(self.holding.index) if peer.name != self.name]
         silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
         return Answer(note={"silent": silent, **(self.holding.rounds.awaited(name) if self.holding else {})})
 
     def _told(self) -> Mapping[str, Any]:
         donor = self._joining.donor if self._joining else ""
-        return {"cut_off": self._roster.cut_off, "unsaved": self._saving.failed, "donor": donor}
+        return {"cut_off": self._view.cut_off, "unsaved": self._saving.failed, "donor": donor}

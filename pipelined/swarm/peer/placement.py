@@ -11,7 +11,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
-from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.leader.rebalance import fewest
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import CAME
@@ -28,8 +28,8 @@ class Choosing:
         stages: of the model.
     """
 
-    def __init__(self, name: str, endpoint: Endpoint, roster: Roster, clock: Clock, stages: int):
-        self._name, self._endpoint, self._roster, self._clock, self._stages = name, endpoint, roster, clock, stages
+    def __init__(self, name: str, endpoint: Endpoint, view: MembershipView, clock: Clock, stages: int):
+        self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
     async def choose(self, place: Standing) -> int:
         """Announce that this peer comes, and ask the leader for a stage until one answers.
@@ -40,23 +40,23 @@ class Choosing:
         """
         news = {CAME + self._name: self._endpoint.address.encode()}
         async with Nursery() as tasks:
-            tasks.create_task(self._roster.directory.transact({}, news, lease=place.lease))
+            tasks.create_task(self._view.directory.transact({}, news, lease=place.lease))
             stage = await self._told()
         return stage
 
     async def _told(self) -> int:
         said = ""
         while True:
-            await self._roster.wait_for(lambda: self._roster.conductor is not None)
-            leader = self._roster.conductor
+            await self._view.wait_for(lambda: self._view.conductor is not None)
+            leader = self._view.conductor
             try:
-                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                async with self._view.while_holds(lambda leader=leader: self._view.conductor == leader):
                     answer = await self._endpoint.ask(leader.address, PLACE, note={"name": self._name})
                 stage = whole(answer.note, "stage")
                 if stage < self._stages:
                     return stage
                 why = f"it said stage {stage}, and the model has {self._stages}"
-            except Ended:
+            except NoLongerValid:
                 continue
             except (Unreachable, Refusal) as error:
                 why = str(error)
@@ -73,8 +73,8 @@ class Placing:
         stages: of the model.
     """
 
-    def __init__(self, roster: Roster, stages: int):
-        self._roster, self._stages = roster, stages
+    def __init__(self, view: MembershipView, stages: int):
+        self._view, self._stages = view, stages
 
     async def place(self, question: Question) -> Answer:
         """Answer one newcomer.
@@ -83,10 +83,10 @@ class Placing:
             Refusal: "stranger": the directory has no newcomer of this name and address.
         """
         name = str(field(question.note, "name"))
-        address, came = question.asker.address, self._roster.came
+        address, came = question.asker.address, self._view.came
         try:
             async with asyncio.timeout(RETRY_S):  # the directory's news of it may be under way
-                await self._roster.wait_for(lambda: name in came and came[name].address == address)
+                await self._view.wait_for(lambda: name in came and came[name].address == address)
         except TimeoutError:
             raise Refusal("stranger", address=address) from None
         return Answer(note={"stage": self.stage_for(name)})
@@ -98,7 +98,7 @@ class Placing:
             name: of the peer; where it was before does not count.
         Cost: O(stages), in a swarm of any size.
         """
-        census, stages = self._roster.census, range(self._stages)
+        census, stages = self._view.census, range(self._stages)
         lost = [stage for stage in stages if not census.holding(stage)]
         saved = self._saved(name) if lost else set[int]()
         stage = next((stage for stage in lost if stage in saved), fewest(census.staying(self._stages, without=name)))
@@ -107,7 +107,7 @@ class Placing:
 
     def _saved(self, name: str) -> set[int]:
         """The stages whose present state lies at a peer, where that is not all of them."""
-        told, point = self._roster.saved.get(name), self._roster.head.point if self._roster.head else None
+        told, point = self._view.saved.get(name), self._view.head.point if self._view.head else None
         marks = told.all() if told else []
         mine = {mark.stage for mark in marks if mark.point == point and mark.stages == self._stages}
         return mine if len(mine) < self._stages else set()

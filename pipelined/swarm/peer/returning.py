@@ -13,7 +13,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.registration import Standing
-from pipelined.membership.view import Ended, Roster
+from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.records import EVICTED
 
 LOOKS = 4
@@ -32,13 +32,13 @@ class Returning:
         lease_s: seconds of a lease.
     """
 
-    def __init__(self, name: str, roster: Roster, clock: Clock, lease_s: float):
-        self._name, self._roster, self._clock, self._lease_s = name, roster, clock, lease_s
+    def __init__(self, name: str, view: MembershipView, clock: Clock, lease_s: float):
+        self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
 
     def is_member(self, place: Standing) -> bool:
         """Whether the directory has the peer, if it was told of it."""
-        roster = self._roster
-        return self._name in roster.peers or not place.revision or roster.revision < place.revision
+        view = self._view
+        return self._name in view.peers or not place.revision or view.revision < place.revision
 
     async def check(self, place: Standing) -> None:
         """Find out why it has it no more.
@@ -51,10 +51,10 @@ class Returning:
 
     async def wait_for_step(self, needed: Callable[[], bool]) -> None:
         """Let the others take the step that was held up, unless this peer is needed."""
-        seen = self._roster.head_revision
-        with suppress(Ended):
-            async with self._roster.as_long_as(lambda: not needed()):
-                await self._roster.wait_for(lambda: self._roster.head_revision != seen)
+        seen = self._view.head_revision
+        with suppress(NoLongerValid):
+            async with self._view.while_holds(lambda: not needed()):
+                await self._view.wait_for(lambda: self._view.head_revision != seen)
 
     async def stay_away(self, needed: Callable[[], bool]) -> None:
         """Wait for as long as the directory says that this name is evicted, unless this peer is needed.
@@ -62,8 +62,8 @@ class Returning:
         Raises: CutOff.
         Cost: one small question, and while the name is evicted `LOOKS` in the time of a lease.
         """
-        with suppress(Ended):
-            async with self._roster.as_long_as(lambda: not needed()):
+        with suppress(NoLongerValid):
+            async with self._view.while_holds(lambda: not needed()):
                 told = False
                 while await self._is_evicted():
                     if not told:
@@ -73,7 +73,7 @@ class Returning:
 
     async def _is_evicted(self) -> bool:
         try:
-            await self._roster.directory.transact({EVICTED + self._name: 0}, {})
+            await self._view.directory.transact({EVICTED + self._name: 0}, {})
         except Conflict:
             return True
         return False

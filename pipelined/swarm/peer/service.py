@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pipelined.aio.events import recent
 from pipelined.aio.watchdog import Watched
 from pipelined.membership.access import Admission
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
 from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.protocol import field
@@ -57,13 +57,13 @@ class Topics:
     def __init__(
         self,
         endpoint: Endpoint,
-        roster: Roster,
+        view: MembershipView,
         announce: Callable[[], None],
         told: Callable[[], Mapping[str, Any]],
         hears: Handler,
         device: Watched,
     ):
-        self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(roster), announce, told
+        self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(view), announce, told
         self._hears, self._device = hears, device
         self.holding: Holding | None = None
         self.incarnation = 0

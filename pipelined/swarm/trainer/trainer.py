@@ -20,7 +20,7 @@ from pipelined.aio.latency import Patience
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
-from pipelined.membership.view import RETRY_S, Ended, Roster
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.given import Given, Spoilt, Stale, read_given, read_losses
 from pipelined.swarm.protocol import field
 from pipelined.swarm.records import Peer
@@ -62,15 +62,15 @@ class Trainer:
         stages: int,
         data: Data,
         endpoint: Endpoint,
-        roster: Roster,
+        view: MembershipView,
         clock: Clock,
         wiring: Wiring,
         slots: int,
         lease_s: float,
     ):
         self.name, self._stages, self._data = name, stages, data
-        self._endpoint, self._roster, self._clock, self._wiring, self._slots = endpoint, roster, clock, wiring, slots
-        self._asking = Asking(endpoint, roster)
+        self._endpoint, self._view, self._clock, self._wiring, self._slots = endpoint, view, clock, wiring, slots
+        self._asking = Asking(endpoint, view)
         self._patience = {(stage, topic): Patience(lease_s) for stage in range(stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
@@ -99,23 +99,23 @@ class Trainer:
     async def _follow(self) -> None:
         """Tell the wiring who serves."""
         known, seen = [dict[str, Party]() for _ in range(self._stages)], [-1] * self._stages
-        with self._roster.census.departures() as gone:
-            for name in self.answers.keys() - self._roster.peers.keys():
+        with self._view.census.departures() as gone:
+            for name in self.answers.keys() - self._view.peers.keys():
                 del self.answers[name]
             while True:
-                changes = [self._roster.census.changes(stage) for stage in range(self._stages)]
+                changes = [self._view.census.changes(stage) for stage in range(self._stages)]
                 self._wire([stage for stage in range(self._stages) if changes[stage] != seen[stage]], known)
-                for name in {each.name for each in gone} - self._roster.peers.keys():
+                for name in {each.name for each in gone} - self._view.peers.keys():
                     self.answers.pop(name, None)
                 gone.clear()
                 seen = changes
-                await self._roster.next_change()
+                await self._view.next_change()
 
     def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
         """Tell the wiring who serves these stages; `known` is by stage what it was told last, by address."""
         before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for stage in stages:
-            known[stage] = {peer.address: self._party(peer) for peer in self._roster.serving(stage)}
+            known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
         now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for _, party in (before[address] for address in before.keys() - now.keys()):
             self._wiring.remove(party)
@@ -124,20 +124,20 @@ class Trainer:
 
     def _party(self, peer: Peer) -> Party:
         """A peer as the wiring knows it: one that announced itself again is another."""
-        return Party(peer.address, self._roster.announced[peer.name])
+        return Party(peer.address, self._view.announced[peer.name])
 
     async def _work(self, incarnation: int, slot: int) -> None:
         done: dict[str, Any] | None = None
         while True:
-            await self._roster.wait_for(lambda: self._roster.conductor is not None)
-            leader = self._roster.conductor
+            await self._view.wait_for(lambda: self._view.conductor is not None)
+            leader = self._view.conductor
             note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
             try:
-                async with self._roster.as_long_as(lambda leader=leader: self._roster.conductor == leader):
+                async with self._view.while_holds(lambda leader=leader: self._view.conductor == leader):
                     given = (await self._endpoint.ask(leader.address, "work", note=note)).note
                 done = None  # it was heard; before, it is told again: who hears it twice counts it once
                 done = await self._while_it_stands(read_given(given))
-            except Ended:
+            except NoLongerValid:
                 continue
             except (Unreachable, Refusal) as error:
                 if isinstance(error, Refusal) and error.reason == "malformed":  # nor would it be another time
@@ -147,9 +147,9 @@ class Trainer:
     async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
         """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
         try:
-            async with self._roster.as_long_as(lambda: self._is_of_use(given)):
+            async with self._view.while_holds(lambda: self._is_of_use(given)):
                 told = await (self._through(given) if given.count else self._evaluated(given))
-        except (Ended, Stale):
+        except (NoLongerValid, Stale):
             return None
         except Spoilt as error:
             self._spoilt += 1
@@ -163,9 +163,9 @@ class Trainer:
 
     def _is_of_use(self, given: Given) -> bool:
         """No head stands that was decided since, or one whose parameters these are: they were there before it was."""
-        head = self._roster.head
+        head = self._view.head
         ours = head is not None and (head.step, head.basis) == (given.which.step, given.lineage)
-        return ours or self._roster.head_revision <= given.revision
+        return ours or self._view.head_revision <= given.revision
 
     async def _evaluated(self, work: Given) -> dict[str, Any]:
         """Forward alone; the sum of its losses, and of how many samples."""
@@ -219,7 +219,7 @@ class Trainer:
                     answer = await self._asking.ask(
                         peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
                     )
-            except Ended as error:
+            except NoLongerValid as error:
                 late += 1
                 self._ban(peer, party, str(error) or f"gone, or no answer to {topic} in {limit:.3g} s")
                 continue
@@ -242,7 +242,7 @@ class Trainer:
             took = self._clock.now() - began
             self._wiring.observe(party, passed, took)
             patience.observe(took)
-            if peer.name in self._roster.peers:
+            if peer.name in self._view.peers:
                 self.answers[peer.name] += 1
             return peer, answer
 
@@ -251,7 +251,7 @@ class Trainer:
         now = self._clock.now()
         seconds = self._wiring.ban(party, now) - now
         if party not in self._unheard:
-            here = self._roster.is_here(peer)  # else it left or died, as the directory says
+            here = self._view.is_here(peer)  # else it left or died, as the directory says
             facts = {"peer": peer.name, "stage": peer.stage, "by": self.name, "seconds": seconds, "why": why}
             (warn if here else emit)("peer banned", **facts)
             self._unheard.add(party)
@@ -261,10 +261,10 @@ class Trainer:
         """Ask until it has, or is gone: who cannot be reached now may be later, and knows of no ban."""
         pause = RETRY_S
         try:
-            while self._roster.is_here(peer) and self._party(peer) == party:
-                with suppress(Ended, Refusal):
+            while self._view.is_here(peer) and self._party(peer) == party:
+                with suppress(NoLongerValid, Refusal):
                     await self._asking.ask(peer, "announce")
-                await self._roster.next_change(pause)
+                await self._view.next_change(pause)
                 pause = min(2 * pause, MOST_PAUSE_S)
         finally:
             self._unheard.discard(party)
@@ -273,7 +273,7 @@ class Trainer:
         """The peer whose turn it is; waits while the stage has none, and then takes even one that is banned."""
         waited = False
         while True:
-            now, serving = self._clock.now(), self._roster.serving(stage)
+            now, serving = self._clock.now(), self._view.serving(stage)
             party = self._wiring.pick(stage, which, now)
             for peer in serving if party else ():
                 if self._party(peer) == party:
@@ -282,5 +282,5 @@ class Trainer:
                 banned = self._wiring.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
             left = min(RETRY_S, max(LEAST_PAUSE_S, self._wiring.returns(stage, now) - now))
-            await self._roster.next_change(left if serving else math.inf)
+            await self._view.next_change(left if serving else math.inf)
             waited = True

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from apps.swarm.metrics import StepLog
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.records import Evaluated, Head
@@ -20,13 +20,13 @@ def head(step, lineage=None, members=("p",)):
 
 async def told(path, *news):
     """What one process writes and says while it hears this, one thing after another."""
-    roster, said = Roster(None, None), []
-    is_due = lambda each: due(each, roster.evaluated, RULES, 5)  # noqa: E731
-    log = StepLog(roster, is_due, lambda step: 0.1, 7, path, said.append)
+    view, said = MembershipView(None, None), []
+    is_due = lambda each: due(each, view.evaluated, RULES, 5)  # noqa: E731
+    log = StepLog(view, is_due, lambda step: 0.1, 7, path, said.append)
     following = asyncio.ensure_future(log.follow())
     for each in news:
-        setattr(roster, "head" if isinstance(each, Head) else "evaluated", each)
-        roster.look_again()
+        setattr(view, "head" if isinstance(each, Head) else "evaluated", each)
+        view.look_again()
         for _ in range(5):
             await asyncio.sleep(0)
     following.cancel()

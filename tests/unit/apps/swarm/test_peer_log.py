@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from apps.swarm.peer_log import PeerLog
 from pipelined.directory import Change, Entry
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import PEERS, Head, Peer, Phase
 
 HEAD = Head(2, "m", 3)
@@ -17,23 +17,23 @@ def peer(phase, name="p", stage=1):
 
 async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
-    roster, said, trouble = Roster(None, None), [], [""]
-    roster.revision = revision
-    following = asyncio.ensure_future(PeerLog("p", "at p", roster, lambda: trouble[-1], said.append).follow())
+    view, said, trouble = MembershipView(None, None), [], [""]
+    view.revision = revision
+    following = asyncio.ensure_future(PeerLog("p", "at p", view, lambda: trouble[-1], said.append).follow())
     await asyncio.sleep(0)
     for each in news:
         match each:
             case Head():
-                roster.head = each
+                view.head = each
             case Peer():
-                roster._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
+                view._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
             case "gone":
-                roster._take([Change(PEERS + "p", None, 1)])
+                view._take([Change(PEERS + "p", None, 1)])
             case str():
                 trouble.append(each)
             case _:
-                roster.cut_off = each
-        roster.look_again()
+                view.cut_off = each
+        view.look_again()
         for _ in range(5):
             await asyncio.sleep(0)
     following.cancel()

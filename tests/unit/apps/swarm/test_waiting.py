@@ -8,7 +8,7 @@ from apps.swarm.config import Place
 from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import PEERS, Conductor, Head, Peer, Phase, Trainer
 
 HEAD, LEADER = Head(2, "m"), Conductor("t", "at t")
@@ -36,18 +36,18 @@ def serving(stage, phase=Phase.SERVING):
 
 
 async def told(*news):
-    """What a trainer says while this changes in its roster, or in the directory, each for so long."""
-    roster, said = Roster(None, None), []
-    roster.unscored = None
-    scoring = lambda: roster.evaluated is not None, 7, lambda: roster.unscored
-    following = asyncio.ensure_future(WaitLog("t", roster, *scoring, said.append).follow())
+    """What a trainer says while this changes in its view, or in the directory, each for so long."""
+    view, said = MembershipView(None, None), []
+    view.unscored = None
+    scoring = lambda: view.evaluated is not None, 7, lambda: view.unscored
+    following = asyncio.ensure_future(WaitLog("t", view, *scoring, said.append).follow())
     for seconds, changes in news:
         for name, value in changes.items():
             if name.startswith(PEERS):
-                roster._take([Change(name, value, 1)])
+                view._take([Change(name, value, 1)])
             else:
-                setattr(roster, name, value)
-        roster.look_again()
+                setattr(view, name, value)
+        view.look_again()
         await asyncio.sleep(seconds)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.membership.access import Admission
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
 from transports.rpc import Party, Question, Refusal
 
@@ -16,8 +16,8 @@ PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
 OBSERVER = Observer("o0", "virtual://o0", 9)
 
 
-def roster():
-    known = Roster(None, None)
+def view():
+    known = MembershipView(None, None)
     known.trainers["t0"], known.peers["p0"], known.observers["o0"] = TRAINER, PEER, OBSERVER
     known.conductor, known.conductor_revision = Conductor("t0", TRAINER.address), 5
     return known
@@ -44,13 +44,13 @@ def asked_by(address, term=5):
 )
 async def test_strangers_are_refused(topic, address, stage, term):
     with pytest.raises(Refusal, match="stranger"):
-        await getattr(Admission(roster()), topic)(asked_by(address, term), stage)
+        await getattr(Admission(view()), topic)(asked_by(address, term), stage)
 
 
 async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
     """Whatever term it names: that of nobody is 0."""
 
-    known = roster()
+    known = view()
     known.conductor, known.conductor_revision = None, 0
     with pytest.raises(Refusal, match="stranger"):
         await Admission(known).conductor(asked_by(TRAINER.address, term=0), 1)
@@ -67,11 +67,11 @@ async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
     ],
 )
 async def test_members_are_let_in(topic, address):
-    await getattr(Admission(roster()), topic)(asked_by(address), 1)
+    await getattr(Admission(view()), topic)(asked_by(address), 1)
 
 
 async def test_a_newcomer_whose_news_is_under_way_is_let_in():
-    known = roster()
+    known = view()
     late = asyncio.ensure_future(Admission(known).trainer(asked_by("virtual://t1"), 0))
     await asyncio.sleep(0.1)
     known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")

@@ -7,7 +7,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Hearing
-from pipelined.membership.view import Ended, Roster
+from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.records import Peer, Phase
 from transports.rpc import Answer
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -24,9 +24,9 @@ class Two:
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
         self.network.endpoint("other").answer("status", self._answer)
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
-        self.roster = Roster(None, self.clock)
-        self.roster.peers["other"] = self.other
-        self.hearing = Hearing(Asking(endpoint, self.roster), self.clock, LEASE_S)
+        self.view = MembershipView(None, self.clock)
+        self.view.peers["other"] = self.other
+        self.hearing = Hearing(Asking(endpoint, self.view), self.clock, LEASE_S)
 
     async def _answer(self, question):
         return Answer()
@@ -75,7 +75,7 @@ async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because
     two = Two()
     assert await two.hearing.while_heard(two.other, asyncio.sleep(100, "done")) == "done"
     two.network.cut("one", "other")
-    with pytest.raises(Ended):
+    with pytest.raises(NoLongerValid):
         await two.hearing.while_heard(two.other, asyncio.sleep(100))
     assert two.clock.now() < 100 + 3 * SILENCE_S
     two.network.kill("one")

@@ -1,4 +1,4 @@
-"""A roster is what the directory has, and nothing of what it had."""
+"""A membership view is what the directory has, and nothing of what it had."""
 
 import asyncio
 from dataclasses import replace
@@ -8,20 +8,20 @@ import pytest
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Standing
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
 from transports.rpc.virtual.network import VirtualNetwork
 
 
 async def followed(story, stages=None):
-    """Let a roster follow while the story changes the directory."""
+    """Let a view follow while the story changes the directory."""
     network, clock = VirtualNetwork(), VirtualClock()
     async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
         serving = tasks.create_task(serve_directory(end, clock))
         directory = EmbeddedDirectory(one, end.address, clock)
-        roster = Roster(directory, clock, stages)
-        following = tasks.create_task(roster.follow())
-        await story(roster, directory)
+        view = MembershipView(directory, clock, stages)
+        following = tasks.create_task(view.follow())
+        await story(view, directory)
         following.cancel()
         serving.cancel()
 
@@ -33,29 +33,29 @@ def record(name, stage=0):
 def test_nothing_is_kept_of_peers_that_are_gone():
     """However many names there were: a peer that comes again has another, and a swarm runs for months."""
 
-    async def story(roster, directory):
+    async def story(view, directory):
         await directory.transact({}, {f"{PEERS}stays": record("stays")})
         for number in range(100):
             lease = await directory.grant(60.0)
             revision = await directory.transact({}, {f"{PEERS}p{number}": record(f"p{number}")}, lease=lease)
-            await roster.wait_for(lambda revision=revision: roster.revision >= revision)
-            assert roster.announced[f"p{number}"] == revision
+            await view.wait_for(lambda revision=revision: view.revision >= revision)
+            assert view.announced[f"p{number}"] == revision
             await lease.revoke()
-        await roster.wait_for(lambda: "p99" not in roster.peers)
-        assert roster.peers.keys() == roster.announced.keys() == {"stays"}
-        assert roster.announced["p0"] == 0 and "p0" not in roster.announced
+        await view.wait_for(lambda: "p99" not in view.peers)
+        assert view.peers.keys() == view.announced.keys() == {"stays"}
+        assert view.announced["p0"] == 0 and "p0" not in view.announced
 
     run_virtual(followed(story))
 
 
 def test_what_cannot_be_read_is_named_until_it_is_gone():
-    async def story(roster, directory):
+    async def story(view, directory):
         await directory.transact({}, {f"{PEERS}odd": b"no record"})
-        await roster.wait_for(lambda: bool(roster.strange))
-        assert "not a Peer" in roster.strange[f"{PEERS}odd"] and not roster.peers
+        await view.wait_for(lambda: bool(view.strange))
+        assert "not a Peer" in view.strange[f"{PEERS}odd"] and not view.peers
         await directory.transact({}, {}, delete=[f"{PEERS}odd"])
-        await roster.wait_for(lambda: not roster.strange)
-        assert not roster.announced
+        await view.wait_for(lambda: not view.strange)
+        assert not view.announced
 
     run_virtual(followed(story))
 
@@ -64,15 +64,15 @@ def test_what_cannot_be_read_is_named_until_it_is_gone():
 def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(stages):
     """Its own key names no peer when it goes, so that a peer read from it would stay for ever."""
 
-    async def story(roster, directory):
+    async def story(view, directory):
         keys = [f"{prefix}{name}" for prefix in (PEERS, "stage/0/") for name in ("a", "b")]
         put = {key: record("c", stage=0) if key.endswith("a") else record("b", stage=1) for key in keys}
         revision = await directory.transact({}, put)
-        await roster.wait_for(lambda: roster.revision >= revision)
-        assert not roster.serving(0) and len(roster.strange) == (1 if stages is None else 2)
+        await view.wait_for(lambda: view.revision >= revision)
+        assert not view.serving(0) and len(view.strange) == (1 if stages is None else 2)
         revision = await directory.transact({}, {}, delete=keys)
-        await roster.wait_for(lambda: roster.revision >= revision)
-        assert not roster.peers and not roster.strange
+        await view.wait_for(lambda: view.revision >= revision)
+        assert not view.peers and not view.strange
 
     run_virtual(followed(story, stages))
 
@@ -85,40 +85,40 @@ async def put(directory, lease, name, stage):
 
 
 def test_who_follows_one_stage_knows_its_peers_and_what_concerns_all_and_nothing_else():
-    async def story(roster, directory):
+    async def story(view, directory):
         lease = await directory.grant(60.0)
         for number in range(6):
             await put(directory, lease, f"p{number}", number % 3)
         trainer = Trainer("t", "virtual://t", 1, "model").pack()
         saved = Saved([]).pack()
         await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
-        await roster.turn_to({1})
-        assert set(roster.peers) == {"p1", "p4"} == {peer.name for peer in roster.serving(1)}
-        assert (set(roster.trainers), roster.saved, roster.lost) == ({"t"}, {}, {2})
-        before = roster.revision
+        await view.turn_to({1})
+        assert set(view.peers) == {"p1", "p4"} == {peer.name for peer in view.serving(1)}
+        assert (set(view.trainers), view.saved, view.lost) == ({"t"}, {}, {2})
+        before = view.revision
         await put(directory, lease, "elsewhere", 2)
         revision = (await put(directory, lease, "p7", 1)).revision
-        await roster.wait_for(lambda: roster.revision > before)
-        assert roster.revision == revision and "elsewhere" not in roster.peers, "it was told of another stage"
-        assert roster.announced["p7"] == revision
+        await view.wait_for(lambda: view.revision > before)
+        assert view.revision == revision and "elsewhere" not in view.peers, "it was told of another stage"
+        assert view.announced["p7"] == revision
 
     run_virtual(followed(story, frozenset()))
 
 
 def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
-    async def story(roster, directory):
+    async def story(view, directory):
         lease = await directory.grant(60.0)
         place = await put(directory, lease, "p0", 0)
-        await roster.turn_to({0, 1})
+        await view.turn_to({0, 1})
         await place.put(Peer("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
-        await roster.wait_for(lambda: roster.revision >= place.revision)
-        assert [len(roster.serving(stage)) for stage in (0, 1)] == [0, 1]
-        await roster.turn_to({0})
-        assert not roster.peers and not roster.announced
-        await roster.turn_to({1})
-        assert set(roster.peers) == {"p0"}
+        await view.wait_for(lambda: view.revision >= place.revision)
+        assert [len(view.serving(stage)) for stage in (0, 1)] == [0, 1]
+        await view.turn_to({0})
+        assert not view.peers and not view.announced
+        await view.turn_to({1})
+        assert set(view.peers) == {"p0"}
         await lease.revoke()
-        await roster.wait_for(lambda: not roster.peers)
+        await view.wait_for(lambda: not view.peers)
 
     run_virtual(followed(story, frozenset()))
 
@@ -127,20 +127,20 @@ def test_a_head_has_the_members_of_the_stages_that_are_followed():
     members = [[f"p{stage}"] for stage in range(TOOK_KEYS + 2)]
     head = Head(len(members), "model", step=1, members=members)
 
-    async def story(roster, directory):
-        every = Roster(directory, VirtualClock())
+    async def story(view, directory):
+        every = MembershipView(directory, VirtualClock())
         following = asyncio.ensure_future(every.follow())
         assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "all processes are sent it"
         await directory.transact({}, head.entries({}))
-        await roster.turn_to({1})
+        await view.turn_to({1})
         await every.wait_for(lambda: every.head is not None)
         assert every.head == head
-        assert roster.head.was_taken_by("p1", 1) and not roster.head.was_taken_by("p2", 2)
-        assert roster.head.was_summed
+        assert view.head.was_taken_by("p1", 1) and not view.head.was_taken_by("p2", 2)
+        assert view.head.was_summed
         back = Head(len(members), "model", step=0)
         revision = await directory.transact({}, back.entries({}))
-        await roster.wait_for(lambda: roster.revision >= revision)
-        assert roster.head == back and not roster.head.was_summed, "members of another step were taken for its own"
+        await view.wait_for(lambda: view.revision >= revision)
+        assert view.head == back and not view.head.was_summed, "members of another step were taken for its own"
         following.cancel()
 
     run_virtual(followed(story, frozenset()))
@@ -149,19 +149,19 @@ def test_a_head_has_the_members_of_the_stages_that_are_followed():
 def test_members_are_those_of_the_last_step_that_told_them_and_what_cannot_be_read_is_told_again():
     head = Head(2, "model", step=1, members=[["a"], ["b"]])
 
-    async def story(roster, directory):
+    async def story(view, directory):
         async def put(entries):
             revision = await directory.transact({}, entries)
-            await roster.wait_for(lambda: roster.revision >= revision)
+            await view.wait_for(lambda: view.revision >= revision)
 
         await put(head.entries({}))
         after = replace(head, step=2)
-        await put(after.entries(roster.took))
-        assert roster.head == after
+        await put(after.entries(view.took))
+        assert view.head == after
         await put({took_key(1): b"no record"})
-        assert took_key(1) in roster.strange and roster.head.was_taken_by("a", 0)
-        assert not roster.head.was_taken_by("b", 1)
-        await put(replace(after, step=3).entries(roster.took))
-        assert roster.head == replace(head, step=3) and not roster.strange
+        assert took_key(1) in view.strange and view.head.was_taken_by("a", 0)
+        assert not view.head.was_taken_by("b", 1)
+        await put(replace(after, step=3).entries(view.took))
+        assert view.head == replace(head, step=3) and not view.strange
 
     run_virtual(followed(story))

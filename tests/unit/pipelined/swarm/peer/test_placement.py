@@ -14,7 +14,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Bell
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import standing
-from pipelined.membership.view import Roster
+from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.calling import Calling
@@ -32,21 +32,21 @@ def record(name, stage, phase, incarnation=1):
 
 
 def seen(*peers, saved=(), came=()):
-    """A roster of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
-    roster = Roster(None, None)
-    roster.head = Head(3, "m", step=5, lineage="run-5")
+    """A view of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
+    view = MembershipView(None, None)
+    view.head = Head(3, "m", step=5, lineage="run-5")
     for name, at in dict(came).items():
-        roster.note(CAME + name, Entry(f"virtual://{name}".encode(), at))
+        view.note(CAME + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):
-        say(roster, f"p{at}", stage, phase, at + 1)
+        say(view, f"p{at}", stage, phase, at + 1)
     for name, stages in dict(saved).items():
-        roster.note(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
-    return roster
+        view.note(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
+    return view
 
 
-def say(roster, name, stage, phase, revision):
+def say(view, name, stage, phase, revision):
     """A peer says where it is."""
-    roster.note(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
+    view.note(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers
 
 
 def test_what_was_saved_of_another_point_is_of_no_use():
-    roster = seen((0, SERVING))
-    roster.note(SAVED + "new", Entry(Saved([list(Mark(4, 2, 3, "run-4"))]).pack(), 1000))
-    assert Placing(roster, 3).stage_for("new") == 1
+    view = seen((0, SERVING))
+    view.note(SAVED + "new", Entry(Saved([list(Mark(4, 2, 3, "run-4"))]).pack(), 1000))
+    assert Placing(view, 3).stage_for("new") == 1
 
 
 def test_where_it_was_itself_does_not_count():
@@ -85,65 +85,65 @@ def test_a_newcomer_counts_from_its_answer_on():
 
 
 def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_sent():
-    roster = seen((0, SERVING), came={"first": 10})
-    placing = Placing(roster, 3)
+    view = seen((0, SERVING), came={"first": 10})
+    placing = Placing(view, 3)
     assert placing.stage_for("first") == 1
-    say(roster, "first", 2, JOINING, 11)
+    say(view, "first", 2, JOINING, 11)
     assert placing.stage_for("new") == 1
 
 
 def test_a_newcomer_that_is_gone_counts_no_longer():
-    roster = seen((0, SERVING), came={"first": 10})
-    placing = Placing(roster, 3)
+    view = seen((0, SERVING), came={"first": 10})
+    placing = Placing(view, 3)
     placing.stage_for("first")
-    roster.note(CAME + "first", None)
+    view.note(CAME + "first", None)
     assert placing.stage_for("new") == 1
 
 
 def test_the_record_of_a_former_life_does_not_end_a_promise():
-    roster = seen((0, SERVING), (1, SERVING), came={"p1": 10})
-    placing = Placing(roster, 2)
+    view = seen((0, SERVING), (1, SERVING), came={"p1": 10})
+    placing = Placing(view, 2)
     assert placing.stage_for("p1") == 1
-    say(roster, "other", 7, SERVING, 11)
+    say(view, "other", 7, SERVING, 11)
     assert placing.stage_for("new") == 0
 
 
 def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
-    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
-    say(roster, "p1", 1, LEAVING, 11)
-    assert roster.census.staying(3, without="") == [1, 0, 1] and roster.census.holding(1) == 1
-    roster.note(PEERS + "p2", None)
-    assert roster.census.staying(3, without="") == [1, 0, 0] and roster.census.holding(2) == 0
-    assert [peer.name for stage in range(3) for peer in roster.holding(stage)] == ["p0", "p1"]
+    view = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    say(view, "p1", 1, LEAVING, 11)
+    assert view.census.staying(3, without="") == [1, 0, 1] and view.census.holding(1) == 1
+    view.note(PEERS + "p2", None)
+    assert view.census.staying(3, without="") == [1, 0, 0] and view.census.holding(2) == 0
+    assert [peer.name for stage in range(3) for peer in view.holding(stage)] == ["p0", "p1"]
 
 
 def test_a_census_kept_up_is_that_of_the_records():
     """Through any changes, some of them of newcomers."""
-    draw, roster, sent = random.Random(1), seen(), {}
-    placing = Placing(roster, 3)
+    draw, view, sent = random.Random(1), seen(), {}
+    placing = Placing(view, 3)
 
     def is_on_its_way(name):
-        return name in roster.came and roster.announced[name] < roster.came[name].revision
+        return name in view.came and view.announced[name] < view.came[name].revision
 
     for revision in range(1, 2000):
         name = f"p{draw.randrange(20)}"
         match draw.randrange(4):
             case 0:
-                roster.note(PEERS + name, None)
-                roster.note(CAME + name, None)
+                view.note(PEERS + name, None)
+                view.note(CAME + name, None)
             case 1:
-                roster.note(CAME + name, Entry(b"virtual://x", revision))
+                view.note(CAME + name, Entry(b"virtual://x", revision))
                 sent[name] = placing.stage_for(name)
             case _:
-                say(roster, name, draw.randrange(3), draw.choice([*Phase]), revision)
+                say(view, name, draw.randrange(3), draw.choice([*Phase]), revision)
         on_their_way = {name: stage for name, stage in sent.items() if is_on_its_way(name)}
-        staying = {name: peer.stage for name, peer in roster.peers.items() if peer.phase in (JOINING, SERVING)}
+        staying = {name: peer.stage for name, peer in view.peers.items() if peer.phase in (JOINING, SERVING)}
         there = Counter((staying | on_their_way).values())
-        assert roster.census.staying(3, without="") == [there[stage] for stage in range(3)]
+        assert view.census.staying(3, without="") == [there[stage] for stage in range(3)]
         for stage in range(3):
-            here = sorted((peer for peer in roster.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
-            assert [*roster.census.at(stage)] == here
-            assert roster.census.holding(stage) == sum(peer.phase != JOINING for peer in here)
+            here = sorted((peer for peer in view.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
+            assert [*view.census.at(stage)] == here
+            assert view.census.holding(stage) == sum(peer.phase != JOINING for peer in here)
 
 
 @contextmanager
@@ -172,15 +172,15 @@ def of_size(peers):
 
 
 def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
-    def cost(roster):
-        placing = Placing(roster, 3)
+    def cost(view):
+        placing = Placing(view, 3)
         with counted() as count:
             for number in range(10):
                 name, revision = f"new{number}", 10_000 + 3 * number
-                roster.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+                view.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
                 stage = placing.stage_for(name)
-                say(roster, name, stage, JOINING, revision + 1)
-                say(roster, name, stage, SERVING, revision + 2)
+                say(view, name, stage, JOINING, revision + 1)
+                say(view, name, stage, SERVING, revision + 2)
         return count["opcode"]
 
     assert 0 < cost(of_size(MANY)) < 1.1 * cost(of_size(FEW))
@@ -190,18 +190,18 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
     """It looks for stages that are lost or deserted, and takes back what a peer had that is gone."""
 
     async def cost(peers):
-        roster, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
-        boards = Boards(roster, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Bell())
-        ways = boards.watch(), Calling(roster, rules, clock).needed(), GoingBack(roster, 3, 1.0, clock, False).needed()
+        view, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
+        boards = Boards(view, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Bell())
+        ways = boards.watch(), Calling(view, rules, clock).needed(), GoingBack(view, 3, 1.0, clock, False).needed()
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)
         with counted() as count:
             for number in range(5):
-                say(roster, "new", 1, SERVING, 10_000 + number)
-                roster.look_again()
+                say(view, "new", 1, SERVING, 10_000 + number)
+                view.look_again()
                 await clock.sleep(1.0)
-                roster.note(PEERS + "new", None)
-                roster.look_again()
+                view.note(PEERS + "new", None)
+                view.look_again()
                 await clock.sleep(1.0)
         for task in tasks:
             task.cancel()
@@ -212,16 +212,16 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
 
 
 def test_peers_that_are_gone_or_came_anew_are_told_as_they_were_last():
-    roster = seen((0, SERVING), (1, SERVING), (2, SERVING))
-    with roster.census.departures() as gone, roster.census.departures() as others:
-        say(roster, "p0", 1, LEAVING, 10)
+    view = seen((0, SERVING), (1, SERVING), (2, SERVING))
+    with view.census.departures() as gone, view.census.departures() as others:
+        say(view, "p0", 1, LEAVING, 10)
         assert not gone
-        roster.note(PEERS + "p0", None)
-        roster.note(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
+        view.note(PEERS + "p0", None)
+        view.note(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
         assert [(peer.name, peer.phase, peer.incarnation) for peer in gone] == [("p0", LEAVING, 1), ("p1", SERVING, 1)]
         gone.clear()
         assert len(others) == 2
-    roster.note(PEERS + "p2", None)
+    view.note(PEERS + "p2", None)
     assert not gone
 
 
@@ -235,20 +235,20 @@ class Came3:
     def party(self, name):
         endpoint = self.network.endpoint(name)
         directory = EmbeddedDirectory(endpoint, "virtual://directory", self.clock)
-        roster = Roster(directory, self.clock)
-        self.beside.append(self.tasks.create_task(roster.follow()))
-        return endpoint, roster
+        view = MembershipView(directory, self.clock)
+        self.beside.append(self.tasks.create_task(view.follow()))
+        return endpoint, view
 
     async def lead(self, name, answer=None):
-        endpoint, roster = self.party(name)
-        endpoint.answer("place", answer or Placing(roster, 3).place)
-        await roster.directory.transact({}, {CONDUCTOR: Conductor(name, endpoint.address).pack()})
+        endpoint, view = self.party(name)
+        endpoint.answer("place", answer or Placing(view, 3).place)
+        await view.directory.transact({}, {CONDUCTOR: Conductor(name, endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
-        endpoint, roster = self.party(name)
+        endpoint, view = self.party(name)
         await self.clock.sleep(pause)
-        async with standing(roster.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await Choosing(name, endpoint, roster, self.clock, 3).choose(place)
+        async with standing(view.directory, PEERS + name, 60.0, self.clock) as place:
+            stage = await Choosing(name, endpoint, view, self.clock, 3).choose(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage
@@ -321,8 +321,8 @@ def test_why_a_leader_gives_no_stage_is_told_once(answer, why):
 def test_what_the_directory_has_not_heard_of_is_given_no_stage():
     async def story(swarm):
         await swarm.lead("leader")
-        stranger, roster = swarm.party("stranger")
-        await roster.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
+        stranger, view = swarm.party("stranger")
+        await view.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
         for name in ("never", "other"):
             with pytest.raises(Refusal, match="stranger"):
                 await stranger.ask("virtual://leader", "place", note={"name": name})
