@@ -16,8 +16,7 @@ from pipelined.swarm import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leadership, OtherModel
-from pipelined.swarm.leader.moving import Moves
-from pipelined.swarm.leader.rebalance import moves
+from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import GoingBack
 from pipelined.swarm.peer.lifecycle import GRACE_S
 from pipelined.swarm.peer.peer import Build, StagePeer

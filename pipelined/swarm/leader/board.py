@@ -1,9 +1,8 @@
-"""The work of one step: which microbatches are still to be counted at which stages, and which trainer's slot has which.
+"""The work of one step: the microbatches that stages still lack, and the slot that has each; with the slots' latencies.
 
 Validation data is on it too, where the step's parameters are to be evaluated: those microbatches have the indices
-behind the batch, are given when the others are, and count nowhere; what is wanted of them is a score. The one rule:
-what is on the board is only what the conductor was told. Peers' own ledgers are the truth, and `settle` brings them in
-before anything is summed.
+behind the batch, are given out after it, and count nowhere; they come back as a score. What the leader was told may be
+wrong: the ledgers of the peers are the truth, and `settle` brings them in before anything is summed.
 """
 
 import math
@@ -12,8 +11,50 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from pipelined.swarm.leader.pace import Pace
+from pipelined.aio.latency import Patience
 from pipelined.swarm.protocol import Score
+
+ENOUGH = 1
+"""Answers that tell when others are late: a step may have few, and to ask another in vain costs little."""
+
+
+class Pace:
+    """The answer times of a swarm's slots.
+
+    Args:
+        now: the clock.
+        least: seconds that are never too long.
+    """
+
+    def __init__(self, now: Callable[[], float], least: float):
+        self.now = now
+        self._patience = {held_out: Patience(least, ENOUGH) for held_out in (False, True)}
+        self._doubted = set[str]()
+
+    def observe(self, slot: str, held_out: bool, seconds: float) -> None:
+        """A slot answered after so long; it is believed to go on doing so.
+
+        Args:
+            held_out: it was validation data, which goes forward only.
+        """
+        self._patience[held_out].observe(seconds)
+        self._doubted.discard(slot)
+
+    def limit(self, held_out: bool) -> float:
+        """Seconds after which an answer is late."""
+        return self._patience[held_out].limit_after(0)
+
+    def doubt(self, slot: str) -> None:
+        """A slot's answer is late, and another was asked."""
+        self._doubted.add(slot)
+
+    def doubts(self, slot: str) -> bool:
+        """Whether the last that this slot was given never came back in time."""
+        return slot in self._doubted
+
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Those slots are no more."""
+        self._doubted = {slot for slot in self._doubted if not gone(slot)}
 
 
 class Assignment(NamedTuple):

@@ -11,8 +11,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.board import Board
-from pipelined.swarm.leader.pace import Pace
+from pipelined.swarm.leader.board import Board, Pace
 from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
 
 Write = Callable[[str, Record, int], Awaitable[None]]

@@ -26,10 +26,9 @@ from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.board import Board
-from pipelined.swarm.leader.calling import Calling
 from pipelined.swarm.leader.evaluation import Evaluating
-from pipelined.swarm.leader.moving import Moves, Moving
-from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.leader.rebalance import Moves, Moving
+from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.step import Taking
 from pipelined.swarm.peer.placement import Placing

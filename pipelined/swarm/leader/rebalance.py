@@ -1,15 +1,16 @@
-"""Which peer goes to another stage, and where a newcomer goes: from the peers' loads alone.
+"""Which peers change stage to balance the load, from the peers' loads alone, and how often the leader looks at them.
 
 A peer goes from the least loaded stage to the most loaded one, and only where the one that gives stays less loaded than
 the other was, with half a peer to spare: so every move makes the slowest stage faster, nothing moves back, and a
-balanced swarm moves no peer. The same loads give the same decision. How loads are measured, what time it is, and how a
-peer moves is known elsewhere.
+balanced swarm moves no peer. The same loads give the same decision.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from pipelined.aio.clock import Clock
 
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """What the stage that gives must have to spare beyond the peer itself: parts of a peer, and of all that it has."""
@@ -90,3 +91,35 @@ def _states(stages: Sequence[Stage]) -> list[_State]:
 
 def _measured(stage: Stage) -> dict[str, float]:
     return {peer: load for peer, load in stage.items() if load is not None}
+
+
+Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
+"""By stage, each peer's load, None of those on their way there; who is to go to which stage."""
+
+
+class Moving:
+    """One conductor's looks at the stages' loads.
+
+    Args:
+        moves: decides who changes stage.
+        every: seconds between two looks; 0: never.
+    """
+
+    def __init__(self, moves: Moves, every: float, clock: Clock):
+        self._moves, self._every, self._clock = moves, every, clock
+        self._looked, self._moved = clock.now(), set[str]()
+
+    def due(self, coming: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
+        """Who is to go to which stage now.
+
+        Args:
+            coming: by stage, who is on its way there.
+            loads: by stage, what those who are there said.
+        """
+        now = self._clock.now()
+        if not self._every or now - self._looked < self._every:
+            return {}
+        self._looked = now
+        moves = self._moves([there | here for there, here in zip(coming, loads, strict=True)])
+        moved, self._moved = self._moved, set(moves)
+        return {name: stage for name, stage in moves.items() if name not in moved}

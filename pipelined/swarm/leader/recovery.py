@@ -1,12 +1,18 @@
-"""Going back to what was saved, where the state of a stage is lost with everybody who held it.
+"""What the leader does about a stage that loses its peers: it calls one of another stage, or rolls all stages back.
 
-The one rule: all stages go back to one step of one lineage, by moving the head there like any other step; and only
-where they must, or the swarm would wait for ever: a stage has peers that come, and none that has its state.
+A peer is called where the last of a stage is about to leave, or where all are lost and its state was saved; never the
+last of its own stage. All stages roll back to one step of one lineage where a stage has peers that join, and none that
+has its state: without that the swarm would wait for ever. Both are told by the head, as any other step is.
 """
 
+from collections.abc import Sequence
+
 from pipelined.aio.clock import Clock
+from pipelined.membership.census import STAY
 from pipelined.membership.view import MembershipView, NoLongerValid
-from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.rebalance import Stage, moves
+from pipelined.swarm.records import Mark, Phase, common_step
 
 PATIENCE_LEASES = 2
 """How many leases long a stage must be lost: who was cut off may come back, and has its state."""
@@ -48,3 +54,60 @@ class GoingBack:
         marks = [mark for each in self._view.saved.values() for mark in each.all()]
         latest = common_step(mark for mark in marks if self.resume or (here and mark.point.run == here.run))
         return None if latest is None or latest.point == here else latest
+
+
+class Calling:
+    """Finds out that a stage needs one of another's peers.
+
+    Where peers are to stay where they are (`rules.rebalance_s` of 0) nobody is called.
+    """
+
+    def __init__(self, view: MembershipView, rules: Rules, clock: Clock):
+        self._view, self._rules, self._clock = view, rules, clock
+
+    async def needed(self) -> dict[str, int]:
+        """Wait until somebody has to change stage; who is to go where.
+
+        Nobody is called to a lost stage before two leases have passed: who was cut off may come back, or others come.
+        """
+        while True:
+            await self._view.wait_for(lambda: bool(self._calls()))
+            try:
+                async with self._view.while_holds(lambda: bool(self._calls())):
+                    parting = any(self._parts(stage) for stage in self._calls().values())
+                    await self._clock.sleep(0.0 if parting else PATIENCE_LEASES * self._rules.lease_s)
+                    return self._calls()
+            except NoLongerValid:
+                continue
+
+    def _calls(self) -> dict[str, int]:
+        head = self._view.head
+        if not self._rules.rebalance_s or head is None:
+            return {}
+        stages = range(self._rules.stages)
+        deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._can_be_had(stage)]
+        calls = moves(self._stages()) if deserted else {}
+        return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
+
+    def _stages(self) -> Sequence[Stage]:
+        """By stage, who stays (of whom all are as good) and who comes."""
+        at = self._view.census.at
+        return [
+            {peer.name: 1.0 if peer.phase == Phase.SERVING else None for peer in at(stage) if peer.phase in STAY}
+            for stage in range(self._rules.stages)
+        ]
+
+    def _can_be_had(self, stage: int) -> bool:
+        """Whether a peer that is called can have the state: from a peer that parts, or, where no peer holds it, from
+        what this run saved, or built anew before the first step.
+        """
+        if self._view.holding(stage):
+            return self._parts(stage)
+        if self._view.head.point.is_untrained:
+            return True
+        run = self._view.head.point.run
+        marks = [mark for each in self._view.saved.values() for mark in each.all()]
+        return common_step(mark for mark in marks if mark.point.run == run) is not None
+
+    def _parts(self, stage: int) -> bool:
+        return any(peer.phase == Phase.PARTING for peer in self._view.serving(stage))

@@ -1,7 +1,10 @@
-"""One try at ending a step: ask every peer what it has, then let each stage sum. Nothing is decided in here.
+"""One attempt to commit a step: ask every peer what it has counted, choose the sums that make up the batch, let each
+stage sum them.
 
-The one rule: who does not answer is left out, and who takes part is fixed before anything is summed; if one of them is
-lost meanwhile the try has failed, and no peer is the worse for it.
+A sum cannot be taken apart. So a peer that counted a microbatch which another counted too (its answer was lost, and the
+trainer asked another) discards its whole sum, and what only it had counted is computed again. A peer that does not
+answer is left out, and the members are fixed before anything is summed; if one of them is lost meanwhile the attempt
+has failed, and changes nothing at any peer.
 """
 
 import asyncio
@@ -17,11 +20,43 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.leader.cover import Cover, cover
 from pipelined.swarm.protocol import MOST_NUMBER, RoundName, field, number, tell_members
 from pipelined.swarm.records import Members, Peer, members_of
 from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, PARTIES, parties_of
 from transports.rpc import Answer, Refusal
+
+
+class Cover(NamedTuple):
+    """What to do with the sums of one stage's peers.
+
+    Args:
+        keep: whose sums count; no microbatch is in two of them.
+        drop: who must begin again from nothing.
+        missing: microbatches that nobody kept has.
+    """
+
+    keep: tuple[str, ...]
+    drop: tuple[str, ...]
+    missing: frozenset[int]
+
+
+def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
+    """Keep as much as can be kept: the largest sums first, by name where they are equal.
+
+    Args:
+        counted: by peer, the indices that its sum holds.
+        batch: microbatches of a step; their indices are 0 … batch-1.
+    Cost: O(peers log peers + indices).
+    """
+    keep, drop, have = [], [], set[int]()
+    wanted = set(range(batch))
+    for name in sorted(counted, key=lambda name: (-len(counted[name]), name)):
+        fits = have.isdisjoint(counted[name]) and counted[name] <= wanted
+        (keep if fits else drop).append(name)
+        if fits:
+            have |= counted[name]
+    return Cover(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
+
 
 MOST_TOLD = 3
 """Members whose refusals a failed attempt tells; it counts the others."""

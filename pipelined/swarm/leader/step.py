@@ -17,10 +17,9 @@ from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board
-from pipelined.swarm.leader.cover import Cover
-from pipelined.swarm.leader.moving import Moving
+from pipelined.swarm.leader.rebalance import Moving
 from pipelined.swarm.leader.roll_call import RollCall
-from pipelined.swarm.leader.round import Attempt, Failed, Failure
+from pipelined.swarm.leader.round import Attempt, Cover, Failed, Failure
 from pipelined.swarm.peer.spread import SHARE
 from pipelined.swarm.protocol import RoundName, told
 from pipelined.swarm.records import Head

@@ -17,8 +17,7 @@ from pipelined.directory.registration import standing
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
-from pipelined.swarm.leader.calling import Calling
-from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.peer.placement import Choosing, Placing
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
 from transports.rpc import Answer, Refusal
