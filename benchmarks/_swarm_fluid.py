@@ -18,7 +18,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.rebalance import Moving, moves
-from pipelined.swarm.peer.placement import Placing
+from pipelined.swarm.placement import Placing
 from pipelined.swarm.records import PEERS, Peer, Phase
 
 

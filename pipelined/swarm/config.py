@@ -1,4 +1,4 @@
-"""What all processes of one swarm must have alike. Whoever has it otherwise is refused, with both digests."""
+"""The settings that all processes of one swarm share. A process with other settings is refused, with both digests."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -6,6 +6,13 @@ from dataclasses import asdict, dataclass
 import msgpack
 
 from pipelined.errors import UsageError
+
+
+class OtherModel(UsageError):
+    """The swarm trains something else than this process would."""
+
+    def __init__(self, ours: str, theirs: str):
+        super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
 
 
 @dataclass(frozen=True)
@@ -18,11 +25,11 @@ class Rules:
         batch: microbatches of a step.
         samples: what the sums of gradients and losses are divided by, to be means (tokens of a step, say).
         clip: largest norm of the mean gradient; 0 does not clip.
-        lease_s: seconds after which a silent member is none.
-        rebalance_s: seconds between two looks at the stages' loads; 0: peers stay where they are.
-        codec: for what travels between stages, of `transports.find_codec`; "": none.
+        lease_s: seconds without a heartbeat after which a member is removed.
+        rebalance_s: seconds from one comparison of the stages' loads to the next; 0: peers stay at their stages.
+        codec: of the tensors between stages, by `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
-        piece_bytes: of these sums, before they are coded, that go at most at once.
+        piece_bytes: largest chunk of these sums, in bytes before it is coded.
         delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
         eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.

@@ -13,15 +13,15 @@ from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.state.store import Shelf
 from pipelined.swarm import records
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
-from pipelined.swarm.leader.leader import Leadership, OtherModel
+from pipelined.swarm.leader.leader import Leadership
 from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import GoingBack
 from pipelined.swarm.peer.lifecycle import GRACE_S
 from pipelined.swarm.peer.peer import Build, StagePeer
-from pipelined.swarm.peer.placement import PLACE
 from pipelined.swarm.peer.service import events_asked_for
+from pipelined.swarm.placement import PLACE
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.trainer.routing import Wiring
 from pipelined.swarm.trainer.trainer import Data, Trainer

@@ -12,7 +12,7 @@ from apps.swarm.config import SUBJECT, Subject, Told
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.leader.leader import OtherModel
+from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records import HEAD, Head
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm

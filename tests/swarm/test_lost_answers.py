@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.swarm.leader.leader import OtherModel
+from pipelined.swarm.config import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -20,10 +20,9 @@ from pipelined.aio.notifier import Bell
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Standing
-from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.evaluation import Evaluating
@@ -31,7 +30,7 @@ from pipelined.swarm.leader.rebalance import Moves, Moving
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.step import Taking
-from pipelined.swarm.peer.placement import Placing
+from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, told, whole
 from pipelined.swarm.records import CONDUCTOR, HEAD, LOST, Conductor, Head, Lost, Mark, Record
 from transports.rpc import Answer, Question, Refusal
@@ -39,13 +38,6 @@ from transports.rpc import Answer, Question, Refusal
 
 class Deposed(Exception):
     """Somebody else leads."""
-
-
-class OtherModel(UsageError):
-    """The swarm trains something else than this process would."""
-
-    def __init__(self, ours: str, theirs: str):
-        super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
 
 
 class Leadership:

@@ -42,11 +42,6 @@ def moves(stages: Sequence[Stage]) -> dict[str, int]:
     return {}
 
 
-def fewest(peers: Sequence[int]) -> int:
-    """Where a newcomer goes: the stage with the fewest peers, from how many are, or are to be, at each stage."""
-    return peers.index(min(peers))
-
-
 class _State(NamedTuple):
     """What a stage has.
 

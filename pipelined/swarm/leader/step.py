@@ -20,11 +20,13 @@ from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.rebalance import Moving
 from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.round import Attempt, Cover, Failed, Failure
-from pipelined.swarm.peer.spread import SHARE
 from pipelined.swarm.protocol import RoundName, told
 from pipelined.swarm.records import Head
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
+SHARE = 0.8
+"""Of the time to compute a step, for a sum that overlaps it; in the rest the last parts arrive and the step is
+decided."""
 
 
 class Taking:

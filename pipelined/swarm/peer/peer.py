@@ -23,15 +23,14 @@ from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saving, saver
 from pipelined.state.store import Shelf
-from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.leader import OtherModel
+from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.announcing import Announcing
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Leaving
-from pipelined.swarm.peer.placement import Choosing
 from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.peer.returning import Returning, Struck
 from pipelined.swarm.peer.service import Topics
+from pipelined.swarm.placement import Choosing
 from pipelined.swarm.protocol import field, read_round
 from pipelined.swarm.records import PEERS, Head, Phase, Point
 from pipelined.swarm.stages.codec import Coding

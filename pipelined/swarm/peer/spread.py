@@ -6,9 +6,6 @@ takes its time. How long is a share of what a step was seen to take, never a con
 
 from pipelined.aio.clock import Clock
 
-SHARE = 0.8
-"""Of computing a step; in what is left the last parts arrive, and the step is decided."""
-
 
 class Spread:
     """The moments of one sum's parts at one member, from now on.

@@ -18,7 +18,7 @@ from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.recovery import Calling, GoingBack
-from pipelined.swarm.peer.placement import Choosing, Placing
+from pipelined.swarm.placement import Choosing, Placing, fewest
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
 from transports.rpc import Answer, Refusal
 from transports.rpc.virtual.network import VirtualNetwork
@@ -327,3 +327,7 @@ def test_what_the_directory_has_not_heard_of_is_given_no_stage():
                 await stranger.ask("virtual://leader", "place", note={"name": name})
 
     played(story)
+
+
+def test_a_newcomer_goes_where_the_fewest_are():
+    assert [fewest([3, 1, 2]), fewest([2, 1, 1]), fewest([0])] == [1, 1, 0]

@@ -6,13 +6,13 @@ newcomers wait for one.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.leader.rebalance import fewest
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import CAME
 from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
@@ -111,3 +111,8 @@ class Placing:
         marks = told.all() if told else []
         mine = {mark.stage for mark in marks if mark.point == point and mark.stages == self._stages}
         return mine if len(mine) < self._stages else set()
+
+
+def fewest(peers: Sequence[int]) -> int:
+    """The stage with the fewest peers, from the number of peers that are, or will be, at each stage."""
+    return peers.index(min(peers))
