@@ -1,18 +1,21 @@
-"""What questions of the swarm say of themselves, read with suspicion: whatever is not as it should be is refused.
+"""What the requests and replies of a swarm carry. Every field is checked when it is read; a wrong one is refused.
 
-A round's name is (term, attempt): the term is the revision at which its conductor began to lead, so that names are in
-the order in which rounds were begun, whoever leads.
+A round's name is (term, attempt): the term is the revision at which its leader began to lead, so that names are in
+the order in which rounds were begun, under any leader.
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelined.swarm.records import Peer, Phase
+from pipelined.swarm.stages.stage import Microbatch
 from transports import Block
-from transports.rpc import Refusal
+from transports.rpc import Answer, Question, Refusal
 
 RoundName = tuple[int, int]
 MOST = 1 << 62
@@ -140,3 +143,141 @@ def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int
 def digest_of(array: np.ndarray) -> bytes:
     """16 bytes that are equal where all bits are."""
     return hashlib.blake2b(memoryview(array).cast("B"), digest_size=16).digest()
+
+
+NOT_FINITE = "not finite"
+"""A part that came, or the total, is not finite."""
+PART_NOT_FINITE = "part not finite"
+"""What this member itself would add is not finite; the total of the others may be."""
+BEYOND_CODEC = "beyond codec"
+"""Sums are finite, and the codec cannot carry them."""
+PARTIES = ("by", "member")
+"""Facts of a refusal: the two members between which a round failed."""
+
+
+def parties_of(error: BaseException) -> dict[str, str]:
+    """The two members between which a round failed, as a refusal names them; empty: it names none."""
+    facts = error.facts if isinstance(error, Refusal) else {}
+    named = {name: facts[name] for name in PARTIES if type(facts.get(name)) is str}
+    return named if len(named) == len(PARTIES) else {}
+
+
+def grouped(question: Question, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:
+    """A question's arrays in their groups (inputs; gradients), each with the note of how it is coded.
+
+    Raises:
+        Refusal: "malformed".
+    """
+    codes, counts = question.note.get("codecs"), question.note.get("blocks")
+    if type(codes) is not list or type(counts) is not list or not len(codes) == len(counts) == groups:
+        raise Refusal("malformed", why="not as many groups of arrays as the topic has")
+    if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != len(question.blocks):
+        raise Refusal("malformed", why="the groups do not make up the arrays")
+    start = 0
+    for code, count in zip(codes, counts, strict=True):
+        yield question.blocks[start : start + count], code
+        start += count
+
+
+def inherited(question: Question, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
+    """What a peer that leaves had counted: its sum, the indices in it, and their losses.
+
+    Args:
+        mine: this peer's sum, which the other is to be added to.
+        batch: microbatches of a step.
+    Raises:
+        Refusal: "malformed", "not finite".
+    """
+    if [block.dtype for block in question.blocks] != [mine.dtype.name, "int64", "float64"]:
+        raise Refusal("malformed", why="not sums, indices and losses")
+    sums, indices, losses = (block.numpy() for block in question.blocks)
+    if sums.shape != mine.shape or indices.ndim != 1 or indices.shape != losses.shape:
+        raise Refusal("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
+    if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
+        raise Refusal("not finite", why="sums or losses of a peer that leaves")
+    if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
+        raise Refusal("malformed", why="indices of no step")
+    return sums, indices.tolist(), losses.tolist()
+
+
+class Given(NamedTuple):
+    """A microbatch that the conductor gives.
+
+    Args:
+        count: the stages that are to count it; none: it is validation data.
+        lineage: of the parameters that it is for.
+        revision: of the head at which it was given; past that it is of no use.
+    """
+
+    which: Microbatch
+    count: set[int]
+    lineage: str
+    revision: int
+
+
+class Stale(Exception):
+    """The microbatch's step is past."""
+
+
+class Spoilt(Exception):
+    """A microbatch's numbers are none, or not finite."""
+
+
+def read_given(note: Any) -> Given:
+    """What the conductor gave. Raises Refusal: it is no microbatch."""
+    stages, lineage = field(note, "stages"), field(note, "lineage")
+    if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
+        raise Refusal("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
+    which = Microbatch(whole(note, "step"), whole(note, "index"))
+    return Given(which, set(stages), lineage, whole(note, "revision"))
+
+
+def read_losses(answer: Answer, samples: int) -> list[float]:
+    """The losses of so many samples of validation data.
+
+    Raises:
+        Spoilt: it is none of that.
+    """
+    losses = [loss for block in answer.blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
+    if len(losses) != samples or not all(map(math.isfinite, losses)):
+        raise Spoilt(f"an evaluation answered with no losses (finite: {sum(map(math.isfinite, losses))} of {samples})")
+    return losses
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a peer said when asked: its losses by microbatch, and how much work waited at it on average."""
+
+    peer: Peer
+    losses: Mapping[int, float]
+    load: float
+
+
+def read_square(answer: Answer) -> float:
+    """Of a total's norm. Raises Refusal: it is none."""
+    square = number(answer.note, "square")
+    if square < 0:
+        raise Refusal("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
+    return square
+
+
+def read_digest(answer: Answer) -> bytes:
+    """Of a total. Raises Refusal: it is none."""
+    digest = field(answer.note, "digest")
+    if type(digest) is not bytes:
+        raise Refusal("malformed", why=f"no digest of a total (got: {digest!r:.40})")
+    return digest
+
+
+def read_told(peer: Peer, answer: Answer) -> Told:
+    """What a peer has counted.
+
+    Raises:
+        Refusal: that cannot be read, or its losses are none; its sum is left out then.
+    """
+    if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
+        raise Refusal("malformed", why="not indices and losses")
+    indices, losses = (block.numpy() for block in answer.blocks)
+    if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
+        raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
+    return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

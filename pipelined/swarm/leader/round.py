@@ -10,19 +10,27 @@ has failed, and changes nothing at any peer.
 import asyncio
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.protocol import MOST_NUMBER, RoundName, field, number, tell_members
+from pipelined.swarm.protocol import (
+    BEYOND_CODEC,
+    NOT_FINITE,
+    PART_NOT_FINITE,
+    PARTIES,
+    RoundName,
+    Told,
+    parties_of,
+    read_digest,
+    read_square,
+    read_told,
+    tell_members,
+)
 from pipelined.swarm.records import Members, Peer, members_of
-from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, PARTIES, parties_of
 from transports.rpc import Answer, Refusal
 
 
@@ -87,15 +95,6 @@ class Failed(Exception):
 
 class Diverged(Exception):
     """Peers of one stage hold different totals: they are no replicas any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a peer said when asked: its losses by microbatch, and how much work waited at it on average."""
-
-    peer: Peer
-    losses: Mapping[int, float]
-    load: float
 
 
 class Attempt:
@@ -204,7 +203,7 @@ class Attempt:
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
-            self.told[stage][peer.name] = _read_told(peer, await self._ask(peer, "prepare"))
+            self.told[stage][peer.name] = read_told(peer, await self._ask(peer, "prepare"))
             self._took = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return
@@ -224,7 +223,7 @@ class Attempt:
         }
         try:
             answer = await self._ask(peer, "reduce", **note)
-            return _read_square(answer), _read_digest(answer)
+            return read_square(answer), read_digest(answer)
         except (NoLongerValid, Refusal) as error:
             if _reason(error) == NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
@@ -274,33 +273,3 @@ def _unconfirmed(failure: Failure) -> Failure:
 
 def _reason(error: NoLongerValid | Refusal | None) -> str:
     return error.reason if isinstance(error, Refusal) else ""
-
-
-def _read_square(answer: Answer) -> float:
-    """Of a total's norm. Raises Refusal: it is none."""
-    square = number(answer.note, "square")
-    if square < 0:
-        raise Refusal("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
-    return square
-
-
-def _read_digest(answer: Answer) -> bytes:
-    """Of a total. Raises Refusal: it is none."""
-    digest = field(answer.note, "digest")
-    if type(digest) is not bytes:
-        raise Refusal("malformed", why=f"no digest of a total (got: {digest!r:.40})")
-    return digest
-
-
-def _read_told(peer: Peer, answer: Answer) -> Told:
-    """What a peer has counted.
-
-    Raises:
-        Refusal: that cannot be read, or its losses are none; its sum is left out then.
-    """
-    if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
-        raise Refusal("malformed", why="not indices and losses")
-    indices, losses = (block.numpy() for block in answer.blocks)
-    if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
-        raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
-    return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

@@ -18,11 +18,10 @@ import numpy as np
 
 from pipelined.aio.nursery import Nursery
 from pipelined.swarm.peer.spread import Spread
-from pipelined.swarm.protocol import RoundName
+from pipelined.swarm.protocol import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, RoundName, parties_of
 from pipelined.swarm.protocol import field as field_of
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded, Coding
-from pipelined.swarm.sum_refusals import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, parties_of
 from transports import Block, WireError
 from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.brought import inherited
 from pipelined.swarm.peer.stage_state import Held
-from pipelined.swarm.protocol import MOST
+from pipelined.swarm.protocol import MOST, inherited
 from pipelined.swarm.records import Peer
 from transports.rpc import Answer, Question, Refusal
 

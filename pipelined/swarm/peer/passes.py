@@ -9,10 +9,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
-from pipelined.swarm.brought import grouped
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import Held
-from pipelined.swarm.protocol import check_layouts, whole
+from pipelined.swarm.protocol import check_layouts, grouped, whole
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from transports import Block, WireError

@@ -14,9 +14,8 @@ from pipelined.swarm.peer.all_reduce import Round
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.peer.stage_state import Held
-from pipelined.swarm.protocol import RoundName, digest_of, number, read_members, read_round, told, whole
+from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, number, read_members, read_round, told, whole
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.sum_refusals import NOT_FINITE
 from transports.rpc import Answer, Endpoint, Question, Refusal
 
 

@@ -21,8 +21,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.given import Given, Spoilt, Stale, read_given, read_losses
-from pipelined.swarm.protocol import field
+from pipelined.swarm.protocol import Given, Spoilt, Stale, field, read_given, read_losses
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
