@@ -25,8 +25,7 @@ from pipelined.swarm.protocol import Given, Spoilt, Stale, field, read_given, re
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
-from pipelined.swarm.trainer.answer_times import Pass
-from pipelined.swarm.trainer.routing import Wiring
+from pipelined.swarm.trainer.routing import Pass, Wiring
 from transports.rpc import Answer, Endpoint, Party, Refusal, Unreachable
 
 MOST_SPOILT = 16
