@@ -1,4 +1,4 @@
-"""The event loop to run transports on, and how to share it. The one rule: its timers are finer than a millisecond."""
+"""The event loop to run transports on, with timers finer than a millisecond; yielding to it, and resolving futures."""
 
 import asyncio
 import ctypes
@@ -31,3 +31,17 @@ async def step_aside() -> None:
 def _begin(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_result(None)
+
+
+def settle(freed: asyncio.Future[None], error: BaseException | None = None) -> None:
+    """Resolve the future by which a sender learns that its memory is free, or that its message will not be sent.
+
+    A done future stays as it is, a cancelled one too: the sender no longer waits for it.
+    """
+    if freed.done():
+        return
+    if error is None:
+        freed.set_result(None)
+    else:
+        freed.set_exception(error)
+        freed.exception()  # a sender that was cancelled does not await it, and the loop would report that

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult
 from transports.base import Frame, Key, Traffic, Transport
 from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.freed import settle
+from transports.event_loop import settle
 from transports.liveness import Standing
 from transports.mailbox import Mailbox
 from transports.wire.arrays import Block

@@ -12,7 +12,7 @@ from functools import partial
 
 from transports.emulation.link import SlowLink
 from transports.errors import TransportError
-from transports.freed import settle
+from transports.event_loop import settle
 from transports.wire.arrays import Block
 from transports.wire.landing import copied
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from transports.errors import WireError
-from transports.freed import settle
+from transports.event_loop import settle
 from transports.rpc.base import Answer, Refusal, Unreachable
 from transports.rpc.sink import Line, Room
 from transports.tcp.flow_control import kept_bytes

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from transports.errors import TransportError, WireError
-from transports.freed import settle
+from transports.event_loop import settle
 from transports.tcp.flow_control import Credit
 from transports.tcp.writer import Outgoing
 

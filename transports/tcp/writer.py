@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from transports.freed import settle
+from transports.event_loop import settle
 
 PIECES = 64
 CACHED_CHUNK = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from transports.errors import Closed
-from transports.freed import settle
+from transports.event_loop import settle
 
 T = TypeVar("T")
 
