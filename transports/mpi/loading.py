@@ -1,24 +1,56 @@
-"""`mpi://`: the ranks that mpirun or srun started. The one rule: MPI is loaded here, when asked for, and nowhere else.
+"""`mpi://`: load MPI, check that it belongs to the launcher, initialise it within a time limit, open the transport.
 
-What the transport itself does is in `transports.mpi.transport`, which may import MPI at its top because this file has
-made sure that it can be, with the thread level it needs.
+MPI is loaded here and nowhere else, so `transports.mpi.transport` may import it at its top.
+
+`check_library` and `check_launcher`: a launcher of one MPI and a library of another start every rank as a world of its
+own, with exit code 0; each would train alone and overwrite the files of the others.
+
+`limited`: `MPI_Init` and what follows block in C until every rank has come, and cannot be cancelled. A timer ends the
+process with the exit code of bad input, and the launcher then ends the other ranks. The timer of rank 0 fires first, so
+that its message is the only one; where rank 0 itself is missing, the others print theirs.
+
+`give_up_names`: MPICH's ranks of a node share `/dev/shm/mpich_shm_*`, which they attach in MPI_Init and whose name
+MPI_Finalize removes. A killed job would leave it until the machine restarts. Memory without a name lives as long as a
+process maps it, so the name can go as soon as all ranks have attached.
 """
 
 import ctypes
 import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from urllib.parse import SplitResult
 
 from transports.base import Transport
 from transports.emulation.options import check_nothing_else, read_wait
 from transports.errors import RendezvousError
-from transports.mpi.launcher import check_launcher, check_library, settings
-from transports.mpi.segments import MAPS, give_up_names
-from transports.mpi.start import WAIT, limited
+
+# The nearest launcher first: under Slurm mpirun starts its daemons with srun, whose count is not the world's.
+_COUNTS = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
+    "PMI_SIZE": "the process manager (PMI)",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "SLURM_NTASKS": "Slurm",
+}
+_REMEDY = (
+    "launcher and MPI library do not belong together; use the mpirun that pip installed beside the library, or under "
+    "Slurm `srun --mpi=pmi2` with the mpich wheel, and start one program per launch"
+)
+WAIT = 300.0
+GRACE = 5.0
+"""Seconds by which the other ranks wait longer than rank 0, so that rank 0 alone reports."""
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+USAGE = 2
+MAPS = Path("/proc/self/maps")
+_SEGMENT = re.compile(r"(?<=\s)/dev/shm/mpich_shm_\w+$", re.MULTILINE)
 
 
 def load_library() -> ModuleType:
-    """mpi4py's MPI module, initialised for calls from this thread alone (or more, where somebody else did it).
+    """mpi4py's MPI module, initialised for calls from this thread alone (or more).
 
     Raises:
         RendezvousError: mpi4py or an MPI library is missing, it is not the launcher's, or this is a thread that may not
@@ -61,7 +93,7 @@ def _initialise(MPI: ModuleType) -> None:
 async def open_url(parts: SplitResult) -> Transport:
     """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks of it must do so.
 
-    If a rank has not come after that time, the job ends with exit code 2 (`transports.mpi.start`).
+    If a rank has not come after that time, the job ends with exit code 2 (`transports.mpi.loading`).
 
     Raises:
         RendezvousError: no library, or a launcher that started worlds of one rank.
@@ -74,6 +106,103 @@ async def open_url(parts: SplitResult) -> Transport:
         from transports.mpi.transport import MpiTransport
 
         transport = await MpiTransport.open(world)
-    if MAPS.exists():
-        give_up_names(MAPS.read_text())
+    give_up_names(own_maps())
     return transport
+
+
+def check_library(version: str, environ: Mapping[str, str]) -> None:
+    """Refuse, before it is initialised, a library that cannot speak with the launcher.
+
+    MPICH's dies of Open MPI's mpirun; Open MPI's (from 5.0) makes worlds of one rank where only PMI is spoken.
+
+    Args:
+        version: what the library says of itself.
+    Raises:
+        RendezvousError: they do not belong together; both are named.
+    """
+    spoken = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & environ.keys()
+    count = environ.get("OMPI_COMM_WORLD_SIZE") or environ.get("PMI_SIZE")
+    if version.startswith("MPICH") and "OMPI_COMM_WORLD_SIZE" in environ:
+        raise RendezvousError(f"Open MPI's mpirun started {count} ranks, but the library is MPICH's: {_REMEDY}")
+    if version.startswith("Open MPI") and "PMI_SIZE" in environ and not spoken:
+        raise RendezvousError(f"a launcher that speaks PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
+
+
+def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the library must find in its environment to start at all; what the user has set there stays.
+
+    Slurm's PMI-2 takes values of 1,023 characters. MPICH's UCX module tells the other nodes its address in lines of up
+    to 1,081, as long as the memory behind the address has few zeros; a start then aborts or hangs in MPI_Init. Over
+    libfabric (`ofi`), which has InfiniBand too, the address is 16 bytes.
+
+    Args:
+        version: what the library says of itself.
+    """
+    both = re.search(r"^MPICH Device:.*\bch4:(ucx[ ,]ofi|ofi[ ,]ucx)", version, re.MULTILINE)
+    name = "MPIR_CVAR_CH4_NETMOD"
+    return {name: "ofi"} if both and environ.get("SLURM_MPI_TYPE") == "pmi2" and name not in environ else {}
+
+
+def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
+    """Compare the size of MPI's world with what the launcher says it started.
+
+    Raises:
+        RendezvousError: they differ; both numbers and the remedy are named.
+    """
+    found = size_by(environ)
+    if found is not None and int(environ[found[0]]) != world_size:
+        name, count = found
+        raise RendezvousError(
+            f"{_COUNTS[name]} started {count} ranks, but MPI sees a world of {world_size} "
+            f"({name}={count}, world size: {world_size}): {_REMEDY}"
+        )
+
+
+def size_by(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable by which a launcher says how many ranks it started, and its value; None without a launcher."""
+    return next(((name, environ[name]) for name in _COUNTS if environ.get(name, "").isdecimal()), None)
+
+
+@contextmanager
+def limited(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
+    """End the process with code 2, and print why, where the block takes longer.
+
+    Args:
+        seconds: that rank 0 waits.
+    """
+    rank = next((environ[name] for name in RANKS if name in environ), "0")
+    timer = threading.Timer(seconds + GRACE * (rank != "0"), _exit, [_reason(seconds, rank, environ)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
+    _, count = size_by(environ) or ("", "an unknown number of")
+    late = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
+    return (
+        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {late} has not come, and MPI "
+        "does not say which: look on each node for one that has not started, is stopped or still imports "
+        f"(ps -C python -o pid,stat,etime,args), or wait longer: --transport 'mpi://?wait={2 * seconds:g}'"
+    )
+
+
+def _exit(reason: str) -> None:
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
+    os._exit(USAGE)
+
+
+def own_maps() -> str:
+    """The listing of this process's memory; empty where the system has none."""
+    return MAPS.read_text() if MAPS.exists() else ""
+
+
+def give_up_names(maps: str) -> None:
+    """Remove the names of MPICH's segments in a listing of this process's memory, once every rank has attached."""
+    for name in set(_SEGMENT.findall(maps)):
+        with suppress(OSError):  # another rank was first
+            Path(name).unlink()

@@ -1,9 +1,14 @@
-"""A launcher that gave every rank a world of its own is noticed."""
+"""Opening MPI: a launcher of another MPI, ranks that do not come, and names of shared memory."""
+
+import threading
+import uuid
+from pathlib import Path
 
 import pytest
 
 from transports import RendezvousError
-from transports.mpi.launcher import check_launcher, check_library, settings
+from transports.mpi import loading
+from transports.mpi.loading import check_launcher, check_library, give_up_names, limited, settings
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -72,3 +77,70 @@ SLURM = {"SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4"}
 def test_slurm_is_told_no_address_it_would_cut_unless_the_user_says_so(version, environ, module):
     """Slurm's PMI-2 cut MPICH's UCX address where the memory behind it had few zeros: jobs aborted or hung at once."""
     assert settings(version, environ).get("MPIR_CVAR_CH4_NETMOD") == module
+
+
+def reason(environ, monkeypatch):
+    """What a rank of this environment says when the others do not come."""
+    monkeypatch.setattr(loading, "GRACE", 0.001)
+    said, heard = [], threading.Event()
+
+    def end(text):
+        said.append(text)
+        heard.set()
+
+    monkeypatch.setattr(loading, "_exit", end)
+    with limited(0.001, environ):
+        assert heard.wait(20)
+    return said[0]
+
+
+def test_rank_0_says_how_many_ranks_there_are_and_how_to_wait_longer(monkeypatch):
+    text = reason({"PMI_RANK": "0", "PMI_SIZE": "4"}, monkeypatch)
+    assert text.startswith("rank 0 waited 0.001 s for all ranks to open MPI (ranks: 4); at least one of the others")
+    assert text.endswith("--transport 'mpi://?wait=0.002'")
+
+
+def test_another_rank_that_is_not_ended_by_rank_0_says_that_rank_0_is_missing(monkeypatch):
+    text = reason({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, monkeypatch)
+    assert text.startswith("rank 3 waited 0.001 s for all ranks to open MPI (ranks: 8); rank 0, and perhaps another")
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_timer_ends_with_the_block(error):
+    before = set(threading.enumerate())
+    try:
+        with limited(1000, {}):
+            (timer,) = set(threading.enumerate()) - before
+            if error:
+                raise error
+    except ValueError:
+        pass
+    timer.join(20)
+    assert not timer.is_alive()
+
+
+SHM = Path("/dev/shm")
+LINE = "7f0000000000-7f0000001000 rw-s 00000000 00:1a 2{:>30}{}\n"
+
+
+@pytest.fixture
+def segment():
+    path = SHM / f"mpich_shm_{uuid.uuid4().hex}"
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm")
+def test_a_mapped_segment_loses_its_name_once_whoever_is_first(segment):
+    maps = LINE.format("", segment) * 2 + LINE.format("", "/usr/lib/libc.so")
+    give_up_names(maps)
+    assert not segment.exists()
+    give_up_names(maps)
+
+
+@pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm")
+@pytest.mark.parametrize("mapped", ["{} (deleted)", "{}_other", "/elsewhere{}"])
+def test_no_other_name_is_touched(segment, mapped):
+    give_up_names(LINE.format("", mapped.format(segment)))
+    assert segment.exists()
