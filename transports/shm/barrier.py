@@ -1,18 +1,24 @@
-"""The windows of a group's ranks, and how many meetings each has come to, in memory that all of them map.
+"""A barrier of a group's ranks in shared memory: each rank's window, its count of meetings, and a futex to sleep on.
 
     byte 0       64           128       192       4096
     token        meetings     sleep     over      window
 
-The one rule: each byte has one writer, its owner. But how many meetings are over, in the first rank's memory, is
-written by whoever sees that all have come; if several do, they write the same. What a rank wrote before it came to a
-meeting is seen by all who saw it come, as processors keep a rank's writes in order; one that does not (ARM's) must not
-use this. Knows neither transport nor event loop.
+Each byte has one writer, its owner. The exception is `over`, the number of meetings that are over, in the first rank's
+memory: any rank that sees that all have come writes it; if several do, they write the same value. A rank that sleeps
+waits for `over`, so that the last rank to come wakes it once.
 
-Why `over`: who naps does so until the meeting is over, and is woken once, by the last who comes, not by each.
+What a rank wrote before it came to a meeting is visible to every rank that saw it come, because these processors keep
+the order of a rank's writes. A processor that does not (ARM's) must not use this module: see `KEEPS_ORDER`.
 
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 9.2.2.
+Why not only `sched_yield`: since Linux 6.18 a rank that yields goes behind all others by a whole slice, milliseconds,
+each time; a rank that sleeps on a futex is woken at once. Why not a semaphore: waking a futex on which no rank sleeps
+costs nothing at the sleepers' end.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 9.2.2; futex(2); Franke,
+Russell, Kirkwood, "Fuss, Futexes and Furwocks: Fast Userlevel Locking in Linux".
 """
 
+import ctypes
 import os
 import platform
 import threading
@@ -21,8 +27,39 @@ from enum import IntEnum
 from mmap import mmap
 from time import perf_counter
 
-from transports.shm.futex import Futex
 from transports.shm.memfd import Lent, mapped
+
+FUTEX_CALL = 202
+"""The number of the system call on x86-64."""
+WAIT, WAKE, ALL = 0, 1, 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class Futex:
+    """Four bytes of shared memory that processes sleep on.
+
+    Args:
+        memory: maps them; stays mapped as long as this object lives.
+        at: their place in it, a multiple of 4.
+    """
+
+    def __init__(self, memory: mmap, at: int):
+        self._word = ctypes.c_uint32.from_buffer(memory, at)
+        self._address = ctypes.byref(self._word)
+        self._call = ctypes.CDLL(None).syscall
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Sleep until woken, for at most this many seconds; return at once if the number is not `seen`."""
+        most = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        self._call(FUTEX_CALL, self._address, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(most), None, 0)
+
+    def wake(self) -> None:
+        """Wake every process that sleeps on it; call this after changing the number."""
+        self._call(FUTEX_CALL, self._address, WAKE, ALL, None, None, 0)
+
 
 MEETINGS, SLEEP, OVER = 64, 128, 192
 HEAD = 4096
@@ -31,12 +68,13 @@ LOOKS, YIELDS = 4, 100
 """How often a rank looks before it asks for the time; and how often, before it naps, it only lets others have its core.
 
 With 4 ranks on 2 cores a sum of 1 KiB takes 175 us without a yield and 57 with 100, one of 256 KiB 142 with 40 and
-132 with 100; who yields without end lets the other tasks of its loop wait for 17 ms, who naps after 100 for up to 4.
+132 with 100. A rank that yields without end makes the other tasks of its loop wait for 17 ms, one that naps after 100
+yields for up to 4.
 """
 
 
 class Sleep(IntEnum):
-    """How a rank waits, for whoever comes last."""
+    """How a rank waits; the last rank to come reads it."""
 
     NONE = 0  # it looks
     NAP = 1  # in the middle of a look, until the meeting is over
@@ -44,7 +82,7 @@ class Sleep(IntEnum):
 
 
 class Windows:
-    """All windows of a group, as one of its ranks sees them.
+    """All windows of a group, as one of its ranks maps them.
 
     Args:
         lent: this rank's memory, of `HEAD` bytes and the window's.
@@ -70,7 +108,7 @@ class Windows:
         self.meetings = 0
 
     def come(self) -> int | None:
-        """This rank has written what it lends at this meeting, and read what it wanted of the last one.
+        """Announce this rank: it has written its window for this meeting, and read what it wanted of the last one.
 
         Returns: as `met` does; None: this rank may be the last, and must `wake` the others.
         """
@@ -80,9 +118,9 @@ class Windows:
         return self.met()
 
     def wake(self) -> list[int]:
-        """All have come: wake who naps; which of the others sleep deeply, and are to be rung.
+        """Wake the ranks that nap, once all have come; returns the others that sleep deeply, for a doorbell to wake.
 
-        Who falls asleep too late to be seen here sees that this rank has come, as that was settled before.
+        A rank that falls asleep too late to be seen here sees that this rank has come: that write was settled before.
         """
         self._over[0] = self.meetings
         for sleep in self._sleeps:
@@ -101,12 +139,12 @@ class Windows:
         return self._sleeps[at][SLEEP]
 
     def sleep(self, sleep: Sleep) -> None:
-        """Say how this rank waits; who falls asleep looks once more after that."""
+        """Announce how this rank waits; after announcing sleep, look once more."""
         self._my_sleep[SLEEP] = sleep
         self._settle()
 
     def _settle(self) -> None:
-        """Let no later look overtake an earlier write, as processors else do: a lock's instruction waits for it."""
+        """Order an earlier write before every later read, which processors may swap; the instruction of a lock does."""
         with self._fence:
             pass
 
@@ -119,7 +157,7 @@ class Windows:
         return None
 
     def watch(self, seconds: float, crowded: bool) -> int | None:
-        """Look for so long, or until all have come; returns as `met` does.
+        """Look for at most this many seconds, or until all have come; returns as `met` does.
 
         Args:
             crowded: whether others may need this core to come at all, so that this rank naps between two looks.
@@ -143,7 +181,7 @@ class Windows:
                 self._nap(absent, left)
 
     def _nap(self, absent: int, seconds: float) -> None:
-        """Sleep until the meeting is over; who ended the last one may be about to say so, which ends a nap as well."""
+        """Sleep until the meeting is over; a late wake-up for the last meeting ends the nap too."""
         self.sleep(Sleep.NAP)
         over = self._over[0]
         if self.met(absent) is not None:

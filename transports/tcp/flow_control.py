@@ -1,19 +1,23 @@
-"""How many bytes may lie at a receiver that has not asked for them; both ends count, and neither asks the other.
+"""Flow control to one peer: credit for messages sent before their receive is posted, and offers of those beyond it.
 
-A sender spends what it sends of its own accord, and gets it back when the receiver says that it was taken. What is
-beyond the limit is offered instead and its body stays at the sender, so no message ever waits for credit behind another
-one. Offers have a limit of their own, beyond which the sender's call fails: a sender that waited there could wait for
-ever, as the receiver may ask for a message that is not offered yet.
+A sender spends credit for each unexpected message, and regains it when the receiver reports that the message was taken.
+A message beyond the limit is offered instead: its body stays at the sender, under a number, until the receiver requests
+it. So no message ever waits for credit behind another one. Offers have a limit of their own, beyond which the sender's
+call fails: a sender that waited there could wait for ever, as the receiver may ask for a message that is not offered
+yet. An offered message is delivered when requested, even if the task that sent it was cancelled.
 
 A message counts as the memory that it takes at the receiver, header included, by a rule that gives the same number at
-both ends. A receiver need not trust its peer's count. Numbers only, no I/O.
+both ends. A receiver checks its peer's count against its own. No I/O.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from transports.base import Key
-from transports.errors import WireError
+from transports.errors import TransportError, WireError
+from transports.event_loop import settle
+from transports.tcp.writer import Outgoing
 from transports.wire.frames import Header
 
 ALL_PEERS_BYTES = 256 << 20
@@ -23,6 +27,7 @@ CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers
 FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
 BLOCK_BYTES = 768  # an array beside its bytes (736)
 ITEM_BYTES = 128  # a value that msgpack has unpacked, beside the characters of a text (a dict of one item: 3 of 99)
+OFFERS = 1 << 16  # held for one peer at once; their numbers are two bytes on the wire
 
 
 class Shaped(Protocol):
@@ -126,3 +131,81 @@ class Credit:
         told, self._taken = self._taken, 0
         self._came -= told
         return told
+
+
+class Held:
+    """One offered message's body, and whom to wake when its memory is free.
+
+    Args:
+        cost: bytes that the offer takes at the receiver, by `transports.tcp.flow_control.overhead`.
+    """
+
+    __slots__ = ("cost", "frame", "free", "nbytes", "views")
+
+    def __init__(self, views: Sequence[memoryview], cost: int):
+        self.cost = cost
+        self.views = list(views)
+        self.nbytes = sum(view.nbytes for view in views)
+        self.frame: Outgoing | None = None
+        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def leaves(self, frame: Outgoing | None) -> None:
+        """It was asked for and is being written: its memory is free when the frame is out (None: it is)."""
+        if frame is None:
+            return self.settle()
+        self.frame = frame
+        frame.written.add_done_callback(
+            lambda written: self.settle(None if written.cancelled() else written.exception())
+        )
+
+    def detach(self) -> None:
+        """Its sender was cancelled: go on from memory of its own."""
+        if self.frame is not None:
+            self.frame.detach()
+        self.views = [memoryview(bytes(view)) for view in self.views]
+
+    def settle(self, error: BaseException | None = None) -> None:
+        settle(self.free, error)
+
+
+class Shelf:
+    """All that is held for one peer, by number.
+
+    Args:
+        offers: counts what the offers take at the peer.
+    """
+
+    def __init__(self, offers: Credit):
+        self._offers = offers
+        self._held: dict[int, Held] = {}
+        self._next = 0
+
+    def put(self, held: Held) -> int:
+        """Keep this; returns its number.
+
+        Raises:
+            TransportError: no number is free, or the offers would take more at the peer than they may.
+        """
+        if len(self._held) == OFFERS or not self._offers.spend(held.cost):
+            raise TransportError(
+                f"too many messages wait at their sender to be asked for (number: {len(self._held)}, most: {OFFERS}, "
+                f"headers: {self._offers}); await some before more"
+            )
+        while self._next in self._held:
+            self._next = (self._next + 1) % OFFERS
+        number, self._next = self._next, (self._next + 1) % OFFERS
+        self._held[number] = held
+        return number
+
+    def pop(self, number: int) -> Held:
+        """Give what was asked for; raises WireError where there is no such."""
+        if number not in self._held:
+            raise WireError(f"a message was asked for that is not held here (number: {number})")
+        held = self._held.pop(number)
+        self._offers.save(held.cost)
+        return held
+
+    def clear(self) -> dict[int, Held]:
+        """Give everything."""
+        held, self._held = self._held, {}
+        return held

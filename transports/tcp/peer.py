@@ -23,8 +23,16 @@ from transports.liveness import CHANNELS
 from transports.mailbox import Mailbox
 from transports.tcp.channels import BareBuffer, BareBuffers
 from transports.tcp.connection import Link
-from transports.tcp.flow_control import CLOSING_BYTES, FRAME_BYTES, OFFERS_BYTES, Credit, kept_bytes, overhead
-from transports.tcp.held import Held, Shelf
+from transports.tcp.flow_control import (
+    CLOSING_BYTES,
+    FRAME_BYTES,
+    OFFERS_BYTES,
+    Credit,
+    Held,
+    Shelf,
+    kept_bytes,
+    overhead,
+)
 from transports.tcp.incoming import Incoming
 from transports.tcp.reader import Body, Inflow
 from transports.tcp.sockets import stay_in_cache

@@ -1,22 +1,35 @@
-"""Where the ranks meet: rank 0 opens the meeting point, the others find it. Who owns MASTER_PORT decides how.
+"""Meeting points: where rank 0 listens and how the other ranks find it. The holder of MASTER_PORT decides which.
 
-The one rule: without a shared key nobody meets anywhere but on loopback.
+`MasterPort`: the launcher leaves the port free, and rank 0 listens there. `AgentStore`: torchrun's store holds the
+port, and rank 0 publishes its address there. `NodeFile`: all ranks run on one machine under torchrun, and rank 0
+writes its address into a file; the store would do, but it speaks only to torch, which every rank imports in seconds.
+
+Without a shared key ranks meet on loopback only.
 """
 
 import asyncio
 import errno
+import fcntl
+import os
+import secrets
 import socket
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 from transports.errors import RendezvousError
 from transports.tcp.config import Place
-from transports.tcp.join.node_file import LOOPBACK, NodeFile
+from transports.tcp.join.handshake import digest
 from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, told
 
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+LOOPBACK = "127.0.0.1"
 STORE_S = 6.0
+KEY_BYTES = 32
+FILE_BYTES = 256
 
 
 class MeetingPoint(Protocol):
@@ -32,10 +45,10 @@ class MeetingPoint(Protocol):
         """Listen for the other ranks; raises RendezvousError where that cannot be."""
 
     async def find(self) -> list[Address]:
-        """The numeric addresses to try now, best first; empty while nobody knows."""
+        """The numeric addresses to try now, best first; empty while rank 0 has published none."""
 
     def close(self) -> None:
-        """Rank 0 has no more need of it; most meeting points may be found for as long as the job runs."""
+        """Rank 0 needs it no more; most meeting points may be found for as long as the job runs."""
 
 
 def meeting_point(place: Place) -> MeetingPoint:
@@ -159,3 +172,113 @@ def permitted(address: Address, place: Place) -> Address:
         f"the ranks would leave this machine without a shared key (rank 0 at: {address[0]}); "
         "set PIPELINED_KEY or PIPELINED_KEY_FILE on every rank, or MASTER_ADDR=127.0.0.1 to stay on one machine"
     )
+
+
+class NodeFile:
+    """Rank 0 writes its port into a file; the launcher's port, unique to a job of the machine, and the run name it.
+
+        <port> <key in hexadecimal>      mode 0600, in a folder that only this user can read and write
+
+    The key is drawn afresh for each meeting, so that only processes that can read the file are admitted as ranks. Rank
+    0 holds a lock on the file while the ranks meet. The kernel releases it if rank 0 dies, so a file without a lock is
+    one that a dead rank 0 left behind, and is ignored: its port may belong to another program by now.
+
+    Attributes:
+        key: of this meeting; known once `open` has returned, or `find` has returned an address.
+    """
+
+    def __init__(self, place: Place):
+        self._file = private_folder() / f"{place.port}-{digest(place.run).hex()}"
+        self._locked: int | None = None
+        self.key = b""
+
+    async def open(self) -> socket.socket:
+        """Listen, and leave the port and a new key in the file, which replaces one of a dead rank 0."""
+        listener = listen((LOOPBACK, 0))
+        self.key = secrets.token_bytes(KEY_BYTES)
+        try:
+            self._leave(f"{listener.getsockname()[1]} {self.key.hex()}")
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    async def find(self) -> list[Address]:
+        """The address in the file, if a living rank 0 left it there.
+
+        Raises:
+            RendezvousError: another user could have written or read the file, or it has other content.
+        """
+        return self._found()
+
+    def close(self) -> None:
+        """All ranks have met, or never will: remove the file, unless another rank 0 has replaced it."""
+        if self._locked is None:
+            return
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self._file), os.fstat(self._locked)):
+                self._file.unlink()
+        os.close(self._locked)
+        self._locked = None
+
+    def _found(self) -> list[Address]:
+        try:
+            found = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._no_file(error.strerror) from error
+        with open(found, "rb") as file:
+            status = os.fstat(found)
+            if status.st_uid != os.getuid() or status.st_mode & 0o170077 != 0o100000:
+                raise self._no_file(f"owner: {status.st_uid}, mode: {status.st_mode:o}")
+            return self._read(file.read(FILE_BYTES)) if is_locked(found) else []
+
+    def _leave(self, text: str) -> None:
+        """Write a file of mode 0600, lock it, and only then give it its name."""
+        self._locked, aside = tempfile.mkstemp(dir=self._file.parent)
+        try:
+            with suppress(OSError):  # no locks on this file system: `is_locked` then takes every file for a living one
+                fcntl.flock(self._locked, fcntl.LOCK_EX)
+            os.write(self._locked, text.encode())
+            os.replace(aside, self._file)
+        except BaseException:
+            os.unlink(aside)
+            os.close(self._locked)
+            self._locked = None
+            raise
+
+    def _read(self, data: bytes) -> list[Address]:
+        try:
+            port, key = data.decode().split()
+            address, self.key = (LOOPBACK, int(port)), bytes.fromhex(key)
+        except ValueError as error:
+            raise self._no_file(f"{len(data)} bytes of another form") from error
+        return [address]
+
+    def _no_file(self, fact: str | None) -> RendezvousError:
+        return RendezvousError(f"{self._file} was not left there by rank 0 of this user ({fact}); remove it")
+
+
+def is_locked(file: int) -> bool:
+    """Whether the process that locked an open file lives; True also where the file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def private_folder() -> Path:
+    """This user's folder for such files, made if need be.
+
+    Raises:
+        RendezvousError: another user made it, or may read it or write into it.
+    """
+    folder = Path(tempfile.gettempdir(), f"pipelined-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o170077 != 0o040000:
+        fact = f"{folder} is not a private folder of this user's (owner: {found.st_uid}, mode: {found.st_mode:o})"
+        raise RendezvousError(f"{fact}; remove it, or set TMPDIR to a place of your own")
+    return folder

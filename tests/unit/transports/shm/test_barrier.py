@@ -1,13 +1,16 @@
 """Windows and meetings, over memory that this process has lent to itself."""
 
+import mmap
+import platform
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transports.shm.barrier import HEAD, Sleep, Windows
+from transports.shm.barrier import HEAD, Futex, Sleep, Windows
 from transports.shm.memfd import Lent
 
 NBYTES = 64
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call has another number there")
 
 
 def ranks(size):
@@ -80,3 +83,32 @@ def test_memory_that_is_gone_cannot_be_mapped():
     with pytest.raises(OSError):
         Windows(lent, [lent.address, gone.address], 0)
     lent.close()
+
+
+def memory_with(number):
+    memory = mmap.mmap(-1, 4096)
+    memory[64:68] = number.to_bytes(4, "little")
+    return memory
+
+
+def test_nobody_sleeps_on_a_number_that_has_changed():
+    Futex(memory_with(8), 64).wait(7, 1e9)
+
+
+def test_who_is_not_woken_wakes_by_itself():
+    Futex(memory_with(7), 64).wait(7, 1e-3)
+
+
+def test_only_the_lower_half_of_a_long_count_is_looked_at():
+    Futex(memory_with(8), 64).wait(7 + (1 << 32), 1e9)
+
+
+def test_who_sleeps_is_woken_by_another_mapping_of_the_word():
+    memory = memory_with(7)
+    sleeper, waker = Futex(memory, 64), Futex(memory, 64)
+    with ThreadPoolExecutor(1) as pool:
+        sleeping = pool.submit(sleeper.wait, 7, 1e6)
+        memory[64] = 8  # asleep by now or not, it does not sleep on
+        while not sleeping.done():
+            waker.wake()
+        assert sleeping.result() is None

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from transports import Block, Closed, PeerLost, TransportError
-from transports.tcp.flow_control import Credit, overhead
-from transports.tcp.held import Held, Shelf
+from transports.tcp.flow_control import Credit, Held, Shelf, overhead
 from transports.testing import kill, tcp_world
 from transports.wire.frames import Kind, encode_bare, encode_head
 
@@ -209,7 +208,7 @@ async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(f
 
 
 async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
-    monkeypatch.setattr("transports.tcp.held.NUMBERS", 1)
+    monkeypatch.setattr("transports.tcp.flow_control.NUMBERS", 1)
 
     shelf = Shelf(Credit(20))
     number = shelf.put(Held((), 10))

@@ -5,7 +5,7 @@ import selectors
 
 import pytest
 
-from transports.tcp.vigil import MOMENT_S, Vigil
+from transports.tcp.transport import MOMENT_S, Vigil
 from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.testing import tcp_world
 

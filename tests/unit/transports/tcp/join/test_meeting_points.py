@@ -7,8 +7,7 @@ import pytest
 
 from transports import RendezvousError
 from transports.tcp.config import Place
-from transports.tcp.join.meeting_points import LOOPBACK, AgentStore, MasterPort, meeting_point
-from transports.tcp.join.node_file import NodeFile
+from transports.tcp.join.meeting_points import LOOPBACK, AgentStore, MasterPort, NodeFile, meeting_point
 
 
 def place(rank, world_size, **changes):

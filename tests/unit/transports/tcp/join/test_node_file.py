@@ -9,7 +9,7 @@ from transports import AuthenticationError, RendezvousError
 from transports.tcp.config import Place
 from transports.tcp.join.acceptor import knock
 from transports.tcp.join.handshake import Identity, digest
-from transports.tcp.join.node_file import LOOPBACK, NodeFile, private_folder
+from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
 from transports.tcp.join.rendezvous import gather
 
 
