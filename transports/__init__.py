@@ -3,7 +3,7 @@
 Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
 """
 
-from transports.base import Frame, Key, Traffic, Transport
+from transports.base import Frame, Traffic, Transport
 from transports.codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports.errors import (
     AuthenticationError,
@@ -18,8 +18,8 @@ from transports.errors import (
 from transports.event_loop import new_event_loop
 from transports.nursery import Nursery
 from transports.registry import open_local, open_transport, read_url, schemes
-from transports.wire.arrays import Block, wire_name
-from transports.wire.frames import Layout, parse_layout
+from transports.wire.arrays import Block, Layout, wire_name
+from transports.wire.frames import Key, parse_layout
 
 __all__ = [
     "MOST_BYTES",

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from transports.wire.arrays import Block
-
-Key = tuple[int | str, ...]
+from transports.wire.frames import Key
 
 
 class Frame(NamedTuple):

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Frame, Key, Traffic, Transport
+from transports.base import Frame, Traffic, Transport
 from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import settle
 from transports.liveness import Standing
 from transports.mailbox import Mailbox
-from transports.wire.arrays import Block
+from transports.wire.arrays import Block, copied, destinations, fill, landing
 from transports.wire.frames import (
     PREAMBLE_BYTES,
     Header,
+    Key,
     Kind,
     encode_buffer,
     encode_head,
     parse_header,
     parse_preamble,
 )
-from transports.wire.landing import copied, destinations, fill, landing
 
 
 def world(world_size: int) -> list["Local"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from transports.base import Key
+from transports.wire.frames import Key
 
 Item = TypeVar("Item")
 

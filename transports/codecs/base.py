@@ -7,8 +7,7 @@ A codec is one file of this folder and one line of the table in `_find`; the fil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 
 class Codec(ABC):

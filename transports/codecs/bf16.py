@@ -6,8 +6,7 @@ from transports.codecs.base import Codec
 from transports.codecs.cast import Cast
 from transports.codecs.floats import as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
 from transports.codecs.registry import no_argument
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 
 def build(argument: str) -> Codec:

@@ -19,8 +19,7 @@ from transports.codecs.code_book import PairLookUp, cell_table, code_book
 from transports.codecs.floats import FLOATS, as_float32, from_float32
 from transports.codecs.registry import whole
 from transports.errors import WireError
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 BLOCK = 4096
 PIECE, PIECE_BACK = 1 << 16, 1 << 19

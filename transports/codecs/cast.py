@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from transports.codecs.base import Codec
 from transports.errors import WireError
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 WIDE = ("float32", "float64")
 

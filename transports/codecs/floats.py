@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 QUIET_NAN = 0x7FC0

@@ -9,8 +9,7 @@ from transports.codecs.cast import Cast
 from transports.codecs.floats import as_float32, from_float16, from_float32, to_float16, values_of
 from transports.codecs.registry import no_argument
 from transports.errors import WireError
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 LARGEST = 65504.0
 INFINITE = 0x7C00

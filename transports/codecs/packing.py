@@ -15,8 +15,8 @@ from typing import Any
 from transports.codecs.base import Codec
 from transports.codecs.registry import find_codec
 from transports.errors import WireError
-from transports.wire.arrays import Block
-from transports.wire.frames import DEFAULT_LIMITS, Layout, Limits, parse_layout
+from transports.wire.arrays import Block, Layout
+from transports.wire.frames import DEFAULT_LIMITS, Limits, parse_layout
 
 MOST_BYTES = 1 << 30
 """What one message may come to when it is unpacked, unless its receiver says otherwise; nothing more is packed."""

@@ -12,8 +12,7 @@ import zstandard
 from transports.codecs.base import Codec
 from transports.codecs.registry import whole
 from transports.errors import WireError
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
+from transports.wire.arrays import Block, Layout
 
 LEVEL = 1
 WORTHWHILE = 0.95

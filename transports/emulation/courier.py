@@ -13,8 +13,7 @@ from functools import partial
 from transports.emulation.link import SlowLink
 from transports.errors import TransportError
 from transports.event_loop import settle
-from transports.wire.arrays import Block
-from transports.wire.landing import copied
+from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6
 LATEST_S = 1e-3  # later than this is no doing of timers, nor of sending

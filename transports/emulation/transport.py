@@ -10,14 +10,14 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from transports.base import Frame, Key, Traffic, Transport
+from transports.base import Frame, Traffic, Transport
 from transports.emulation.courier import Courier
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.liveness import Standing
 from transports.wire.arrays import Block, flat_bytes
-from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
 WINDOW_BYTES = 4 << 20  # what a kernel's buffers hold on their way, beside what the link itself does
 AHEAD_BYTES = 1 << 20  # what of it has not left yet; so a sender that comes back late leaves no gap on the link

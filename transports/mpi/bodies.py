@@ -13,9 +13,7 @@ from mpi4py import MPI
 from transports.errors import TransportError
 from transports.mpi.progress import Poller
 from transports.mpi.requests import Tags, start
-from transports.wire.arrays import Block
-from transports.wire.frames import Layout
-from transports.wire.landing import landing
+from transports.wire.arrays import Block, Layout, landing
 
 
 class Bodies:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transports.wire.arrays import Block
+from transports.wire.arrays import Block, fill, landing
 from transports.wire.frames import Header
-from transports.wire.landing import fill, landing
 
 
 @dataclass(slots=True)

@@ -11,19 +11,17 @@ from transports.liveness import Standing
 from transports.mailbox import Mailbox
 from transports.mpi.message import Message
 from transports.mpi.node import Neighbours
-from transports.wire.arrays import Block
+from transports.wire.arrays import Block, Layout, copied
 from transports.wire.frames import (
     MESSAGE,
     PREAMBLE_BYTES,
     SHARED,
     Kind,
-    Layout,
     Limits,
     parse_header,
     parse_preamble,
     split_body,
 )
-from transports.wire.landing import copied
 
 
 class Reception:

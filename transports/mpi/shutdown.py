@@ -18,8 +18,8 @@ from transports.mpi.channels import Buffers
 from transports.mpi.frames import Frames
 from transports.mpi.message import Message
 from transports.mpi.progress import Poller
+from transports.wire.arrays import landing
 from transports.wire.frames import Kind, Limits, encode_head
-from transports.wire.landing import landing
 
 
 class Parting:

@@ -27,7 +27,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import Frame, Key, Traffic, Transport
+from transports.base import Frame, Traffic, Transport
 from transports.errors import Closed, TransportError
 from transports.liveness import Standing
 from transports.mailbox import Arrival, Mailbox
@@ -44,9 +44,8 @@ from transports.mpi.requests import keep_alive, outcomes_now
 from transports.mpi.shared import MpiShared
 from transports.mpi.shutdown import Parting
 from transports.shm.barrier import KEEPS_ORDER
-from transports.wire.arrays import Block, flat_bytes
-from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Kind, Limits, encode, encode_head
-from transports.wire.landing import copied, destinations
+from transports.wire.arrays import Block, copied, destinations, flat_bytes
+from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Key, Kind, Limits, encode, encode_head
 
 ABORT_SECONDS = 1.0
 

@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from transports.base import Key
 from transports.errors import TransportError
 from transports.rpc.sink import nothing
 from transports.rpc.utterance import Utterance
 from transports.tcp.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
-from transports.wire.frames import Kind, encode_bare, encode_head
+from transports.wire.frames import Key, Kind, encode_bare, encode_head
 
 SHORT_BYTES = 64 << 10  # a body that goes in its frame; a longer one goes in parts
 LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from transports.base import Key
 from transports.wire.arrays import Block
-from transports.wire.frames import Kind
+from transports.wire.frames import Key, Kind
 
 
 def nothing() -> None:

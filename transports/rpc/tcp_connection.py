@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transports.base import Key
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import WireError
@@ -28,7 +27,7 @@ from transports.tcp.connection import Link
 from transports.tcp.reader import Inflow
 from transports.tcp.writer import LONG_BYTES
 from transports.wire.arrays import Block
-from transports.wire.frames import Kind
+from transports.wire.frames import Key, Kind
 
 UNSENT_BYTES = 256 << 10  # of a socket's buffer: what lies there cannot be overtaken
 UNREAD = 1 << 12  # short frames that may wait for a party to read before it is refused something more

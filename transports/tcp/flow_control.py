@@ -14,11 +14,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from transports.base import Key
 from transports.errors import TransportError, WireError
 from transports.event_loop import settle
 from transports.tcp.writer import Outgoing
-from transports.wire.frames import Header
+from transports.wire.frames import Header, Key
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20

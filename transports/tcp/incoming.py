@@ -7,9 +7,8 @@ receiver's arrays are filled straight from the socket, and a cancelled receiver'
 import asyncio
 from collections.abc import Callable, Sequence
 
-from transports.wire.arrays import Block
+from transports.wire.arrays import Block, landing
 from transports.wire.frames import Header
-from transports.wire.landing import landing
 
 
 class Incoming:

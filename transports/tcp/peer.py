@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transports.base import Key
 from transports.errors import PeerLost, WireError
 from transports.liveness import CHANNELS
 from transports.mailbox import Mailbox
@@ -38,7 +37,7 @@ from transports.tcp.reader import Body, Inflow
 from transports.tcp.sockets import stay_in_cache
 from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.wire.arrays import Block
-from transports.wire.frames import Header, Kind, Preamble, encode, encode_bare, encode_head
+from transports.wire.frames import Header, Key, Kind, Preamble, encode, encode_bare, encode_head
 
 NOTHING = Incoming(Header((), None, ()))
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Frame, Key, Traffic, Transport
+from transports.base import Frame, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.liveness import Standing
 from transports.mailbox import Arrival, Mailbox
@@ -27,9 +27,8 @@ from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpPeer
 from transports.tcp.same_host import settle_in
 from transports.tcp.sockets import ABORT_S, CLOSE_S
-from transports.wire.arrays import Block, flat_bytes
-from transports.wire.frames import Header, Kind, Layout, encode, encode_head
-from transports.wire.landing import copied, destinations
+from transports.wire.arrays import Block, Layout, copied, destinations, flat_bytes
+from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 REASON_CHARACTERS = 4096
 TOLD_BYTES = 64 << 10

@@ -1,13 +1,18 @@
-"""A block: raw bytes that remember their dtype and shape. The one rule: a block never copies what is contiguous.
+"""Arrays on the wire: a block is raw bytes with a dtype and a shape, a layout is a block to come.
 
-Knows numpy and, only when the caller has already imported it, torch; it never imports torch by itself unless asked
-for a tensor. bfloat16 has no numpy dtype, so dtypes travel as the names both libraries share.
+`Block.of` views an array and copies only what is not contiguous. `landing` gives the blocks that a message is received
+into, over the receiver's own arrays or in fresh memory; an array that does not fit is refused before a byte moves, so
+that the message stays available.
+
+Knows numpy and, only when the caller has already imported it, torch; it imports torch only for `Block.torch`. bfloat16
+has no numpy dtype, so dtypes travel as the names that both libraries share.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +27,20 @@ _NAMES = {np.dtype(name): name for name in SIZES if name != "bfloat16"}  # for `
 _BYTE = np.dtype(np.uint8)
 
 
+class Layout(NamedTuple):
+    """One array to come: a dtype out of `SIZES` and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * SIZES[self.dtype]
+
+
 @dataclass(slots=True)  # not frozen, which makes each cost a quarter of a microsecond more
 class Block:
-    """One array on the wire; nobody changes one.
+    """One array on the wire; do not assign to its fields.
 
     Args:
         dtype: a name out of `SIZES`.
@@ -122,3 +138,68 @@ def _flat(solid: np.ndarray) -> memoryview:
         return memoryview(solid).cast("B")
     except (TypeError, ValueError):
         return memoryview(solid.reshape(-1).view(_BYTE))
+
+
+def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
+    """View the arrays that a receiver lends, before anything is awaited; None stays None.
+
+    Raises:
+        ValueError: one of them has gaps, another machine's byte order or a dtype without a wire form, or is read-only.
+    """
+    return None if into is None else tuple([_destination(at, array) for at, array in enumerate(into)])
+
+
+def landing(layouts: Sequence[Layout], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
+    """Blocks to be filled: over the memory of those in `into`, or fresh memory where it is None.
+
+    Raises:
+        ValueError: `into` has another number of blocks, or one of them another size.
+    """
+    if into is None:
+        return tuple([Block.empty(layout.dtype, layout.shape) for layout in layouts])
+    if len(into) != len(layouts):
+        raise ValueError(f"`into` does not fit the message (arrays: {len(into)}, blocks: {len(layouts)})")
+    return tuple([_fitted(at, layout, into[at].data) for at, layout in enumerate(layouts)])
+
+
+def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
+    """Copy the bytes of `source` into `blocks` of the same sizes."""
+    for block, other in zip(blocks, source, strict=True):
+        block.data[:] = other.data
+
+
+def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The same blocks in memory of their own."""
+    fresh = landing([Layout(block.dtype, block.shape) for block in blocks])
+    fill(fresh, blocks)
+    return fresh
+
+
+def _destination(at: int, array: Any) -> Block:
+    try:
+        block = Block.of(array)
+    except WireError as error:
+        raise ValueError(f"into[{at}] cannot be filled: {error}") from error
+    if not _is_solid(array):
+        raise ValueError(f"into[{at}] is not contiguous in this machine's byte order, so it cannot be filled in place")
+    if block.data.readonly:
+        raise ValueError(f"into[{at}] is read-only, so it cannot be filled in place")
+    return block
+
+
+def _fitted(at: int, layout: Layout, data: memoryview) -> Block:
+    if data.nbytes != layout.nbytes:
+        raise ValueError(f"into[{at}] does not fit the block (into: {data.nbytes} bytes, block: {layout.nbytes})")
+    return Block(layout.dtype, layout.shape, data)
+
+
+def _is_solid(array: Any) -> bool:
+    """Whether `Block.of` views the array's own memory rather than a copy."""
+    if isinstance(array, np.ndarray):
+        return array.flags.c_contiguous and array.dtype.isnative
+    if isinstance(array, (Block, bytes, bytearray, memoryview)):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return False
+    return array.is_contiguous() and not array.is_conj() and not array.is_neg()

@@ -1,28 +1,28 @@
-"""How a frame lies on the wire. Bytes in, values out; the one rule: nothing a stranger wrote is believed unchecked.
+"""The bytes of a frame: preamble, header, body; how they are written, and read from a peer that is not trusted.
 
     preamble, 20 bytes, big-endian                    header                      body
     magic 4 | version 1 | kind 1 | channel 2 |        msgpack array               the blocks' raw bytes,
     header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
                                                       shape], ...]]
 
-Every number is checked against `Limits` before memory is taken for it, at the sender (who learns of his own mistake)
-and at the receiver (who need not trust him). Arrays are never copied: `encode` returns views of them, and a reader
-asks `transports.wire.landing` for memory only once the header is known. No sockets, no awaiting, no clock in here.
+Every number is checked against `Limits` before memory is taken for it: at the sender, so that it learns of its own
+mistake, and at the receiver, which need not trust the sender. Arrays are never copied: `encode` returns views of them,
+and a reader asks `transports.wire.arrays` for memory only once the header is known. No sockets, no awaiting, no clock.
 """
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from math import prod
 from typing import Any, NamedTuple
 
 import msgpack
 
-from transports.base import Key
 from transports.errors import WireError
-from transports.wire.arrays import SIZES, Block
+from transports.wire.arrays import SIZES, Block, Layout
 
+Key = tuple[int | str, ...]
+"""The address of a message; at most 16 ints and strings."""
 MAGIC = b"\x93pip"
 VERSION = 1
 _PREAMBLE = struct.Struct("!4sBBHIQ")
@@ -81,17 +81,6 @@ class Preamble(NamedTuple):
     channel: int
     header_bytes: int
     body_bytes: int
-
-
-class Layout(NamedTuple):
-    """One array to come: a dtype out of `transports.wire.arrays.SIZES` and a shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * SIZES[self.dtype]
 
 
 class Header(NamedTuple):

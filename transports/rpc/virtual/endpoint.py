@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from transports.base import Key
 from transports.emulation.delay_line import Way
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable
@@ -16,7 +15,7 @@ from transports.rpc.reasons import reason_of
 from transports.rpc.session import Talk
 from transports.rpc.sink import nothing
 from transports.wire.arrays import Block
-from transports.wire.frames import PREAMBLE_BYTES, Header, Kind, encode_head, parse_header, parse_preamble
+from transports.wire.frames import PREAMBLE_BYTES, Header, Key, Kind, encode_head, parse_header, parse_preamble
 
 if TYPE_CHECKING:
     from transports.rpc.virtual.virtual_endpoint import VirtualEndpoint

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 from transports import Block, WireError, find_codec
 from transports.codecs.blockwise8 import dequantise, quantise
 from transports.codecs.code_book import code_book
-from transports.wire.frames import Layout
+from transports.wire.arrays import Layout
 
 
 @pytest.mark.parametrize(("block", "known"), [(4096, 1.685e-4), (1024, 1.44e-4), (256, 1.17e-4)])

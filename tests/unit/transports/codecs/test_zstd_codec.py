@@ -5,7 +5,7 @@ import pytest
 import zstandard
 
 from transports import Block, WireError, find_codec, pack, unpack
-from transports.wire.frames import Layout
+from transports.wire.arrays import Layout
 
 ZEROS = bytes(1 << 20)
 

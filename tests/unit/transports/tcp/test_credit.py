@@ -208,7 +208,7 @@ async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(f
 
 
 async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
-    monkeypatch.setattr("transports.tcp.flow_control.NUMBERS", 1)
+    monkeypatch.setattr("transports.tcp.flow_control.OFFERS", 1)
 
     shelf = Shelf(Credit(20))
     number = shelf.put(Held((), 10))
