@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from transports.codecs.base import Codec
-from transports.codecs.cast import Cast
-from transports.codecs.floats import as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
+from transports.codecs.floats import Cast, as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
 from transports.codecs.registry import no_argument
 from transports.wire.arrays import Block, Layout
 

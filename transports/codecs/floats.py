@@ -1,19 +1,47 @@
-"""Floating-point blocks as flat float32 and back. bfloat16 goes as its 16 bits, for numpy has no such type.
+"""Floating-point blocks as flat float32 and back, and what both casts to 16 bits share.
 
-The rule: rounding is to the nearest, ties to even, and gives the same bits with and without torch, which is asked where
-somebody has imported it already, as it casts float16 fifty times as fast as numpy.
+bfloat16 is carried as its 16 bits: numpy has no such type. Rounding is to the nearest, ties to even, with the same bits
+with and without torch. torch is used where the program has imported it already: it casts float16 fifty times as fast as
+numpy.
 """
 
 import sys
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from transports.codecs.base import Codec
+from transports.errors import WireError
 from transports.wire.arrays import Block, Layout
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+WIDE = ("float32", "float64")
 QUIET_NAN = 0x7FC0
 """Every NaN as bfloat16."""
+
+
+class Cast(Codec):
+    """float32 and float64 arrays as a type of 16 bits, by way of float32; others travel as they are.
+
+    Attributes:
+        narrow: the type's name.
+    """
+
+    lossless = False
+    narrow: str
+
+    def encode(self, block: Block) -> tuple[Block, ...] | None:
+        return (self._narrowed(block),) if block.dtype in WIDE else None
+
+    @abstractmethod
+    def _narrowed(self, block: Block) -> Block: ...
+
+    def check(self, parts: Sequence[Block], true: Layout) -> None:
+        found = [(part.dtype, part.shape) for part in parts]
+        if true.dtype not in WIDE or found != [(self.narrow, true.shape)]:
+            raise WireError(f"no {true.dtype} {true.shape} cast to {self.narrow} (parts: {found})")
 
 
 def values_of(block: Block) -> np.ndarray:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transports.codecs.base import Codec
-from transports.codecs.cast import Cast
-from transports.codecs.floats import as_float32, from_float16, from_float32, to_float16, values_of
+from transports.codecs.floats import Cast, as_float32, from_float16, from_float32, to_float16, values_of
 from transports.codecs.registry import no_argument
 from transports.errors import WireError
 from transports.wire.arrays import Block, Layout

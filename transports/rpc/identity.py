@@ -12,8 +12,7 @@ import socket
 from urllib.parse import urlsplit
 
 from transports.errors import AuthenticationError, RendezvousError, WireError
-from transports.rpc.base import SAME_KEY, Party, Unreachable
-from transports.rpc.reasons import reason_of
+from transports.rpc.base import SAME_KEY, Party, Unreachable, reason_of
 from transports.tcp.join.acceptor import converse
 from transports.tcp.join.handshake import Hello, Identity, connecting, digest
 from transports.tcp.sockets import SILENCE_S, Address, dial, is_loopback, resolve, told, tune

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.rpc.sink import nothing
-from transports.rpc.utterance import Utterance
 from transports.tcp.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind, encode_bare, encode_head
@@ -36,6 +35,68 @@ class Writer(Protocol):
 
     def withdraw(self, frame: Outgoing) -> bool:
         """Let go of a frame's memory; returns whether it will not be written at all."""
+
+
+class Utterance:
+    """A frame that is not sent yet: whole where it is short, else a head and then parts of its body.
+
+    Its views are the sender's memory until they have been given to a writer.
+
+    Args:
+        name: its kind and number, by which it is withdrawn.
+        lane: inside which its order is kept.
+        stream: names its parts; 0 where its body goes in its frame.
+        out: to be called when it is out.
+
+    Attributes:
+        begun: whether any of it has been given to the writer.
+        writing: its frames that the writer has and has not written.
+    """
+
+    __slots__ = ("_head", "_views", "begun", "lane", "name", "out", "stream", "writing")
+
+    def __init__(
+        self,
+        *,
+        name: tuple[Kind, int],
+        lane: Hashable,
+        head: bytes,
+        views: Sequence[memoryview],
+        stream: int,
+        out: Callable[[], None],
+    ):
+        self.name, self.lane, self.stream, self.out = name, lane, stream, out
+        self.begun = False
+        self.writing: dict[Outgoing, None] = {}
+        self._head, self._views = head, deque(views)
+
+    @property
+    def given(self) -> bool:
+        """Whether all of it has been given to the writer."""
+        return self.begun and not self._views
+
+    def part(self, most: int) -> list[bytes | memoryview]:
+        """Its next frame: the first one, or up to so many bytes of its body behind the head of a part."""
+        if not self.begun:
+            self.begun = True
+            return [self._head, *([] if self.stream else self._take(len(self._head) + most))]
+        views = self._take(most)
+        return [encode_bare(Kind.PART, self.stream, sum(map(len, views))), *views]
+
+    def drop(self) -> None:
+        """Let go of what has not been given."""
+        self._views.clear()
+
+    def _take(self, most: int) -> list[memoryview]:
+        found = []
+        while self._views and most:
+            view = self._views.popleft()
+            if view.nbytes > most:
+                self._views.appendleft(view[most:])
+                view = view[:most]
+            found.append(view)
+            most -= view.nbytes
+        return found
 
 
 class Turns:
@@ -75,7 +136,8 @@ class Turns:
         if self._writer is not None and not stream and lane not in self._lanes:
             self._write_short([head, *views], out)
         else:
-            self._enqueue(Utterance((kind, key[0]), lane, head, views, stream, out))
+            said = Utterance(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
+            self._enqueue(said)
 
     def withdraw(self, kind: Kind, number: int) -> None:
         """See `Line.withdraw`."""

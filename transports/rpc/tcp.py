@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qsl
 from transports.emulation.options import OPTIONS, Shape
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
-from transports.rpc.common import CommonEndpoint
+from transports.rpc.connections import CommonEndpoint
 from transports.rpc.handlers import MOST_UNDER_WAY
 from transports.rpc.identity import SAME_KEY, SCHEME, call, identity, party, read, why_turned_away, written
 from transports.rpc.tcp_connection import Connection

@@ -13,19 +13,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from transports.emulation.delay_line import Way
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import WireError
-from transports.rpc.base import Unreachable
-from transports.rpc.common import CommonEndpoint
-from transports.rpc.reasons import reason_of
+from transports.rpc.base import Unreachable, reason_of
+from transports.rpc.connections import CommonEndpoint
 from transports.rpc.reassembly import Parts
-from transports.rpc.scheduler import Turns
+from transports.rpc.scheduler import Turns, Writer
 from transports.rpc.session import Talk
-from transports.rpc.slow_writer import SlowWriter
 from transports.tcp.connection import Link
 from transports.tcp.reader import Inflow
-from transports.tcp.writer import LONG_BYTES
+from transports.tcp.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind
 
@@ -116,3 +115,34 @@ class Connection:
 
     def _received(self, nbytes: int) -> None:
         self._endpoint.bytes_received += nbytes
+
+
+class SlowWriter:
+    """A writer behind a slow link, for emulating a slow network on one machine.
+
+    A frame is copied when it is written. It counts as written when its last byte has left, so that the queued frames
+    share the emulated link in turns and do not wait in front of it.
+
+    Args:
+        writer: receives every frame when it arrives.
+    """
+
+    def __init__(self, writer: Writer, link: SlowLink):
+        self._writer, self._way = writer, Way(link)
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
+        copy = b"".join(views)
+        frame = Outgoing((), LONG_BYTES)
+        self._loop.call_at(self._way.send(len(copy), partial(self._arrive, copy)), frame.settle)
+        return frame
+
+    def withdraw(self, frame: Outgoing) -> bool:
+        """What is under way arrives, from memory of its own."""
+        return False
+
+    def close(self) -> None:
+        self._way.close()
+
+    def _arrive(self, frame: bytes) -> None:
+        self._writer.write([frame])

@@ -1,24 +1,23 @@
-"""One party's end of one connection on a virtual network.
+"""An endpoint on a virtual network, and its ends of connections.
 
-The one rule: nothing passes between two parties but frames as the wire lays them out, so that what cannot be sent over
-a socket cannot be sent here. Arrays are copied when they are sent, as a socket's kernel does.
+Two parties exchange nothing but frames in the layout of the wire, so what cannot be sent over a socket cannot be sent
+here. Arrays are copied when they are sent, as a socket's kernel does. All that an endpoint sends passes through its
+process, which may be frozen or dead.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from transports.emulation.delay_line import Way
 from transports.errors import WireError
-from transports.rpc.base import Party, Unreachable
-from transports.rpc.reasons import reason_of
+from transports.rpc.base import Party, Unreachable, reason_of
+from transports.rpc.connections import CommonEndpoint
 from transports.rpc.session import Talk
 from transports.rpc.sink import nothing
+from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header, Key, Kind, encode_head, parse_header, parse_preamble
-
-if TYPE_CHECKING:
-    from transports.rpc.virtual.virtual_endpoint import VirtualEndpoint
 
 SCHEME = "virtual://"
 
@@ -186,3 +185,47 @@ class Half:
     def _hung_up(self) -> None:
         if self.other is not None:
             self.other.end("the connection was closed")
+
+
+class VirtualEndpoint(CommonEndpoint):
+    """See `VirtualNetwork.endpoint`.
+
+    Args:
+        network: finds other endpoints, and the links to them.
+        process: the owner of this endpoint; when it dies or freezes, so does the endpoint.
+    """
+
+    def __init__(self, network: Map, process: Process, incarnation: int, most_under_way: int):
+        super().__init__(f"{SCHEME}{process.name}", incarnation, most_under_way)
+        self.network, self.process = network, process
+
+    @property
+    def party(self) -> Party:
+        return Party(self.address, self.incarnation)
+
+    async def close(self) -> None:
+        self.closed = True
+        for half in self.circle:
+            half.hang_up("this end was closed")
+        await self.desk.close()
+
+    def die(self) -> None:
+        """The process was killed: break its connections and call none of its callbacks."""
+        self.closed = True
+        self.circle.hear_nothing()
+        for half in self.circle:
+            half.die()
+
+    def call(self, address: str) -> Half:
+        half = Half(self, address)
+        self.circle.join(half)
+        half.knock()
+        return half
+
+    def let_in(self, theirs: Half) -> Half:
+        """The other side has knocked: take up this side of the connection."""
+        half = Half(self, theirs.endpoint.address)
+        half.other = theirs
+        self.circle.join(half)
+        self.circle.know(half, theirs.endpoint.party)
+        return half

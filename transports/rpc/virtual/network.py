@@ -17,9 +17,8 @@ from transports.emulation.delay_line import Line, Way
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.rpc.handlers import MOST_UNDER_WAY
-from transports.rpc.virtual.endpoint import SCHEME, Passing
+from transports.rpc.virtual.endpoint import SCHEME, Passing, VirtualEndpoint
 from transports.rpc.virtual.process import Process
-from transports.rpc.virtual.virtual_endpoint import VirtualEndpoint
 
 T = TypeVar("T")
 
