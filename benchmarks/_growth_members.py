@@ -8,7 +8,6 @@ from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
-from pipelined.directory import keep
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
@@ -129,5 +128,5 @@ class LightMember:
             async with Nursery() as tasks:
                 tasks.create_task(self.view.follow())
                 lease = await self.client.grant(self._lease_s)
-                tasks.create_task(keep(lease, self._clock))
+                tasks.create_task(lease.keep(self._clock))
                 await life(self, Standing(self.client, prefix + self.name, lease, self._clock))

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.notifier import Bell
 from pipelined.directory import Change, Directory, Lease, Prefixes, View
-from pipelined.directory.asked import Request
-from pipelined.directory.keeping import RENEWALS
-from pipelined.directory.state_machine import Machine
+from pipelined.directory.api import RENEWALS
+from pipelined.directory.dedup import DirectoryRequest
+from pipelined.directory.state_machine import StateMachine
 
 
 class DirectDirectory(Directory):
@@ -24,7 +24,7 @@ class DirectDirectory(Directory):
     """
 
     def __init__(self, clock: VirtualClock):
-        self.machine, self._clock, self._changed = Machine(name=1), clock, Bell()
+        self.machine, self._clock, self._changed = StateMachine(name=1), clock, Bell()
         self._client, self._asked = self.machine.enter(), 0
 
     def keep(self, lease: Lease) -> None:
@@ -81,9 +81,9 @@ class DirectDirectory(Directory):
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _request(self) -> Request:
+    def _request(self) -> DirectoryRequest:
         self._asked += 1
-        return Request(self._client, self._asked, self._asked)
+        return DirectoryRequest(self._client, self._asked, self._asked)
 
     def _catch_up(self) -> None:
         self.machine.expire(self._clock.now())

@@ -16,7 +16,6 @@ from pipelined.directory.api import (
 )
 from pipelined.directory.client import EmbeddedDirectory
 from pipelined.directory.disk import JournalError, MemoryDisk
-from pipelined.directory.keeping import keep
 from pipelined.directory.limits import Limits
 from pipelined.directory.registry import open_directory
 from pipelined.directory.server import serve_directory
@@ -38,7 +37,6 @@ __all__ = [
     "Prefixes",
     "View",
     "WrongKey",
-    "keep",
     "open_directory",
     "serve_directory",
 ]

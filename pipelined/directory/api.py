@@ -8,11 +8,17 @@ not exist. Values are bytes; what they mean is the caller's business.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.timeouts import within
 
 Prefixes = str | tuple[str, ...]
 """What keys begin with, or several such, as `str.startswith` takes them; "" is every key."""
+RENEWALS = 3
+"""Renewals of a lease in its time; the lease survives if the first two fail."""
 
 
 class Entry(NamedTuple):
@@ -94,6 +100,17 @@ class Lease(ABC):
     async def disturbed(self) -> None:
         """Wait until it is wise to renew at once, as when the connection broke; for ever, where nothing tells."""
         await asyncio.get_running_loop().create_future()
+
+    async def keep(self, clock: Clock) -> NoReturn:
+        """Renew the lease until cancelled: after a third of its time, and at once when the connection broke.
+
+        Raises:
+            LeaseLost, CutOff: as `renew`.
+        """
+        while True:
+            with suppress(TimeoutError):
+                await within(clock, self.seconds / RENEWALS, self.disturbed())
+            await self.renew()
 
 
 class Directory(ABC):

@@ -18,7 +18,7 @@ import msgpack
 
 from pipelined.aio.notifier import Bell
 from pipelined.directory.disk import Disk
-from pipelined.directory.state_machine import Deed, Machine
+from pipelined.directory.state_machine import Deed, StateMachine
 from pipelined.errors import UsageError
 from transports import Closed
 
@@ -44,7 +44,7 @@ class Journal:
         self._kept = self._written = 0
         self._wanted, self._progress, self._ended = Bell(), Bell(), False
 
-    async def recover(self, machine: Machine) -> None:
+    async def recover(self, machine: StateMachine) -> None:
         """Make an empty machine what the journal says, or begin the journal of a new one.
 
         Raises:
@@ -80,7 +80,7 @@ class Journal:
                 raise Closed(f"{self._name} is not written any more")
             await self._progress.wait()
 
-    async def write(self, machine: Machine) -> NoReturn:
+    async def write(self, machine: StateMachine) -> NoReturn:
         """Write what is kept until cancelled. Raises JournalError."""
         try:
             while True:
@@ -103,7 +103,7 @@ class Journal:
         self._size += len(data)
         self._reached(goal)
 
-    async def _compact(self, machine: Machine) -> None:
+    async def _compact(self, machine: StateMachine) -> None:
         """The machine as it stands takes the place of all that it did, also of what waits."""
         snapshot, goal = machine.snapshot(), self._kept
         self._deeds = []

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
-from pipelined.directory.asked import Request, StaleRequest
+from pipelined.directory.dedup import DirectoryRequest, StaleRequest
 from pipelined.directory.limits import Limits, check_length_of_time, check_whole
 from transports.rpc import Answer, Question, Refusal
 
@@ -123,8 +123,8 @@ class Asking:
         self._limits.check_seconds(self._told.get("seconds"))
         return float(self._told["seconds"])
 
-    def request(self) -> Request:
-        return Request(self.whole("client"), self.whole("number"), self.whole("settled"))
+    def request(self) -> DirectoryRequest:
+        return DirectoryRequest(self.whole("client"), self.whole("number"), self.whole("settled"))
 
     def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
         """What is expected, put and deleted, and the lease."""

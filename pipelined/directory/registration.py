@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import within
-from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost, keep
+from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.swarm.records import Record, address_in
 from transports import TransportError
@@ -142,4 +142,4 @@ def _index_of(kind: type[Record], found: Entry) -> str | None:
 async def _keep(lease: Lease, clock: Clock) -> None:
     while True:
         with suppress(CutOff):
-            await keep(lease, clock)
+            await lease.keep(clock)

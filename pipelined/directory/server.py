@@ -21,7 +21,7 @@ from pipelined.directory.disk import Disk, disk_of
 from pipelined.directory.journal import Journal
 from pipelined.directory.limits import Limits
 from pipelined.directory.messages import Asking
-from pipelined.directory.state_machine import Machine
+from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers
 from transports import TransportError
 from transports.rpc import Answer, Endpoint, Handler, Party, Question, Refusal
@@ -57,7 +57,7 @@ async def serve_directory(
         JournalError: it cannot be written any more; nobody was told of what is not in it.
     """
     limits = limits or Limits()
-    machine, log = Machine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
+    machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
     try:
         await log.recover(machine)
         machine.begin(clock.now())
@@ -68,7 +68,7 @@ async def serve_directory(
 
 
 class _Server:
-    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: Machine, journal: Journal):
+    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: StateMachine, journal: Journal):
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
         self._holders: dict[int, Party] = {}

@@ -8,17 +8,51 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
-from pipelined.directory.asked import Asked, Client, Request
-from pipelined.directory.folders import Folders
+from pipelined.directory.change_log import ChangeLog
+from pipelined.directory.dedup import Client, DirectoryRequest, RequestDedup
 from pipelined.directory.leases import Leases
 from pipelined.directory.limits import Limits
-from pipelined.directory.past import Past
 
 Deed = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
 
 
-class Machine:
+class Folders:
+    """The entries by folder: what stands before the last slash of a key.
+
+    Members of a swarm read and watch whole folders. With this index the cost of a read follows from the folders that
+    it names, not from the number of all keys.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[str, Entry]] = {}
+
+    def place(self, key: str, entry: Entry | None) -> None:
+        """Put a key, or delete it."""
+        folder = key[: key.rfind("/") + 1]
+        keys = self._folders.setdefault(folder, {})
+        keys.pop(key, None)
+        if entry is not None:
+            keys[key] = entry
+        if not keys:
+            del self._folders[folder]
+
+    def below(self, prefix: Prefixes) -> dict[str, Entry]:
+        """All that begins with one of the prefixes.
+
+        Cost: one look at each folder, and at each key of those whose keys may begin so.
+        """
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        found: dict[str, Entry] = {}
+        for folder, keys in self._folders.items():
+            if folder.startswith(prefixes):
+                found.update(keys)
+            elif any(each.startswith(folder) for each in prefixes):
+                found.update((key, entry) for key, entry in keys.items() if key.startswith(prefixes))
+        return found
+
+
+class StateMachine:
     """A map of keys to values with leases, of which every change has a revision.
 
     Args:
@@ -37,7 +71,7 @@ class Machine:
         self._entries: dict[str, Entry] = {}
         self._folders = Folders()
         self._bound: dict[int, set[str]] = {}
-        self._leases, self._past, self._asked = Leases(), Past(self.limits.history), Asked(self.limits)
+        self._leases, self._log, self._dedup = Leases(), ChangeLog(self.limits.history), RequestDedup(self.limits)
 
     def read(self, prefix: Prefixes) -> View:
         """Everything below the prefixes. Cost: as `Folders.below`."""
@@ -45,21 +79,21 @@ class Machine:
 
     def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
         """All changes below the prefixes since a revision, a revision an item. Raises FellBehind."""
-        return self._past.after(prefix, after)
+        return self._log.after(prefix, after)
 
     def latest(self) -> list[Change]:
         """What has changed since this was last asked; what is no longer kept by now is left out."""
-        since, self._told = max(self._told, self._past.since), self.revision
-        return [change for changes in self._past.after("", since) for change in changes]
+        since, self._told = max(self._told, self._log.since), self.revision
+        return [change for changes in self._log.after("", since) for change in changes]
 
     def enter(self) -> int:
         """A new client's number."""
         self._do("enter", self._numbers + 1)
         return self._numbers
 
-    def grant(self, request: Request, seconds: float, now: float) -> int:
+    def grant(self, request: DirectoryRequest, seconds: float, now: float) -> int:
         """A new lease's number. Raises StaleRequest; Full."""
-        lease = self._asked.result(request)
+        lease = self._dedup.result(request)
         if lease is None:
             if len(self._leases) >= self.limits.leases:
                 raise Full(f"too many leases (leases: {len(self._leases)}, most: {self.limits.leases})")
@@ -85,14 +119,14 @@ class Machine:
 
     def transact(
         self,
-        request: Request,
+        request: DirectoryRequest,
         expect: Mapping[str, int],
         put: Mapping[str, bytes],
         delete: Sequence[str] = (),
         lease: int = 0,
     ) -> int:
         """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: nothing has changed."""
-        done = self._asked.result(request)
+        done = self._dedup.result(request)
         if done is not None:
             return done
         if lease and lease not in self._leases:
@@ -135,10 +169,10 @@ class Machine:
     def snapshot(self) -> list[Deed]:
         """All of it, as deeds that make an empty machine such a one."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
-        clients = [[number, client.settled, dict(client.results)] for number, client in self._asked.clients.items()]
-        past = [[_plain(change) for change in changes] for changes in self._past]
+        clients = [[number, client.settled, dict(client.results)] for number, client in self._dedup.clients.items()]
+        past = [[_plain(change) for change in changes] for changes in self._log]
         whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
-        return [whole, ("remember", self._past.since, past), ("hold", dict(self._asked.holders))]
+        return [whole, ("remember", self._log.since, past), ("hold", dict(self._dedup.holders))]
 
     def _do(self, name: str, *arguments: Any) -> None:
         DEEDS[name](self, *arguments)
@@ -162,42 +196,43 @@ class Machine:
 
     def _enter(self, client: int) -> None:
         self._numbers = client
-        self._asked.enter(client)
+        self._dedup.enter(client)
 
     def _grant(self, request: Sequence[int], lease: int, seconds: float) -> None:
         self._numbers = lease
         self._leases.add(lease, seconds)
-        self._asked.keep(Request(*request), lease)
-        self._asked.hold(Request(*request).client, lease)
+        self._dedup.keep(DirectoryRequest(*request), lease)
+        self._dedup.hold(DirectoryRequest(*request).client, lease)
 
     def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
         self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
-        self._asked.keep(Request(*request), self.revision)
+        self._dedup.keep(DirectoryRequest(*request), self.revision)
 
     def _end(self, lease: int) -> None:
         if lease in self._leases:
             self._leases.remove(lease)
-        self._asked.release(lease)
+        self._dedup.release(lease)
         if gone := sorted(self._bound.get(lease, ())):
             self._write(_without(gone))
 
-    def _restore(self, name: int, revision: int, numbers: int, leases: Any, entries: Any, clients: Any) -> None:
+    def _restore(self, name: int, revision: int, numbers: int, *held: Any) -> None:
+        leases, entries, clients = held
         self.name, self.revision, self._numbers = name, revision, numbers
         for lease, seconds in leases.items():
             self._leases.add(lease, seconds)
         for key, *entry in entries:
             self._place(key, Entry(*entry))
         for number, settled, results in clients:
-            self._asked.clients[number] = Client(settled, dict(results))
+            self._dedup.clients[number] = Client(settled, dict(results))
 
     def _remember(self, since: int, past: Any) -> None:
-        self._past = Past(self.limits.history, since)
+        self._log = ChangeLog(self.limits.history, since)
         for changes in past:
-            self._past.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
+            self._log.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
 
     def _hold(self, holders: Mapping[int, int]) -> None:
         for lease, client in holders.items():
-            self._asked.hold(client, lease)
+            self._dedup.hold(client, lease)
 
     # Where keys are kept.
 
@@ -205,7 +240,7 @@ class Machine:
         self.revision += 1
         for key, entry in entries:
             self._place(key, entry)
-        self._past.add([Change(key, entry, self.revision) for key, entry in entries])
+        self._log.add([Change(key, entry, self.revision) for key, entry in entries])
 
     def _place(self, key: str, entry: Entry | None) -> None:
         """Put a key, or delete it, and bind it to its lease alone."""
@@ -230,7 +265,8 @@ class Machine:
 
 
 DEEDS = {
-    name: getattr(Machine, f"_{name}") for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
+    name: getattr(StateMachine, f"_{name}")
+    for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
 }
 """All that can be done to a machine, by name."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost, keep
+from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost
 from transports import TransportError
 from transports.rpc import Endpoint
 
@@ -38,7 +38,7 @@ async def kept(directory, seconds, clock):
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:
-            keeping = tasks.create_task(keep(lease, clock))
+            keeping = tasks.create_task(lease.keep(clock))
             yield lease
             keeping.cancel()
     finally:

@@ -3,6 +3,7 @@
 Knows the contract and what etcd is told; members, retries and marks are others' business.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
@@ -23,7 +24,6 @@ from pipelined.directory.etcd.exactly_once import Marks
 from pipelined.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
 from pipelined.directory.etcd.leases import EtcdLease
 from pipelined.directory.etcd.messages import Keys, Letter, revision_of
-from pipelined.directory.etcd.several import watch_several
 from pipelined.directory.etcd.url import EtcdPlace
 from pipelined.directory.limits import Limits
 from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
@@ -138,3 +138,39 @@ class EtcdDirectory(Directory):
         if told.get("succeeded"):
             return revision_of(told), []
         return 0, [each["response_range"] for each in told["responses"]]
+
+
+async def watch_several(
+    directory: Directory, prefixes: tuple[str, ...], before: View
+) -> AsyncIterator[Sequence[Change]]:
+    """Watch several prefixes as one; yield what changes after a view of them.
+
+    etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used
+    only as a signal. Then one transaction reads all prefixes; what differs from the last reading has changed.
+
+    Raises: as `Directory.watch`.
+    Cost: for each item a reading of all that lies below the prefixes.
+    """
+    streams = [directory.watch(prefix, before.revision) for prefix in prefixes]
+    waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while True:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                waiting[asyncio.ensure_future(anext(stream))] = stream
+            if max(task.result()[-1].revision for task in done) > before.revision:
+                now = await directory.read(prefixes)
+                changes, before = difference(before, now), now
+                yield changes
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def difference(before: View, now: View) -> list[Change]:
+    """What has changed from one view of the same prefixes to a later one, in order."""
+    put = [Change(key, entry, entry.revision) for key, entry in now.entries.items() if entry.revision > before.revision]
+    gone = [Change(key, None, now.revision) for key in before.entries.keys() - now.entries.keys()]
+    return sorted(put, key=lambda change: change.revision) + gone

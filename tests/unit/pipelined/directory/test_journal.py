@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.directory import JournalError, MemoryDisk
-from pipelined.directory.asked import Request
+from pipelined.directory.dedup import DirectoryRequest
 from pipelined.directory.disk import FileDisk
 from pipelined.directory.journal import MAGIC, Journal
-from pipelined.directory.state_machine import Machine
+from pipelined.directory.state_machine import StateMachine
 from pipelined.errors import UsageError
 from transports import Closed
 
@@ -42,7 +42,7 @@ class Writer:
     """A machine whose deeds are journaled."""
 
     def __init__(self, disk, **options):
-        self.machine, self.journal = Machine(7), Journal(disk, "the file", **options)
+        self.machine, self.journal = StateMachine(7), Journal(disk, "the file", **options)
         self.numbers = 0
 
     async def __aenter__(self):
@@ -58,7 +58,7 @@ class Writer:
 
     async def put(self, key, value=b""):
         self.numbers += 1
-        self.machine.transact(Request(self.client, self.numbers, self.numbers), {}, {key: value})
+        self.machine.transact(DirectoryRequest(self.client, self.numbers, self.numbers), {}, {key: value})
         self.journal.keep(self.machine.deeds)
         self.machine.deeds.clear()
         await self.journal.durable()
@@ -66,7 +66,7 @@ class Writer:
 
 async def recovered(disk):
     """The machine that is on a disk."""
-    machine, journal = Machine(0), Journal(disk, "the file")
+    machine, journal = StateMachine(0), Journal(disk, "the file")
     await journal.recover(machine)
     await journal.close()
     return machine

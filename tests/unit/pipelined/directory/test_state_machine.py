@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from pipelined.directory import Change, Conflict, Entry, FellBehind, Full, LeaseLost, Limits, View
-from pipelined.directory.asked import Request, StaleRequest
-from pipelined.directory.state_machine import Machine
+from pipelined.directory.dedup import DirectoryRequest, StaleRequest
+from pipelined.directory.state_machine import StateMachine
 from tests.unit.pipelined.directory.naive_directory import NaiveDirectory
 
 KEYS = st.sampled_from(["a", "aa", "ab", "b", "ba"])
@@ -22,19 +22,19 @@ class Twins(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.machine, self.naive, self.now, self.number = Machine(7), NaiveDirectory(), 0.0, 0
+        self.machine, self.naive, self.now, self.number = StateMachine(7), NaiveDirectory(), 0.0, 0
         self.client = self.machine.enter()
         self.follow = self.begun()
 
     def begun(self):
-        follower = Machine(0)
+        follower = StateMachine(0)
         follower.replay(self.machine.snapshot())
         self.machine.deeds.clear()
         return follower
 
     def request(self):
         self.number += 1
-        return Request(self.client, self.number, self.number)
+        return DirectoryRequest(self.client, self.number, self.number)
 
     @rule(seconds=st.integers(0, 5))
     def let_time_pass(self, seconds):
@@ -130,12 +130,12 @@ TestTwins.settings = settings(max_examples=60, stateful_step_count=40)
 
 @pytest.fixture
 def machine():
-    return Machine(1, Limits(entries=3, total=20, leases=2, clients=2, unsettled=2, history=250))
+    return StateMachine(1, Limits(entries=3, total=20, leases=2, clients=2, unsettled=2, history=250))
 
 
 def asked(machine, *numbers, settled=0):
     client = machine.enter()
-    return [Request(client, number, settled) for number in numbers]
+    return [DirectoryRequest(client, number, settled) for number in numbers]
 
 
 def test_a_grant_that_is_asked_for_again_is_the_same_lease(machine):
@@ -193,7 +193,7 @@ def test_among_clients_with_leases_the_one_longest_silent_is_forgotten(machine):
 def test_a_snapshot_says_which_clients_hold_leases(machine):
     holder, later = asked(machine, 0, 1)
     machine.grant(holder, 1.0, 0.0)
-    restored = Machine(1, machine.limits)
+    restored = StateMachine(1, machine.limits)
     restored.replay(machine.snapshot())
     restored.enter(), restored.enter()
     restored.transact(later, {}, {"a": b""})
@@ -240,7 +240,7 @@ def test_who_is_behind_what_is_kept_is_told_to_read_again(machine):
 
 
 def test_the_last_change_is_kept_however_large(machine):
-    machine = Machine(1, Limits(history=10))
+    machine = StateMachine(1, Limits(history=10))
     (request,) = asked(machine, 0)
     machine.transact(request, {}, {"a": bytes(1000)})
     assert len(machine.changes("", 0)) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory.api import Change, Entry
-from pipelined.directory.folders import Folders
+from pipelined.directory.state_machine import Folders
 from pipelined.directory.watchers import ANSWER_S, Watchers
 
 pytestmark = pytest.mark.virtual

@@ -12,7 +12,7 @@ CHANGE_BYTES = 100
 """About what a change takes beside its key and value."""
 
 
-class Past:
+class ChangeLog:
     """Changes, the oldest of which are forgotten.
 
     Args:

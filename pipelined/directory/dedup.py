@@ -12,11 +12,11 @@ from pipelined.directory.api import Full
 from pipelined.directory.limits import Limits
 
 
-class Request(NamedTuple):
+class DirectoryRequest(NamedTuple):
     """Names one request.
 
     Args:
-        client: who asks, as `Machine.enter` numbered it.
+        client: who asks, as `StateMachine.enter` numbered it.
         number: of the request, in the order of asking.
         settled: all requests with smaller numbers have been answered or given up.
     """
@@ -43,7 +43,7 @@ class Client:
     results: dict[int, int] = field(default_factory=dict)
 
 
-class Asked:
+class RequestDedup:
     """The clients of a directory, from the one longest silent to the last heard.
 
     Attributes:
@@ -75,7 +75,7 @@ class Asked:
             if not self._held[client]:
                 del self._held[client]
 
-    def result(self, request: Request) -> int | None:
+    def result(self, request: DirectoryRequest) -> int | None:
         """What the request came to, if it has been done.
 
         Raises:
@@ -92,7 +92,7 @@ class Asked:
             raise Full(f"{fact}; wait for the answers of earlier ones")
         return client.results.get(request.number)
 
-    def keep(self, request: Request, result: int) -> None:
+    def keep(self, request: DirectoryRequest, result: int) -> None:
         """It has been done, and came to this."""
         client = self.clients.pop(request.client, None) or Client()  # a journal may be of other limits
         client.settled = max(client.settled, request.settled)
