@@ -1,6 +1,6 @@
-"""Waiting for something no longer than a clock says. The rule: time is the given clock's, which may stop or die.
+"""A time-out by a given clock, which may be stopped or dead.
 
-`asyncio.timeout` would count the loop's, which goes on while a simulated process is stopped.
+`asyncio.timeout` counts the time of the loop, which runs on while a simulated process is stopped.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from pipelined.aio.clock import Clock
 T = TypeVar("T")
 
 
-async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
-    """What the work comes to. It is cancelled, and has ended, when this returns.
+async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """The result of the work, which has ended, cancelled if need be, when this returns.
 
     Raises:
-        TimeoutError: it did not come to anything in so many seconds.
+        TimeoutError: there was no result after so many seconds.
     """
     doing, sleeping = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:

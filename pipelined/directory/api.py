@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 
 Prefixes = str | tuple[str, ...]
 """What keys begin with, or several such, as `str.startswith` takes them; "" is every key."""
@@ -109,7 +109,7 @@ class Lease(ABC):
         """
         while True:
             with suppress(TimeoutError):
-                await within(clock, self.seconds / RENEWALS, self.disturbed())
+                await with_timeout(clock, self.seconds / RENEWALS, self.disturbed())
             await self.renew()
 
 

@@ -1,6 +1,7 @@
-"""The latest changes of a directory, kept for those who watch. The rule: a revision is kept whole or not at all.
+"""The latest changes of a directory, kept for its watchers.
 
-Every revision above `since` is here, without a gap, so that whoever has seen `since` or more misses nothing.
+A revision is kept whole or not at all. Every revision above `since` is here, without a gap, so a watcher that has seen
+`since` or more misses nothing.
 """
 
 from collections import deque
@@ -9,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pipelined.directory.api import Change, FellBehind, Prefixes
 
 CHANGE_BYTES = 100
-"""About what a change takes beside its key and value."""
+"""Bytes of a change beside its key and value, about."""
 
 
 class ChangeLog:
-    """Changes, the oldest of which are forgotten.
+    """The changes of the latest revisions; the oldest are dropped.
 
     Args:
         most: bytes of all changes that are kept; the last revision is kept even where it is larger.

@@ -1,7 +1,9 @@
-"""What clients asked for came to. The rule: a request that comes again is answered again, and never done again.
+"""The results of clients' requests: a request that is sent again gets its reply again, and is not carried out again.
 
-A client numbers its requests upwards and says with each below which number it waits for nothing any more; what it waits
-for is remembered. Sources: Lee et al. (2015), Implementing Linearizability at Large Scale and Low Latency, section 3.
+A client numbers its requests upwards. With each it sends the number below which it expects no reply any more; the
+results from there on are kept.
+
+Source: Lee et al. (2015), Implementing Linearizability at Large Scale and Low Latency, section 3.
 """
 
 from collections import Counter
@@ -16,9 +18,9 @@ class DirectoryRequest(NamedTuple):
     """Names one request.
 
     Args:
-        client: who asks, as `StateMachine.enter` numbered it.
-        number: of the request, in the order of asking.
-        settled: all requests with smaller numbers have been answered or given up.
+        client: the number that `StateMachine.enter` gave to the client.
+        number: of the request; each client counts upwards.
+        settled: all requests with smaller numbers have been replied to or given up.
     """
 
     client: int
@@ -68,7 +70,7 @@ class RequestDedup:
         self._held[client] += 1
 
     def release(self, lease: int) -> None:
-        """A lease has ended."""
+        """Note that a lease has ended."""
         client = self.holders.pop(lease, None)
         if client is not None:
             self._held[client] -= 1
@@ -76,7 +78,7 @@ class RequestDedup:
                 del self._held[client]
 
     def result(self, request: DirectoryRequest) -> int | None:
-        """What the request came to, if it has been done.
+        """The result of the request, if it has been carried out.
 
         Raises:
             StaleRequest: it can no longer be known whether it has.
@@ -93,10 +95,10 @@ class RequestDedup:
         return client.results.get(request.number)
 
     def keep(self, request: DirectoryRequest, result: int) -> None:
-        """It has been done, and came to this."""
+        """Keep the result of a request that was carried out."""
         client = self.clients.pop(request.client, None) or Client()  # a journal may be of other limits
         client.settled = max(client.settled, request.settled)
-        client.results = {number: told for number, told in client.results.items() if number >= client.settled}
+        client.results = {number: kept for number, kept in client.results.items() if number >= client.settled}
         client.results[request.number] = result
         self.clients[request.client] = client
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.swarm.records import Record, address_in
@@ -128,7 +128,7 @@ async def standing(
             keeping.cancel()
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
-            await within(clock, lease.seconds, lease.revoke())
+            await with_timeout(clock, lease.seconds, lease.revoke())
 
 
 def _index_of(kind: type[Record], found: Entry) -> str | None:

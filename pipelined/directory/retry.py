@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.round_trip import RoundTrip
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory.api import CutOff
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Insistence:
                 raise self._cut_off(last) from last
             silence = (wait or 0.0) + self.round_trip.silence * 2**tries
             try:
-                answer = await within(self._clock, min(end - start, silence), once())
+                answer = await with_timeout(self._clock, min(end - start, silence), once())
             except (NoAnswer, TimeoutError) as error:
                 if self._clock.now() + pause >= end:
                     raise self._cut_off(error) from error

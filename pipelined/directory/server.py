@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Bell
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import messages as letters
-from pipelined.directory import past
 from pipelined.directory.api import Change, Conflict, Prefixes
+from pipelined.directory.change_log import size
 from pipelined.directory.disk import Disk, disk_of
 from pipelined.directory.journal import Journal
 from pipelined.directory.limits import Limits
@@ -113,7 +113,7 @@ class _Server:
                 await self._hurried.wait()
                 continue
             with suppress(TimeoutError):
-                await within(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
+                await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
 
     def _answering(self, decide: Decide) -> Handler:
         async def answer(question: Question) -> Answer:
@@ -161,7 +161,7 @@ class _Server:
                     return told
                 after = max(after, self._machine.revision)
                 with suppress(TimeoutError):
-                    await within(self._clock, left, group.wait())
+                    await with_timeout(self._clock, left, group.wait())
 
     def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
         """As much as one answer takes, and whether that is anything.
@@ -225,7 +225,7 @@ class _Server:
     async def _look_after(self, party: Party, grace: float) -> None:
         """Ask a party whether it lives; if it does, so do its leases."""
         with suppress(TransportError, TimeoutError):
-            answer = await within(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
+            answer = await with_timeout(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
             if answer.note != party.incarnation:
                 return
             for lease in self._held.get(party, ()):
@@ -255,7 +255,7 @@ def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
     """As many of these as one answer takes, at least one."""
     nbytes = 0
     for told, changes in enumerate(revisions):
-        nbytes += past.size(changes)
+        nbytes += size(changes)
         if told and nbytes > PART_BYTES:
             return revisions[:told]
     return revisions

@@ -1,7 +1,8 @@
-"""The directory as a state machine. The rule: no input, no output and no clock; the same deeds give the same state.
+"""The directory as a state machine: no input, no output and no clock; the same deeds give the same state.
 
-A question is decided in one call, so what callers see is in one order: linearizable, as long as nobody is told of what
-may be forgotten. For that all that changes is told in `deeds`, of which a journal is made, and `replay` does it again.
+Each request is decided in one call, so all clients see one order of changes. Every change is appended to `deeds`; the
+server writes them to the journal before it replies, and `replay` repeats them. So the directory is linearizable across
+a restart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,11 +57,11 @@ class StateMachine:
     """A map of keys to values with leases, of which every change has a revision.
 
     Args:
-        name: drawn when the directory began; tells it from one that has forgotten everything.
-        limits: on what it holds. What one question may bring is checked before it comes here.
+        name: drawn when the directory began; distinguishes it from one that lost its journal.
+        limits: on what it holds. The size of one request is checked before.
     Attributes:
         revision: of the last change.
-        deeds: done since somebody last emptied the list.
+        deeds: done since the list was last emptied.
     """
 
     def __init__(self, name: int, limits: Limits | None = None):
@@ -82,7 +83,7 @@ class StateMachine:
         return self._log.after(prefix, after)
 
     def latest(self) -> list[Change]:
-        """What has changed since this was last asked; what is no longer kept by now is left out."""
+        """The changes since the last call, without those that are no longer kept."""
         since, self._told = max(self._told, self._log.since), self.revision
         return [change for changes in self._log.after("", since) for change in changes]
 
@@ -103,7 +104,7 @@ class StateMachine:
         return lease
 
     def renew(self, lease: int, now: float) -> float:
-        """It lives its whole time again, which is returned. Raises LeaseLost."""
+        """Start the time of a lease again; returns its length in seconds. Raises LeaseLost."""
         if lease not in self._leases:
             raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
         return self._leases.renew(lease, now)
@@ -113,7 +114,7 @@ class StateMachine:
         return lease in self._leases
 
     def revoke(self, lease: int) -> None:
-        """It is gone with its keys, if it was not before."""
+        """End a lease, and delete its keys; does nothing if it has ended."""
         if lease in self._leases:
             self._do("end", lease)
 
@@ -149,7 +150,7 @@ class StateMachine:
             self._do("end", lease)
 
     def hurry(self, lease: int, end: float) -> None:
-        """Its holder may be gone: unless it is renewed it ends at this moment, or before."""
+        """The connection of its holder broke: end the lease at this moment, unless it is renewed before."""
         self._leases.hurry(lease, end)
 
     def spare(self, now: float) -> None:
@@ -162,12 +163,12 @@ class StateMachine:
             self._leases.renew(lease, now)
 
     def replay(self, deeds: Iterable[Deed]) -> None:
-        """Do again what another machine did; `begin` is to follow."""
+        """Repeat the deeds of another state machine; call `begin` afterwards."""
         for name, *arguments in deeds:
             DEEDS[name](self, *arguments)
 
     def snapshot(self) -> list[Deed]:
-        """All of it, as deeds that make an empty machine such a one."""
+        """Deeds that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
         clients = [[number, client.settled, dict(client.results)] for number, client in self._dedup.clients.items()]
         past = [[_plain(change) for change in changes] for changes in self._log]
@@ -192,7 +193,7 @@ class StateMachine:
         if total > self.limits.total:
             raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
 
-    # The deeds: each is done as it is told, without a question, so that replaying them gives the same state.
+    # The deeds: each is done without a check, so that replaying them gives the same state.
 
     def _enter(self, client: int) -> None:
         self._numbers = client
@@ -268,7 +269,7 @@ DEEDS = {
     name: getattr(StateMachine, f"_{name}")
     for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
 }
-"""All that can be done to a machine, by name."""
+"""The methods that change a state machine, by their names in the journal."""
 
 
 def _size(key: str, value: bytes) -> int:

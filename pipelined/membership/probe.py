@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records import Peer
@@ -50,7 +50,7 @@ class Hearing:
         """Whether a member answers in time; True of who is none any more."""
         with suppress(Refusal):  # that is an answer
             try:
-                await within(self.clock, self.patience_s, self._asking.insist(who, "status"))
+                await with_timeout(self.clock, self.patience_s, self._asking.insist(who, "status"))
             except TimeoutError:
                 return False
         return True

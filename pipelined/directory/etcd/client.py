@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory.api import (
     Change,
     Conflict,
@@ -109,7 +109,7 @@ class EtcdDirectory(Directory):
                     if changes := self._keys.changes(told):
                         yield changes
                         after = changes[-1].revision
-                    told = await within(self._clock, self._gateway.insistence.patience / 2, anext(stream))
+                    told = await with_timeout(self._clock, self._gateway.insistence.patience / 2, anext(stream))
             except (NoAnswer, TimeoutError):
                 self._gateway.leave()
             finally:
@@ -127,7 +127,7 @@ class EtcdDirectory(Directory):
 
     async def close(self) -> None:
         with suppress(CutOff, EtcdError, TimeoutError):
-            await within(self._clock, self._gateway.insistence.round_trip.silence, self._marks.close())
+            await with_timeout(self._clock, self._gateway.insistence.round_trip.silence, self._marks.close())
         await self._gateway.close()
 
     async def _compare(

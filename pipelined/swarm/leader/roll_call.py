@@ -14,7 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, Patience
 from pipelined.aio.nursery import Nursery, beside
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
@@ -146,7 +146,7 @@ class RollCall:
         try:
             patience = 2 * self._hearing.patience_s
             asking = self._asking.ask(peer, "hears", round=list(name))
-            return read_said((await within(self._hearing.clock, patience, asking)).note)
+            return read_said((await with_timeout(self._hearing.clock, patience, asking)).note)
         except TimeoutError:
             return None
         except (NoLongerValid, Refusal):

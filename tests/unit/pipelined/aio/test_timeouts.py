@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 
 pytestmark = pytest.mark.virtual
 
@@ -22,13 +22,13 @@ async def worked(seconds, story):
 
 
 def test_what_comes_in_time_is_returned():
-    assert run_virtual(within(CLOCK, 2.0, worked(1.0, []))) == "done"
+    assert run_virtual(with_timeout(CLOCK, 2.0, worked(1.0, []))) == "done"
 
 
 async def test_what_does_not_is_cancelled():
     story = []
     with pytest.raises(TimeoutError, match=r"nothing came within 2 s"):
-        await within(CLOCK, 2.0, worked(3.0, story))
+        await with_timeout(CLOCK, 2.0, worked(3.0, story))
     assert story == [2.0]
 
 
@@ -37,12 +37,12 @@ async def test_its_error_is_raised():
         raise KeyError("a")
 
     with pytest.raises(KeyError):
-        await within(CLOCK, 2.0, failing())
+        await with_timeout(CLOCK, 2.0, failing())
 
 
 async def test_who_waits_is_cancelled_with_it():
     story = []
-    waiting = asyncio.create_task(within(CLOCK, 2.0, worked(3.0, story)))
+    waiting = asyncio.create_task(with_timeout(CLOCK, 2.0, worked(3.0, story)))
     await CLOCK.sleep(1.0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.timeouts import within
+from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import (
     Conflict,
     CutOff,
@@ -504,7 +504,7 @@ def test_no_letter_brings_a_directory_down(odd):
         revision = await one.transact({}, {"a": b""})
         for topic, block in odd:
             with suppress(Refusal, TimeoutError):
-                await within(world.clock, 1.0, stranger.ask(SERVER, topic, block))
+                await with_timeout(world.clock, 1.0, stranger.ask(SERVER, topic, block))
         assert not world.end.failed.done()
         assert (await one.read("a")).entries == {"a": Entry(b"", revision)}
 
