@@ -9,7 +9,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.directory.api import RENEWALS
 from pipelined.directory.dedup import DirectoryRequest
@@ -24,7 +24,7 @@ class DirectDirectory(Directory):
     """
 
     def __init__(self, clock: VirtualClock):
-        self.machine, self._clock, self._changed = StateMachine(name=1), clock, Bell()
+        self.machine, self._clock, self._changed = StateMachine(name=1), clock, Notifier()
         self._client, self._asked = self.machine.enter(), 0
 
     def keep(self, lease: Lease) -> None:
@@ -46,7 +46,7 @@ class DirectDirectory(Directory):
         """Wake those who watch, if anything was done."""
         if self.machine.deeds:
             self.machine.deeds.clear()
-            self._changed.ring()
+            self._changed.notify_all()
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._catch_up()

@@ -1,26 +1,26 @@
-"""A bell that all who wait hear at once. The rule: who begins to wait after it rang waits for the next ring.
+"""Wake all waiting coroutines at once. A call of `wait` after `notify_all` waits for the next one.
 
-One waits from the call of `wait` on, not from the await: a task that is made of it begins a moment later, and what
-rings in between would be lost.
+Waiting begins with the call of `wait`, not with the await: a task made of it begins a moment later, and would miss a
+notification in between.
 """
 
 import asyncio
 
 
-class Bell:
-    """Nothing is remembered of a ring: look first, then wait, without an await between."""
+class Notifier:
+    """Notifications are not kept: check the condition first, then wait, without an await between."""
 
     def __init__(self) -> None:
-        self._ring: asyncio.Future[None] | None = None
+        self._next: asyncio.Future[None] | None = None
 
     def wait(self) -> "asyncio.Future[None]":
-        """The next ring, to be awaited."""
-        if self._ring is None:
-            self._ring = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._ring)
+        """The next notification, to be awaited."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._next)
 
-    def ring(self) -> None:
-        """Wake all who wait."""
-        if self._ring is not None:
-            self._ring.set_result(None)
-            self._ring = None
+    def notify_all(self) -> None:
+        """Wake all waiting coroutines."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.aio.round_trip import RoundTrip
 from pipelined.directory import messages as letters
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
@@ -88,7 +88,7 @@ class EmbeddedDirectory(Directory):
         patience: float = PATIENCE_S,
         limits: Limits | None = None,
     ):
-        self.broke, self.breaks = Bell(), 0
+        self.broke, self.breaks = Notifier(), 0
         self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or Limits()
         self._entered: dict[str, Any] | None = None
         self._next, self._open = 0, dict[int, None]()
@@ -194,7 +194,7 @@ class EmbeddedDirectory(Directory):
         addresses = {self._caller.address, self._entered and self._entered["address"]}
         if party.address in addresses:
             self.breaks += 1
-            self.broke.ring()
+            self.broke.notify_all()
 
 
 class EmbeddedLease(Lease):

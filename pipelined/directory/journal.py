@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import msgpack
 
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.directory.disk import Disk
 from pipelined.directory.state_machine import Deed, StateMachine
 from pipelined.errors import UsageError
@@ -42,7 +42,7 @@ class Journal:
         self._size = self._most = 0
         self._deeds: list[Deed] = []
         self._kept = self._written = 0
-        self._wanted, self._progress, self._ended = Bell(), Bell(), False
+        self._wanted, self._progress, self._ended = Notifier(), Notifier(), False
 
     async def recover(self, machine: StateMachine) -> None:
         """Make an empty machine what the journal says, or begin the journal of a new one.
@@ -70,7 +70,7 @@ class Journal:
         if deeds:
             self._deeds.extend(deeds)
             self._kept += len(deeds)
-            self._wanted.ring()
+            self._wanted.notify_all()
 
     async def durable(self) -> None:
         """Wait until all that was kept so far is on the disk. Raises Closed: it will never be."""
@@ -89,7 +89,7 @@ class Journal:
                 await (self._append() if self._size <= self._most else self._compact(machine))
         finally:
             self._ended = True
-            self._progress.ring()
+            self._progress.notify_all()
 
     async def close(self) -> None:
         """Let go of the disk."""
@@ -113,7 +113,7 @@ class Journal:
 
     def _reached(self, goal: int) -> None:
         self._written = goal
-        self._progress.ring()
+        self._progress.notify_all()
 
 
 def _record(deeds: Sequence[Deed]) -> bytes:

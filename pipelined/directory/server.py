@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import messages as letters
@@ -74,7 +74,7 @@ class _Server:
         self._holders: dict[int, Party] = {}
         self._held: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
-        self._watchers, self._hurried = Watchers(clock), Bell()
+        self._watchers, self._hurried = Watchers(clock), Notifier()
         self._told: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
         self._stopped = False
 
@@ -184,7 +184,7 @@ class _Server:
         grace = asking.time("grace")
         lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
         self._hold(lease, asking.asker, grace)
-        self._hurried.ring()
+        self._hurried.notify_all()
         return {"lease": lease}
 
     async def _renew(self, asking: Asking) -> Told:
@@ -219,7 +219,7 @@ class _Server:
             return
         for lease, grace in held.items():
             self._machine.hurry(lease, self._clock.now() + grace)
-        self._hurried.ring()
+        self._hurried.notify_all()
         self._tasks.create_task(self._look_after(party, max(held.values())), name=f"ask whether {party.address} lives")
 
     async def _look_after(self, party: Party, grace: float) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.directory.api import Change, Prefixes
 
 ANSWER_S = 5e-5
@@ -22,15 +22,15 @@ class Group:
     """Those that watch the same prefixes."""
 
     def __init__(self) -> None:
-        self.waiting, self._bell = 0, Bell()
+        self.waiting, self._notifier = 0, Notifier()
 
     def wait(self) -> "asyncio.Future[None]":
         """The next change, to be awaited."""
-        return self._bell.wait()
+        return self._notifier.wait()
 
     def wake(self) -> int:
         """Wake those that wait; how many."""
-        self._bell.ring()
+        self._notifier.notify_all()
         return self.waiting
 
 
@@ -42,7 +42,7 @@ class Watchers:
         self._groups: dict[Prefixes, Group] = {}
         self._by_prefix: dict[str, dict[Group, None]] = {}
         self._marked: dict[Group, None] = {}
-        self._news = Bell()
+        self._news = Notifier()
 
     @contextmanager
     def waiting(self, prefixes: Prefixes) -> Iterator[Group]:
@@ -63,7 +63,7 @@ class Watchers:
                 for group in self._by_prefix.get(key[:length], ()):
                     self._marked[group] = None
         if self._marked:
-            self._news.ring()
+            self._news.notify_all()
 
     async def wake(self) -> NoReturn:
         """Wake those that changes concern, until cancelled."""

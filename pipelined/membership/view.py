@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.membership.census import Census
 from pipelined.swarm.records import (
@@ -112,7 +112,7 @@ class MembershipView:
         self.saved, self.evictions = dict[str, Saved](), dict[str, int]()
         self._keys = set[str]()
         self.census = Census()
-        self._changed = Bell()
+        self._changed = Notifier()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
     async def follow(self) -> None:
@@ -297,7 +297,7 @@ class MembershipView:
         for scope, holds in self._scopes.items():
             if not scope.expired() and not holds():
                 scope.reschedule(now)
-        self._changed.ring()
+        self._changed.notify_all()
 
 
 def _prefixes(stages: Set[int] | None) -> Prefixes:

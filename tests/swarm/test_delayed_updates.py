@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
@@ -51,7 +51,7 @@ class Swarm:
         rules = Rules("heavy", stages=1, batch=BATCH, samples=BATCH, rebalance_s=0.0, delayed=delayed)
         self.parties, self.decided, self.stages = VirtualParties(network, rules), [], {}
         self._seconds, self._peers = {"backward": compute_s * peers / BATCH}, peers
-        self._news = Bell()
+        self._news = Notifier()
 
     async def run(self):
         """The weights that peers end with, and the seconds from each step's decision to the next one's."""
@@ -82,7 +82,7 @@ class Swarm:
                 step = len(self.decided)
                 await view.wait_for(lambda step=step: view.head is not None and view.head.step >= step)
                 self.decided.append(asyncio.get_running_loop().time())
-                self._news.ring()
+                self._news.notify_all()
 
 
 @pytest.mark.parametrize("compute_s, sum_s", [(1.0, 1.0), (2.0, 0.5), (0.5, 2.0)])

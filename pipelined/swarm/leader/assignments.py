@@ -8,7 +8,7 @@ any other is not heard. Knows who is there; it must not know rounds, nor who lea
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.evaluation import Evaluating
@@ -39,7 +39,7 @@ class Boards:
         changed: rung whenever one has changed.
     """
 
-    def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Bell):
+    def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Notifier):
         self._view, self._evaluating, self._changed = view, evaluating, changed
         self._open: list[Opened] = []
 
@@ -69,20 +69,20 @@ class Boards:
         self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.board(head))]
         if before:
             self._evaluating.hold_out(head, before[0].board)
-        self._changed.ring()
+        self._changed.notify_all()
         return self._open[0].board
 
     def open_next(self, head: Head, revision: int) -> bool:
         """Give out the step after this head's, too, if its parameters are there; whether it is given out now."""
         if len(self._open) == 1 and (board := self._evaluating.next_board(head)) is not None:
             self._open.append(Opened(head.step + 1, head.lineage, revision, board))
-            self._changed.ring()
+            self._changed.notify_all()
         return len(self._open) > 1
 
     def close(self) -> None:
         """Give out no more."""
         self._open = []
-        self._changed.ring()
+        self._changed.notify_all()
 
     def take(self, slot: str) -> Mapping[str, Any] | None:
         """The next microbatch for this slot of a trainer, as it is told of it; None while there is none to give."""
@@ -104,7 +104,7 @@ class Boards:
             if done is not None and done[:2] == (opened.step, opened.revision):
                 opened.board.done(slot, *done[2:])
             opened.board.give_back(lambda held: held == slot)
-        self._changed.ring()
+        self._changed.notify_all()
 
     async def watch(self) -> None:
         """Put back what those had who left, until cancelled."""
@@ -121,4 +121,4 @@ class Boards:
                     for peer in peers:
                         opened.board.forget(peer.name, peer.heir)
                 peers.clear()
-                self._changed.ring()
+                self._changed.notify_all()

@@ -8,7 +8,7 @@ measures it again, to the same bit.
 from collections.abc import Awaitable, Callable
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.board import Board, Pace
@@ -29,7 +29,7 @@ class Evaluating:
         pace: of the slots, over all steps.
     """
 
-    def __init__(self, view: MembershipView, rules: Rules, clock: Clock, steps: int | None, changed: Bell):
+    def __init__(self, view: MembershipView, rules: Rules, clock: Clock, steps: int | None, changed: Notifier):
         self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
         self.pace = Pace(clock.now, rules.lease_s)
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Standing
@@ -64,7 +64,7 @@ class Leadership:
     ):
         self._me, self._view, self._rules, self._clock = Conductor(name, address), view, rules, clock
         self._back, self._term, self._attempts = back, 0, 0
-        self._changed, self._calling = Bell(), Calling(view, rules, clock)
+        self._changed, self._calling = Notifier(), Calling(view, rules, clock)
         self._placing = Placing(view, rules.stages)
         self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
         self._boards = Boards(view, self._evaluating, self._changed)

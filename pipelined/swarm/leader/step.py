@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView
@@ -50,7 +50,7 @@ class Taking:
         clock: Clock,
         moving: Moving,
         roll_call: RollCall,
-        changed: Bell,
+        changed: Notifier,
     ):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
         self._roll_call = roll_call
@@ -116,7 +116,7 @@ class Taking:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
         async with Nursery() as tasks:
             telling = tasks.create_task(self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked))
-            self._changed.ring()
+            self._changed.notify_all()
             await self._clock.sleep(pause)
             await self._roll_call.during(self._until(lambda: board.complete), attempt.name)
             telling.cancel()

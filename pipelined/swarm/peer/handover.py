@@ -52,7 +52,7 @@ class Succession:
             await held.drop()
         finally:
             held.handing_over, held.ledger.frozen = False, None
-            held.changed.ring()
+            held.changed.notify_all()
 
     async def inherit(self, question: Question) -> Answer:
         """Add the sum of a peer that leaves to this one.

@@ -125,10 +125,10 @@ class Holding:
             self.rounds.forget()
 
         await self._held.device.run("step", take)
-        self._held.changed.ring()
+        self._held.changed.notify_all()
 
     def give_up(self, why: str) -> None:
         """This holding is no more: whoever waits for it is refused."""
         self._held.given_up = True
         self.rounds.abort(why)
-        self._held.changed.ring()
+        self._held.changed.notify_all()

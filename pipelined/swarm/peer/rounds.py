@@ -80,7 +80,7 @@ class Rounds:
         self.abort("another round began")
         coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
         self._round = Round(self._endpoint, name, members, me[0], sums, coding, self.piece_bytes)
-        held.changed.ring()
+        held.changed.notify_all()
         total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
         (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
         if not math.isfinite(square):

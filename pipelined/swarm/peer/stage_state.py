@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipelined.actors.executor import Device
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol import RoundName, whole
 from pipelined.swarm.records import Point
@@ -53,7 +53,7 @@ class Held:
         (self.step, self.lineage), self.basis = point, basis
         self.ledger, self.next_ledger = Ledger(), Ledger()
         self.handing_over = self.given_up = False
-        self.changed = Bell()
+        self.changed = Notifier()
 
     @property
     def point(self) -> Point:

@@ -1,32 +1,32 @@
-"""Who waits is woken by the next ring, however its waiting is run; nobody is by the last one."""
+"""A notifier wakes all that wait, however the waiting is run, and nothing that begins to wait afterwards."""
 
 import asyncio
 
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 
 
-async def test_a_ring_wakes_all_who_wait_also_those_whose_tasks_have_not_begun():
-    bell = Bell()
-    waiting = [asyncio.ensure_future(bell.wait()) for _ in range(3)]
-    bell.ring()
+async def test_a_notification_wakes_all_waiters_also_those_in_tasks_that_have_not_begun():
+    notifier = Notifier()
+    waiting = [asyncio.ensure_future(notifier.wait()) for _ in range(3)]
+    notifier.notify_all()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert all(each.done() for each in waiting)
 
 
-async def test_a_ring_is_not_remembered():
-    bell = Bell()
-    bell.ring()
-    waiting = bell.wait()
+async def test_a_notification_is_not_kept():
+    notifier = Notifier()
+    notifier.notify_all()
+    waiting = notifier.wait()
     await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
 
 
-async def test_one_who_gives_up_takes_the_ring_from_nobody():
-    bell = Bell()
-    first, second = bell.wait(), bell.wait()
+async def test_a_cancelled_waiter_does_not_cancel_the_others():
+    notifier = Notifier()
+    first, second = notifier.wait(), notifier.wait()
     first.cancel()
-    bell.ring()
+    notifier.notify_all()
     await second
     assert first.cancelled()

@@ -11,7 +11,7 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.notifier import Bell
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import standing
 from pipelined.membership.view import MembershipView
@@ -190,7 +190,7 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
 
     async def cost(peers):
         view, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
-        boards = Boards(view, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Bell())
+        boards = Boards(view, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Notifier())
         ways = boards.watch(), Calling(view, rules, clock).needed(), GoingBack(view, 3, 1.0, clock, False).needed()
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)
