@@ -20,8 +20,8 @@ from pipelined.programs.gradient_sync import GradientSync, sum_over_holders
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
-from pipelined.training.buckets import Bucket
 from pipelined.training.keyed_random import Noise
+from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
 from pipelined.training.worker import Seat, TrainWorker
 

@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 
 if TYPE_CHECKING:  # it needs torch, which pricing the same sums does without
-    from pipelined.training.buckets import Bucket
+    from pipelined.training.parameters import Bucket
 
 
 class Parent(Protocol):

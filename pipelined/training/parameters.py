@@ -1,24 +1,79 @@
 """The parameters and buffers one rank holds: built, tied, laid out for the gradient sums, and named for checkpoints.
 
-A rank that holds the first and the last stage holds a tied embedding once. State is keyed by name: this is the only
-place that knows which stage a name lies in.
+A rank that holds the first and the last stage holds a tied embedding once. State is keyed by name; only this module
+knows which stage a name lies in.
+
+Gradients lie in buckets: one flat buffer for all parameters that the same stages hold. A parameter belongs to every
+stage that has its name: most to one, a tied embedding to the first and the last. So a bucket is named by its stages. It
+is complete on a rank after the last backward of each of them, and is summed over every rank that holds any of them;
+each adds its own sum once. All ranks derive the same buckets, in the same order, from the plan and the names alone.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from pipelined.programs.bucket_names import Stages, name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.training.buckets import Bucket, fill_bucket
 from pipelined.training.check_model import check_built, check_methods, holders_of_names, persistent_buffers, survey
 from pipelined.training.model import Model
 
 T = TypeVar("T", bound=torch.Tensor)
+
+
+@dataclass
+class Bucket:
+    """Parameters that are summed together.
+
+    Args:
+        stages: those that hold every parameter in here, ascending.
+        holders: the ranks that hold any of these stages, ascending; the first of them owns the parameters.
+        parameters: by global name, in the model's order.
+        gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
+    """
+
+    stages: Stages
+    holders: tuple[int, ...]
+    parameters: dict[str, nn.Parameter]
+    gradient: torch.Tensor
+
+    @property
+    def owner(self) -> int:
+        return self.holders[0]
+
+    def move(self, memory: np.ndarray) -> None:
+        """Move the gradient, with its values, to other memory of as many bytes.
+
+        Raises:
+            ValueError: the memory has another size.
+        """
+        if memory.nbytes != self.gradient.nbytes:
+            fact = f"memory of another size than the gradient (memory: {memory.nbytes}, gradient: "
+            raise ValueError(f"{fact}{self.gradient.nbytes} bytes); allocate as many bytes")
+        moved = torch.from_numpy(memory).view(self.gradient.dtype)
+        self.gradient = moved.copy_(self.gradient)
+        view_gradients(self.parameters, moved)
+
+
+def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
+    """Give these parameters one flat gradient, zero at first."""
+    first = next(iter(parameters.values()))
+    gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+    view_gradients(parameters, gradient)
+    return Bucket(stages, plan.holders(*stages), parameters, gradient)
+
+
+def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tensor) -> None:
+    """Make each parameter's `.grad` its part of this flat tensor, in order."""
+    start = 0
+    for parameter in parameters.values():
+        parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import Ledger
 from pipelined.traces.file import Tracer
-from pipelined.training.buckets import Bucket
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
 from pipelined.training.model import Model
 from pipelined.training.optimizer import Recipe, restore, state_of, update
-from pipelined.training.parameters import Replica, build_replica
+from pipelined.training.parameters import Bucket, Replica, build_replica
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.stage import Stage
 from pipelined.training.worker import Feed, Seat, TrainWorker

@@ -16,7 +16,7 @@ import torch
 
 from pipelined.programs.staleness import shared_version
 from pipelined.schedules import Layout, Updates
-from pipelined.training.buckets import Bucket
+from pipelined.training.parameters import Bucket
 from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
 from pipelined.training.worker import Seat

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from pipelined.training.buckets import Bucket
 from pipelined.training.optimizer import update
+from pipelined.training.parameters import Bucket
 
 Leaves = Mapping[str, torch.Tensor]
 """Parameters' values by name, as leaves of the autograd graph; their gradients add up in the bucket's."""

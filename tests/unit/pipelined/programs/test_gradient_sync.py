@@ -12,7 +12,7 @@ from collectives.arrays import Vector
 from pipelined.actors.actor import Actor
 from pipelined.programs.gradient_sync import GradientSync, place_gradients, sum_over_holders
 from pipelined.programs.plan import Plan
-from pipelined.training.buckets import fill_bucket
+from pipelined.training.parameters import fill_bucket
 from transports.testing import local_world
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.buckets import fill_bucket
+from pipelined.training.parameters import fill_bucket
 from pipelined.training.without_flush.versions import Versions
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}
