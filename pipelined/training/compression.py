@@ -1,27 +1,36 @@
-"""How stages' tensors travel between ranks: through a codec, or as they are.
+"""Compression of the tensors that travel between stages: through a codec, or as they are.
 
-The one rule: every message between two stages goes through here, those too that a rank sends to itself, so that what a
-lossy codec does to the numbers depends on where the model is cut and never on who holds what. Coding runs in threads,
-beside the device's computing and the event loop's transfers, a large tensor's own with them: it goes in chunks (see
-`pipelined.training.chunks`). It knows addresses and bytes; it must not know stages.
+Every message between two stages goes through here, also one that a rank sends to itself, so that the loss of a lossy
+codec depends on where the model is cut and never on which rank holds which stage. Threads do the coding, beside the
+device's computing and the event loop's transfers.
+
+A large tensor travels in chunks, so that one is coded while the next is sent and a third is decoded:
+
+    key                         the first chunk; its note: ["chunks", dtype, shape, the codec's header]
+    ("chunk", i, *key)          the i-th of the others, packed as any message
+
+Both ends cut alike by dtype and shape alone; the receiver checks both before it allocates memory. A chunk is a whole
+number of the codecs' own blocks wherever those are powers of two, so cutting changes no number.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from pipelined.actors.actor import Actor, Key
+from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.messages import describe, place_of
 from pipelined.aio.nursery import Nursery
 from pipelined.traces.tracer import NullTracer, Tracer
-from pipelined.training.chunks import CHUNK_BYTES, cut, fill, key_of, note_of, opened
-from transports import Block, Frame, Packed, WireError, pack, unpack
+from transports import MOST_BYTES, Block, Frame, Key, Layout, Packed, WireError, pack, parse_layout, unpack
 
 NONE = "none"
 """The name of no codec."""
+CHUNK_BYTES = 1 << 20
+"""Bytes of the plain tensor in a chunk: coding them takes longer than a message costs, and they fit a core's cache."""
+CHUNKS = "chunks"
 T = TypeVar("T")
 
 
@@ -126,3 +135,53 @@ def _decode(frame: Frame, chunk: Block) -> None:
 def _name(key: Key, place: int) -> str:
     """A chunk in words, for error messages."""
     return f"{describe(key)}, from byte {place * CHUNK_BYTES} on" if place else describe(key)
+
+
+def cut(block: Block) -> list[Block]:
+    """Flat views of a block that has more than a chunk, in order; else the block itself."""
+    if block.nbytes <= CHUNK_BYTES:
+        return [block]
+    item = Layout(block.dtype, (1,)).nbytes
+    starts = range(0, block.nbytes, CHUNK_BYTES)
+    views = (block.data[start : start + CHUNK_BYTES] for start in starts)
+    return [Block(block.dtype, (view.nbytes // item,), view) for view in views]
+
+
+def key_of(key: Key, place: int) -> Key:
+    """The address of a chunk."""
+    return ("chunk", place, *key) if place else key
+
+
+def note_of(block: Block, place: int, header: Any) -> Any:
+    """What a chunk's message says: the codec's header, and with the first of many the whole's layout."""
+    many = not place and block.nbytes > CHUNK_BYTES
+    return [CHUNKS, block.dtype, list(block.shape), header] if many else header
+
+
+def opened(note: Any) -> tuple[Block | None, Any]:
+    """The memory of the tensor that this message begins, or None where it is all of it; and the codec's header.
+
+    Raises:
+        WireError: the layout is none, of more bytes than a packed message may have, or of no more than a chunk.
+    """
+    match note:
+        case [str(kind), dtype, shape, header] if kind == CHUNKS:
+            layout = parse_layout([dtype, shape])
+        case _:
+            return None, note
+    if not CHUNK_BYTES < layout.nbytes <= MOST_BYTES:
+        limits = f"bytes: {layout.nbytes}, from {CHUNK_BYTES + 1} to {MOST_BYTES}"
+        raise WireError(f"a tensor in chunks that would not be cut so ({limits}); install one release on every rank")
+    return Block.empty(layout.dtype, layout.shape), header
+
+
+def fill(chunk: Block, decoded: Sequence[Block]) -> None:
+    """Put what was decoded where it belongs.
+
+    Raises:
+        WireError: it is no such chunk.
+    """
+    found = [(block.dtype, block.shape) for block in decoded]
+    if found != [(chunk.dtype, chunk.shape)]:
+        raise WireError(f"another chunk than was due (due: {chunk.dtype} {chunk.shape}, came: {found})")
+    chunk.data[:] = decoded[0].data
