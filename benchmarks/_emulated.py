@@ -14,7 +14,7 @@ import torch
 from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TimedDevice
 from pipelined.programs.gradient_sync import GradientSync, sum_over_holders
 from pipelined.programs.plan import Plan
@@ -146,5 +146,5 @@ async def slowest_of(actor: Actor, number: int, work: Callable[[int], Awaitable[
     await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
     seconds = await work(number) if work else 0.0
     everyone = await gather(actor.transport, f"work {number}", seconds)
-    await share(actor.transport, f"work {number} is over", True)
+    await broadcast(actor.transport, f"work {number} is over", True)
     return max(everyone, default=0.0)

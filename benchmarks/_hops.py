@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from collectives import Links
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement import links
 
@@ -22,7 +22,7 @@ async def hop(actor: Actor, clock: Clock, nbytes: int, number: int) -> float:
     first = number % (actor.transport.world_size - 1)
     seconds = await links.hop(actor, clock, (first, first + 1), nbytes, number, _nothing)
     everyone = await gather(actor.transport, f"hop {number}", seconds or 0.0)
-    await share(actor.transport, f"hop {number} is over", True)
+    await broadcast(actor.transport, f"hop {number} is over", True)
     return sum(everyone)
 
 

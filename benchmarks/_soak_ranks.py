@@ -15,7 +15,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._levels import Levels, least, look
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.process.exit import end_process
@@ -71,7 +71,7 @@ async def _look_together(transport: Transport) -> Levels:
         await gather(transport, "done", True, rank)
         if rank == transport.rank:
             found = look()
-        await share(transport, "looked", True, rank)
+        await broadcast(transport, "looked", True, rank)
     return found
 
 

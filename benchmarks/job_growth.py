@@ -1,7 +1,7 @@
 """How the traffic of a job's start grows with its ranks: `python -m benchmarks.job_growth`.
 
 Ranks live in one process, on `local` transports (the rendezvous: over loopback TCP), and say what real ranks say: an
-agreement on an outcome (`together`), the first sum of the ledger with its greetings, and the same sum again. Messages
+agreement on an outcome (`agree`), the first sum of the ledger with its greetings, and the same sum again. Messages
 and bytes are the same on any machine; CPU seconds are this machine's, of all ranks together.
 """
 
@@ -21,7 +21,6 @@ import tyro
 
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
-from pipelined.process.run import together
 from pipelined.programs.step_totals import Ledger
 from transports import Transport
 from transports.local import world
@@ -68,7 +67,7 @@ async def _measure(ranks: int) -> Size:
     groups: dict[int, Group] = {}
 
     async def agree(transport: Transport) -> None:
-        await together(transport, "ready", asyncio.sleep(0))
+        await agree(transport, "ready", asyncio.sleep(0))
 
     async def join(transport: Transport) -> None:
         groups[transport.rank] = Group(transport, range(ranks), 0)

@@ -24,7 +24,7 @@ from benchmarks._punctual import PunctualClock
 from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TimedDevice, TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
@@ -97,7 +97,7 @@ async def _tried(transport: Transport, subject: Subject, picked: Sequence[Outcom
 
 async def _shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
-    told = await share(transport, what, [[asdict(o.candidate.plan), o.candidate.recompute] for o in picked])
+    told = await broadcast(transport, what, [[asdict(o.candidate.plan), o.candidate.recompute] for o in picked])
     return [Candidate(Plan(**plan), again) for plan, again in told]
 
 

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks._flags import flags
 from benchmarks._results import Reported, tell
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
 from pipelined.process.run import refuse, run
@@ -190,7 +190,7 @@ async def bench(transport: Transport, options: Options) -> int:
         taken = await pair.sizes({nbytes: options.turns(nbytes) for nbytes in options.sizes})
         beside = await pair.beside(options.beside, options.compute_ms / 1e3)
     lost = await gather(transport, "lost", beside[2])
-    await share(transport, "over", True)
+    await broadcast(transport, "over", True)
     comm.Free()
     if transport.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")

@@ -20,11 +20,12 @@ from apps.gpt2.planned_model import Subject, subject_of
 from apps.gpt2.resume import agree_on_flags, parse_resumed
 from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
+from pipelined.actors.agree import agree
 from pipelined.aio.events import log_to_stderr
 from pipelined.errors import UsageError
 from pipelined.process.exit import INTERRUPTED, end_process, hush, tell
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
-from pipelined.process.run import parsed, refuse, run, together
+from pipelined.process.run import parsed, refuse, run
 from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
@@ -109,11 +110,11 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
     from apps.gpt2.checks import check_job, claim_checkpoints
     from apps.lm.data.text import prepare_text
 
-    await together(transport, "flags", agree_on_flags(transport, job.plain()))
-    await together(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
+    await agree(transport, "flags", agree_on_flags(transport, job.plain()))
+    await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
     claiming = asyncio.to_thread(claim_checkpoints, job) if transport.rank == 0 else asyncio.sleep(0)
-    claim = await together(transport, "claim", claiming)
+    claim = await agree(transport, "claim", claiming)
     with claim or nullcontext():
         if claim and claim.warning:
             tell(f"warning: {claim.warning}")
@@ -133,9 +134,7 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
     from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
     from apps.lm.data.text import share_text
 
-    await together(
-        transport, "job", asyncio.to_thread(check_swarm_job, job) if transport.rank == 0 else asyncio.sleep(0)
-    )
+    await agree(transport, "job", asyncio.to_thread(check_swarm_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await share_text(transport, partial(read_swarm_text, job))
     from apps.gpt2.swarm.run import train_swarm
 

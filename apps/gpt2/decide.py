@@ -16,7 +16,7 @@ from apps.gpt2.planned_model import Subject, subject_of
 from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
 from collectives.all_reduce import choices
-from pipelined.actors.agree import share
+from pipelined.actors.agree import broadcast
 from pipelined.checkpoints import checkpoint
 from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
@@ -54,7 +54,7 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
     """
     if not is_open(job.config):
         return job
-    known = await share(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
+    known = await broadcast(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
     decision = Decision.of(known) if known else await _measured(transport, job, launch)
     plan, is_auto = decision.candidate.plan, job.config.plan == AUTO
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
@@ -124,7 +124,7 @@ async def decide_sums(transport: Transport, job: Job) -> Job:
     """
     if job.config.all_reduce != MEASURED:
         return job
-    words = await share(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
+    words = await broadcast(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
     why = "as in the run that is resumed"
     if words is None:
         itemsize = 8 if job.config.dtype == "float64" else 4

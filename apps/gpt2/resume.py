@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from apps.gpt2.config import Config, parse
 from apps.gpt2.plan_file import AUTO
-from pipelined.actors.agree import share
+from pipelined.actors.agree import broadcast
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.errors import UsageError
@@ -69,7 +69,7 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
         UsageError: on a rank that did not, as when it sees another checkpoint.
     """
     mine = {name: resolved[name] for name in (*NUMBERS, "schedule", "depth", "width", "microbatch", "microbatches")}
-    first = await share(transport, "flags of rank 0", mine)
+    first = await broadcast(transport, "flags of rank 0", mine)
     other = [f"{name}: {mine[name]} here, {first[name]} on rank 0" for name in mine if mine[name] != first[name]]
     if other:
         fact = f"rank {transport.rank} has other flags than rank 0 ({'; '.join(other)})"

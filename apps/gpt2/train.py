@@ -19,7 +19,7 @@ from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.sampling import Picker
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import share
+from pipelined.actors.agree import broadcast
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
@@ -114,7 +114,7 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
         return {}
     if transport.rank == 0:
         orders = packed(await asyncio.to_thread(read_orders, path, job.plan))
-    return of_rank(await share(transport, "replay", orders), transport.rank)
+    return of_rank(await broadcast(transport, "replay", orders), transport.rank)
 
 
 def numerics(config: Config) -> Numerics:
@@ -239,11 +239,11 @@ async def _restore(session: Session) -> int:
 async def _initialise(session: Session, directory: Path) -> None:
     """Fill in the values of a Hugging Face directory."""
     from apps.lm.huggingface.write import read_tensors
-    from pipelined.process.run import together
+    from pipelined.actors.agree import agree
 
     parameters = session.trainer.replica.parameters
     reading = asyncio.to_thread(read_tensors, directory, list(parameters))
-    values = await together(session.trainer.seat.actor.transport, "init", reading)
+    values = await agree(session.trainer.seat.actor.transport, "init", reading)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
@@ -252,7 +252,7 @@ async def _initialise(session: Session, directory: Path) -> None:
 async def _export(session: Session, directory: Path) -> None:
     """Bring every parameter to rank 0 and write a Hugging Face directory there."""
     from apps.lm.huggingface.write import export
-    from pipelined.process.run import together
+    from pipelined.actors.agree import agree
 
     actor, replica = session.trainer.seat.actor, session.trainer.replica
     for name, parameter in replica.owned.items():
@@ -267,4 +267,4 @@ async def _export(session: Session, directory: Path) -> None:
         if actor.rank == 0:
             export(directory, tensors, session.job.model, session.text.tokenizer)
 
-    await together(actor.transport, "exported", asyncio.to_thread(write))
+    await agree(actor.transport, "exported", asyncio.to_thread(write))

@@ -1,19 +1,27 @@
-"""Small plain objects between all ranks of a job, along a binomial tree. msgpack only; never pickle.
+"""Agreement among all ranks of a job: small plain objects travel along a binomial tree. msgpack only; never pickle.
 
 With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more of them. All
-ranks must take part, as each passes on what the ranks below it in the tree are to get, or hold.
+ranks must take part: each passes on the objects of the ranks below it in the tree.
 """
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import msgpack
 
 from collectives.broadcast import branches
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
 from transports import Transport, WireError
 
+T = TypeVar("T")
 
-async def share(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
+
+class AgreedError(UsageError):
+    """A mistake of the user, raised on every rank at the same point of its program."""
+
+
+async def broadcast(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
     """Give every rank what `source` holds (the others pass None).
 
     Args:
@@ -67,8 +75,30 @@ async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, An
         found = below if found is None else found
     if parent is not None:
         await transport.send(parent, ("share", what), msgpack.packb(found))
-    first = _found(await share(transport, what, found), what, 0)
+    first = _found(await broadcast(transport, what, found), what, 0)
     return None if first is None else (first[0], first[1])
+
+
+async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
+    """Do work on every rank that may fail by the user's mistake, and agree on the outcome.
+
+    Args:
+        what: a name for this exchange, the same on every rank.
+        work: may raise UsageError or OSError on any rank.
+    Raises:
+        AgreedError: on every rank, the error of the lowest rank that had one, with its number unless it is rank 0.
+    Cost: 2 ceil(log2 n) messages one after another.
+    """
+    result, error = None, None
+    try:
+        result = await work
+    except (UsageError, OSError) as caught:
+        error = str(caught)
+    failed = await first_of(transport, what, error)
+    if failed is not None:
+        rank, fact = failed
+        raise AgreedError(f"rank {rank}: {fact}" if rank else fact)
+    return result  # type: ignore[return-value]
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:

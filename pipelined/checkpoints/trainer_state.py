@@ -13,11 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.errors import UsageError
-from pipelined.process.run import together
 from pipelined.training.optimizer import updates_made
 from pipelined.training.trainer import Trainer
 
@@ -39,8 +38,8 @@ async def save(
     transport = trainer.seat.actor.transport
     rank, ranks = transport.rank, transport.world_size
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
-    await together(transport, f"clean {step}", cleaning)
-    token = await share(transport, f"token {step}", secrets.token_hex(4))
+    await agree(transport, f"clean {step}", cleaning)
+    token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
     state = {name: trainer.state_of(name) for name in trainer.replica.state_names}
 
     def commit() -> Path:
@@ -53,9 +52,9 @@ async def save(
 
     try:
         writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token)
-        record = await together(transport, f"shard {step}", writing)
+        record = await agree(transport, f"shard {step}", writing)
         told = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
-        return await together(transport, f"commit {step}", asyncio.to_thread(commit))
+        return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
         if not rank:
             await asyncio.to_thread(checkpoint.discard, directory, step, token)
@@ -75,7 +74,7 @@ async def load(trainer: Trainer, path: Path) -> int:
         _require_shapes(found.path, trainer.replica.tensors, state)
         return found.meta.step, updates, state
 
-    step, updates, state = await together(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
+    step, updates, state = await agree(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
     trainer.restore(state, updates)
     return step
 

@@ -91,13 +91,13 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
     """Measure on all ranks; rank 0 searches and tells."""
     import asyncio
 
+    from pipelined.actors.agree import agree
     from pipelined.commands.planning import limit_of
     from pipelined.measurement.measure import gpu_bytes, measure
     from pipelined.planner import Question, search
     from pipelined.planner.decide import tried
     from pipelined.planner.limits import sizes_that_fit
     from pipelined.process.run import run as run_ranks
-    from pipelined.process.run import together
 
     limit = limit_of(arguments, launch, ranks, gpu_bytes())
     sizes = sizes_that_fit(subject, ranks, limit, arguments.stale)
@@ -111,7 +111,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
                     return None
                 return search(Question(subject, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
-            best = await together(transport, "plan", asyncio.to_thread(answer))
+            best = await agree(transport, "plan", asyncio.to_thread(answer))
             if tries:
                 best = await tried(transport, subject, launch, best, tries, tell)
         if found is not None:

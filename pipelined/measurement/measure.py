@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Device, TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
@@ -62,7 +62,7 @@ async def measure(
         ranks: to be planned for; it says how many cores each has.
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
-    hosts = await share(transport, "hosts", await gather(transport, "host", socket.gethostname()))
+    hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
     cores, place = len(os.sched_getaffinity(0)), place_of(launch, local)
     measuring = place.type != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores

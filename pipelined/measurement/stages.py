@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Device
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
@@ -95,7 +95,7 @@ async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) 
     first = await probe.round(size) if probe else {}
     effort = bench.effort
     rounds = min(effort.most, max(effort.fewest, int(effort.spent_s / max(1e-6, sum(map(sum, first.values()))))))
-    rounds = await share(transport, f"rounds {name}", rounds)
+    rounds = await broadcast(transport, f"rounds {name}", rounds)
     taken: Taken = defaultdict(list)
     for number in range(effort.warm + rounds if probe else 0):
         for op, seconds in (await probe.round(size)).items():

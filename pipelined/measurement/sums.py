@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
 from collectives.all_reduce import in_words
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters
 from transports import Transport
@@ -38,7 +38,7 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: prices.price(name, nbytes) for name in prices.points}))
     told = await gather(transport, "sums tried", mine)
-    return await share(transport, "sums decided", decided([trial for each in told for trial in each]))
+    return await broadcast(transport, "sums decided", decided([trial for each in told for trial in each]))
 
 
 def decided(trials: Sequence[tuple[int, Seconds]]) -> str:

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from collectives import Links
-from pipelined.actors.agree import share
+from pipelined.actors.agree import agree, broadcast
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.measurement.effort import BRIEF, THOROUGH, Effort
@@ -23,7 +23,6 @@ from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.search import Answer, Outcome, Question, search
 from pipelined.planner.subject import Subject
 from pipelined.process.launch import Launch
-from pipelined.process.run import together
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 from pipelined.simulation.machine import Machine
@@ -107,12 +106,12 @@ async def _limit(transport: Transport, launch: Launch) -> float:
     from pipelined.measurement.measure import gpu_bytes
 
     here = ranks_here(launch, transport.world_size)
-    return await share(transport, "limit", share_of_memory(here, gpu_bytes()))
+    return await broadcast(transport, "limit", share_of_memory(here, gpu_bytes()))
 
 
 async def _sizes(transport: Transport, subject: Subject, limit: float) -> list[int]:
     """The microbatches worth timing; where there are none, all ranks say so together."""
-    return await together(transport, "sizes", asyncio.to_thread(sizes_that_fit, subject, transport.world_size, limit))
+    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, subject, transport.world_size, limit))
 
 
 async def _searched(
@@ -143,11 +142,11 @@ async def _searched(
         question = Question(subject, found.costs, found.machine, ranks, limit)
         return search(question, enough=lambda: clock.now() > end)
 
-    return await together(transport, "decide", asyncio.to_thread(searched))
+    return await agree(transport, "decide", asyncio.to_thread(searched))
 
 
 async def _told(transport: Transport, decision: Decision | None) -> Decision:
-    return Decision.of(await share(transport, "decided", decision and decision.plain()))
+    return Decision.of(await broadcast(transport, "decided", decision and decision.plain()))
 
 
 async def tried(
@@ -164,7 +163,7 @@ async def tried(
 
     outcomes = answer.worth_trying(most) if answer else []
     plans = [[asdict(one.candidate.plan), one.candidate.recompute] for one in outcomes]
-    told = await share(transport, "worth trying", plans if answer else None)
+    told = await broadcast(transport, "worth trying", plans if answer else None)
     place = place_of(launch, ranks_here(launch, transport.world_size))
     chosen = [Candidate(Plan(**plan), again) for plan, again in told]
     seconds = await try_plans(transport, subject, chosen, place, tell)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather, share
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Device, TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.planner.candidates import Candidate
@@ -77,7 +77,7 @@ async def _steps(
     trainer = Trainer(actor, model, plan, recipe, numerics, device, place, feed, NullTracer(), length, seed=0)
     mine = []
     for step in range(first, first + STEPS):
-        await share(actor.transport, f"try {step}", True)
+        await broadcast(actor.transport, f"try {step}", True)
         mine.append((await trainer.step(step)).step_s)
     everyone = await gather(actor.transport, f"tried {first}", mine[1:])
     return list(map(max, *everyone)) if len(everyone) > 1 else mine[1:]

@@ -1,31 +1,37 @@
-"""How a process ends when something is wrong. The one rule: one exit code on every rank, and within seconds.
+"""The exit of a process when something is wrong: one exit code on every rank, within seconds.
 
-A rank that fails tells its peers why, and with which exit code; who hears of it ends with the same. This file knows
-launchers and the last minutes of a transport; it must not know what the job was doing.
+A rank that fails sends its peers the reason and its exit code; a peer that receives them exits with the same code. This
+module knows launchers and the last minutes of a transport, and nothing of the job.
+
+Some launchers end all ranks as soon as the first has exited. There the ranks of a node wait for one another
+(`wait_for_node`). At that time no transport is open, so they have only what the launcher gave them: a common parent
+process, and a number each. Of both a rank makes the abstract name of a Unix socket (no file to leave behind), and sends
+a datagram to every rank that is there already; a later rank sends one to it.
 """
 
 import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 import threading
+import time
 from typing import NoReturn
 
 from pipelined.aio.events import printable
 from pipelined.process.launch import Launch
-from pipelined.process.parting import part
 from transports import PeerAborted, Transport
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-PARTING_S = 3.0
-"""How long ranks that refuse wait for a further one to do so, where the first to go ends all."""
+ORDER_S = 3.0
+"""Seconds that a refusing rank waits for a further one to refuse, where the first exit ends all ranks."""
 LEAD_S = 0.2
-"""How long what was told may take to arrive, before a job that cannot end otherwise is ended."""
+"""Seconds for the reason to arrive at the peers, before the leading rank kills a job that cannot end by itself."""
 GRACE_S = 4.0
-"""How long the others wait for that."""
+"""Seconds that the other ranks wait for that."""
 LAST_S = 7.0
-"""How long a process that is ending may still wait for anything."""
+"""Seconds after which an ending process is ended by force."""
 
 _CODED = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
 
@@ -40,11 +46,11 @@ def tell(text: str) -> None:
 
 
 def hush() -> None:
-    """Print no more: whoever read our output (`| head`) has seen enough."""
+    """Print no more: the reader of our output (`| head`) has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def part_in_order(launch: Launch) -> None:
+def exit_in_order(launch: Launch) -> None:
     """Wait, where the launcher ends every rank as soon as one has gone, until all of this node are about to go.
 
     So rank 0 has spoken, and none is ended before it has its code: a SIGTERM to any of them is consent. From then on it
@@ -52,7 +58,7 @@ def part_in_order(launch: Launch) -> None:
     """
     if launch.hasty:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
-        part(launch.local_rank, launch.local_size or 1, PARTING_S)
+        wait_for_node(launch.local_rank, launch.local_size or 1, ORDER_S)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -64,7 +70,7 @@ def settled(code: int, launch: Launch) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit; after a failure at once, as threads may still be computing what nobody wants any more."""
+    """Exit; after a failure at once, as threads may still be computing."""
     if code in (FAILED, INTERRUPTED):
         sys.stdout.flush()
         os._exit(code)
@@ -92,7 +98,7 @@ def heard(error: PeerAborted) -> tuple[int, str]:
 
 
 class Deadline:
-    """Ends this process by force if, once started, the block is not left in time: nobody waits for ever."""
+    """Ends this process by force if the block is not left in time once `start` was called."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
@@ -110,3 +116,41 @@ class Deadline:
     def __exit__(self, *exc: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def wait_for_node(rank: int, ranks: int, patience: float) -> bool:
+    """Wait until all ranks of the node that have this one's parent are here. Returns whether they are.
+
+    Args:
+        rank, ranks: this one among those of its node.
+        patience: seconds without a further rank, after which the others are given up.
+    """
+    others = set(range(ranks)) - {rank}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as here:
+        try:
+            here.bind(_name(rank))
+        except OSError:  # no such names on this system, or ours is taken: no datagram can reach us
+            time.sleep(patience if others else 0.0)
+            return not others
+        missing = {other for other in others if not _announced(here, rank, other)}
+        here.settimeout(patience)
+        try:
+            for _ in others:  # each sends once, and a foreign datagram makes no rank wait longer
+                if missing:
+                    missing.discard(int.from_bytes(here.recv(8), "big"))
+        except TimeoutError:
+            pass
+    return not missing
+
+
+def _announced(here: socket.socket, rank: int, other: int) -> bool:
+    """Send the other rank this one's number; whether its socket was there."""
+    try:
+        here.sendto(rank.to_bytes(8, "big"), _name(other))
+    except OSError:
+        return False
+    return True
+
+
+def _name(rank: int) -> bytes:
+    return f"\0pipelined parting {os.getppid()} {rank}".encode()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TypeVar
 
-from pipelined.actors.agree import first_of
+from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import last_words
 from pipelined.errors import UsageError
@@ -22,9 +22,9 @@ from pipelined.process.exit import (
     INTERRUPTED,
     USAGE,
     Deadline,
+    exit_in_order,
     heard,
     leave,
-    part_in_order,
     settled,
     tell,
 )
@@ -35,10 +35,6 @@ from transports import PeerAborted, PeerLost, Transport, TransportError, new_eve
 T = TypeVar("T")
 Program = Callable[[Transport], Awaitable[int]]
 StagesOf = Callable[[int], list[int]]
-
-
-class AgreedError(UsageError):
-    """A mistake of the user's that every rank learns of at the same point of its program."""
 
 
 def run(
@@ -67,7 +63,7 @@ def refuse(error: Exception, launch: Launch, command: str = "") -> int:
     """Tell the user what to put right, on one rank alone; the exit code is 2 everywhere."""
     if launch.speaks:
         tell(complaint(error, command))
-    part_in_order(launch)
+    exit_in_order(launch)
     return USAGE
 
 
@@ -90,7 +86,7 @@ def parsed(launch: Launch, parse: Callable[[], T]) -> T:
             return parse()
         except SystemExit as end:
             if end.code:
-                part_in_order(launch)
+                exit_in_order(launch)
             raise
 
 
@@ -180,25 +176,3 @@ class _Job:
     def _name(self, rank: int) -> str:
         stages = ", ".join(map(str, self.stages_of(rank)))
         return f"rank {rank} (stages {stages})" if stages else f"rank {rank}"
-
-
-async def together(transport: Transport, what: str, work: Awaitable[T]) -> T:
-    """Do something on every rank that may turn out to be the user's to put right, and agree on the outcome.
-
-    Args:
-        what: a name for this exchange, the same on every rank.
-        work: may raise UsageError or OSError on any rank.
-    Raises:
-        AgreedError: on every rank, the error of the lowest rank that had one, with its number unless it is rank 0.
-    Cost: 2 ceil(log2 n) messages one after another.
-    """
-    result, error = None, None
-    try:
-        result = await work
-    except (UsageError, OSError) as caught:
-        error = str(caught)
-    failed = await first_of(transport, what, error)
-    if failed is not None:
-        rank, fact = failed
-        raise AgreedError(f"rank {rank}: {fact}" if rank else fact)
-    return result  # type: ignore[return-value]

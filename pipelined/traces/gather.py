@@ -3,9 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from pipelined.actors.agree import gather
+from pipelined.actors.agree import agree, gather
 from pipelined.errors import UsageError
-from pipelined.process.run import together
 from pipelined.traces.file import Tracer, write
 from pipelined.traces.tracer import Events
 from transports import Transport
@@ -31,7 +30,7 @@ async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
                 fact = f"cannot write the trace to {path} ({error.strerror})"
                 raise UsageError(f"{fact}; make room there, or name another --trace") from error
 
-    await together(transport, "traced", asyncio.to_thread(draw))
+    await agree(transport, "traced", asyncio.to_thread(draw))
 
 
 async def _offset(transport: Transport, tracer: Tracer) -> float:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pipelined.actors.agree import gather, share
-from pipelined.process.run import together
+from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.training.check_model import ModelError
 from pipelined.training.parameters import Replica
 from transports import Transport
@@ -29,10 +28,10 @@ async def require_equal_replicas(transport: Transport, replica: Replica) -> None
     mine = await asyncio.to_thread(_digests, replica)
     sets = {name: ",".join(map(str, replica.holders[name])) for name in mine}
     told = await gather(transport, "initial values", _joined(mine, sets))
-    unequal = await share(transport, "unequal initial values", [name for name, *_ in _unequal(told)])
+    unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(told)])
     if unequal:
         each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
-        await together(transport, "equal replicas", asyncio.to_thread(_refuse, each))
+        await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
 
 
 def _digests(replica: Replica) -> Digests:

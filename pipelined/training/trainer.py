@@ -14,8 +14,8 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
+from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.executor import Device
-from pipelined.process.run import AgreedError, together
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.gradient_sync import GradientSync, place_gradients, ready_groups, sum_over_holders
 from pipelined.programs.plan import Plan
@@ -209,7 +209,7 @@ class Trainer:
     async def _ready_groups(self) -> None:
         """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
         groups = ready_groups(self._groups.values(), self.numerics.all_reduce)
-        await together(self.seat.actor.transport, "sums", groups)
+        await agree(self.seat.actor.transport, "sums", groups)
 
     def _bucket_groups(self) -> dict[Stages, Group]:
         transport, channels = self.seat.actor.transport, self.replica.channels

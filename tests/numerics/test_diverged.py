@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from pipelined.process.run import AgreedError
+from pipelined.actors.agree import AgreedError
 from tests.numerics.plain import Case
 from tests.numerics.stretched import stretches
 from tests.numerics.test_delays import together

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from pipelined.actors.agree import AgreedError
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.trainer_state import load, save
-from pipelined.process.run import AgreedError
 from pipelined.training.evaluate import evaluate
 from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps

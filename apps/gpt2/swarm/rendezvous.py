@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from apps.swarm.joining import endpoint_at
-from pipelined.actors.agree import share
+from pipelined.actors.agree import agree, broadcast
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
-from pipelined.process.run import together
 from transports import Transport
 from transports.rpc import Endpoint
 
@@ -35,14 +34,14 @@ async def meeting_point(
     Raises:
         AgreedError: on every rank, where rank 0 cannot listen there, or ranks of several machines were told nothing.
     """
-    endpoint = await together(transport, "listen", _opened(transport, listen))
+    endpoint = await agree(transport, "listen", _opened(transport, listen))
     if endpoint is None:
-        yield await share(transport, "directory")
+        yield await broadcast(transport, "directory")
         return
     async with endpoint, Nursery() as tasks:
         serving = tasks.create_task(serve_directory(endpoint, RealClock()))
         await begin(endpoint.address)
-        yield await share(transport, "directory", endpoint.address)
+        yield await broadcast(transport, "directory", endpoint.address)
         serving.cancel()
 
 

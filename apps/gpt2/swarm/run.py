@@ -17,22 +17,21 @@ from apps.gpt2.swarm.report import Busy
 from apps.lm.data.text import Text
 from apps.swarm.config import Place
 from apps.swarm.joining import entered
-from pipelined.actors.agree import gather
+from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim
 from pipelined.membership.view import MembershipView
 from pipelined.process.exit import tell
 from pipelined.process.launch import Launch
-from pipelined.process.run import together
 from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
 
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a swarm's job to its end; returns its exit code."""
-    rank = await together(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
+    rank = await agree(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
     swarm, path = secrets.token_hex(8), job.config.checkpoint if transport.rank == 0 else None
-    claimed = await together(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
+    claimed = await agree(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
     if transport.rank == 0:
         steps = job.config.steps
         print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.device.name}", flush=True)

@@ -20,8 +20,7 @@ from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.corpus import read_corpus
 from apps.lm.data.tokenizer import Tokenizer, find_tokenizer
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.actors.agree import share
-from pipelined.process.run import together
+from pipelined.actors.agree import agree, broadcast
 from transports import Transport
 
 
@@ -86,8 +85,8 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
         UsageError: on every rank, where the text, the tokenizer or their sizes cannot work.
     Cost: the tokens once to each rank.
     """
-    text = await together(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
-    told = await share(transport, "tokens", None if text is None else _pack(text))
+    text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
+    told = await broadcast(transport, "tokens", None if text is None else _pack(text))
     return text if text is not None else _unpack(told)
 
 

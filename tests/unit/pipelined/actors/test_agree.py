@@ -6,9 +6,8 @@ from math import ceil, log2
 import msgpack
 import pytest
 
-from pipelined.actors.agree import first_of, gather, share
+from pipelined.actors.agree import AgreedError, agree, broadcast, first_of, gather
 from pipelined.errors import UsageError
-from pipelined.process.run import AgreedError, together
 from transports import WireError
 from transports.local import world
 
@@ -58,7 +57,8 @@ def test_every_rank_gets_what_the_source_holds(size):
     for source in {0, size // 2, size - 1}:
 
         async def work(end, source=source):
-            return await share(end, "it", {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None, source)
+            thing = {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None
+            return await broadcast(end, "it", thing, source)
 
         got, ends = on_all(size, work)
         assert got == [{"from": source, 1: [2.5, b"x"]}] * size
@@ -106,7 +106,7 @@ def test_a_mistake_on_some_ranks_is_told_on_all_with_the_rank_in_twice_log2_mess
                 raise UsageError(f"cannot read the file of rank {end.rank}")
             return end.rank
 
-        return await together(end, "read", read())
+        return await agree(end, "read", read())
 
     got, ends = on_all(300, work)
     first = min(failing)
@@ -118,7 +118,7 @@ def test_a_mistake_on_some_ranks_is_told_on_all_with_the_rank_in_twice_log2_mess
 
 def test_where_no_rank_makes_a_mistake_each_has_its_own_result():
     async def work(end):
-        return await together(end, "count", asyncio.sleep(0, end.rank))
+        return await agree(end, "count", asyncio.sleep(0, end.rank))
 
     got, ends = on_all(300, work)
     assert got == list(range(300))
@@ -135,8 +135,8 @@ STRANGE = {
 OTHER = {"a number": [msgpack.packb(7)], "too many": [msgpack.packb([b"\xc0"] * 3)], "a text": [msgpack.packb("ab")]}
 
 
-CASES = [(verb, sent) for verb in (share, gather, first_of) for sent in STRANGE]
-CASES += [(verb, sent) for verb in (gather, first_of) for sent in OTHER]  # share gives any object
+CASES = [(verb, sent) for verb in (broadcast, gather, first_of) for sent in STRANGE]
+CASES += [(verb, sent) for verb in (gather, first_of) for sent in OTHER]  # broadcast gives any object
 
 
 @pytest.mark.parametrize(("verb", "sent"), CASES)
@@ -144,7 +144,7 @@ def test_what_does_not_unpack_is_refused_with_the_rank_that_sent_it(verb, sent):
     blocks = {**STRANGE, **OTHER}[sent]
 
     async def work(end):
-        strange = 0 if verb is share else 1
+        strange = 0 if verb is broadcast else 1
         if end.rank == strange:
             await end.send(1 - strange, ("share", "it"), *blocks)
         else:
@@ -159,7 +159,7 @@ def test_what_rank_0_gives_as_the_first_that_is_none_is_refused(sent):
     async def work(end):
         if end.rank == 0:
             await end.receive(1, ("share", "it"))
-            return await share(end, "it", sent)
+            return await broadcast(end, "it", sent)
         with pytest.raises(WireError, match=r"what rank 0 sent for 'it' does not unpack \(no rank with its thing"):
             await first_of(end, "it", None)
 

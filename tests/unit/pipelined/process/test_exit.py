@@ -3,10 +3,11 @@
 import subprocess
 import sys
 import time
+from threading import Thread
 
 import pytest
 
-from pipelined.process.exit import Deadline, heard
+from pipelined.process.exit import Deadline, heard, wait_for_node
 from transports import PeerAborted
 
 
@@ -65,11 +66,47 @@ end_process({code})
 def test_a_rank_that_waits_for_others_ends_with_its_code_where_the_first_to_go_ends_all():
     script = """
 import os, signal, threading
-from pipelined.process.exit import part_in_order
+from pipelined.process.exit import exit_in_order
 from pipelined.process.launch import Launch
 threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGTERM)).start()
-part_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, hasty={hasty}))
+exit_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, hasty={hasty}))
 os._exit(0)
 """
     assert ended(script.format(seconds=0.2, hasty=True))[0] == 2, "the launcher need not wait, and the code stays"
     assert ended(script.format(seconds=60, hasty=False))[0] == 0
+
+
+def test_a_single_rank_waits_for_no_other():
+    assert wait_for_node(0, 1, 60.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_processes_of_one_parent_all_go_when_all_are_there(ranks):
+    waiting = f"print(wait_for_node(int(sys.argv[1]), {ranks}, 60.0))"
+    script = f"import sys; from pipelined.process.exit import wait_for_node; {waiting}"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["True"] * ranks
+
+
+def test_a_rank_that_does_not_come_is_given_up():
+    assert not wait_for_node(0, 2, 0.01)
+
+
+def test_one_of_several_that_do_not_come_is_given_up_by_all():
+    found = []
+    ranks = [Thread(target=lambda rank=rank: found.append(wait_for_node(rank, 4, 0.2))) for rank in (0, 1, 3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert found == [False] * 3
+
+
+def test_a_rank_with_a_taken_name_waits_its_time_and_goes():
+    first = Thread(target=wait_for_node, args=(0, 2, 0.2))
+    first.start()
+    assert not wait_for_node(0, 2, 0.01)
+    first.join()

@@ -5,10 +5,11 @@ import signal
 
 import pytest
 
+from pipelined.actors.agree import agree
 from pipelined.aio import events
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE, Launch
-from pipelined.process.run import refuse, run, together
+from pipelined.process.run import refuse, run
 from transports.testing import kill
 
 RANKS = 3
@@ -99,7 +100,7 @@ def test_a_mistake_agreed_on_is_that_of_the_lowest_rank(capsys, kind):
         return "some"
 
     async def program(transport):
-        return await together(transport, "flour", work(transport.rank))
+        return await agree(transport, "flour", work(transport.rank))
 
     assert outcome(capsys, program) == (2, "error: rank 1: rank 1 has none\n")
 
@@ -109,7 +110,7 @@ def test_what_all_ranks_can_do_together_is_done():
         return rank
 
     async def program(transport):
-        return await together(transport, "number", number(transport.rank))
+        return await agree(transport, "number", number(transport.rank))
 
     assert run(ALONE, RANKS, program) == RANKS - 1, "the highest of the ranks' codes"
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelined.process.run import AgreedError
+from pipelined.actors.agree import AgreedError
 from pipelined.training.equal_replicas import require_equal_replicas
 from transports.local import world
 
