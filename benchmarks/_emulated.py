@@ -16,10 +16,11 @@ from collectives import Group, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TimedDevice
-from pipelined.programs.gradient_sync import GradientSync, sum_over_holders
+from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
+from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.keyed_random import Noise
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
@@ -128,11 +129,10 @@ class EmulatedJob:
     def _sync(
         self, overlapped: Collection[int], algorithm: str, summed: Collection[int] | None
     ) -> GradientSync[Bucket]:
-        groups = self._groups
         return GradientSync(
             self._actor,
             [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
-            lambda bucket: sum_over_holders(groups, algorithm, bucket),
+            GradientSums(self._groups, algorithm).sum,
             overlapped,
             self._seat.stages,
         )

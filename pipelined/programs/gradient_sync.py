@@ -1,24 +1,17 @@
-"""Summing gradients over the replicas of a stage, each sum a task of its own, started as early as pays.
+"""The start of gradient sums over the replicas of a stage: each sum is a task, started as early as pays.
 
 A stage's sum starts right after its last backward where an idle gap follows on this rank (Chimera, section 3.2), and
-after the flush otherwise: started in a busy stretch it would only slow the computation down.
+after the flush otherwise: a sum that starts while the rank computes only slows the computation down.
+The trainer sums with torch (`pipelined.training.gradient_sums`); the simulator prices the same sums.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-from collectives import Group, all_reduce, allocate
-from collectives.all_reduce import names_in
-from pipelined.errors import UsageError
-from pipelined.programs.bucket_names import Stages
-
-if TYPE_CHECKING:  # it needs torch, which pricing the same sums does without
-    from pipelined.training.parameters import Bucket
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 
 class Parent(Protocol):
-    """Whoever answers for tasks: an actor."""
+    """What runs tasks and ends with the first failure of one: an actor."""
 
     def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
 
@@ -59,13 +52,13 @@ class GradientSync(Generic[B]):
         self._running: list[asyncio.Task[None]] = []
 
     def stage_done(self, stage: int) -> None:
-        """Say that the last backward of a stage is done on this rank."""
+        """The last backward of a stage is done on this rank: start its sum if it is to start at once."""
         self._done.add(stage)
         if stage in self._overlapped:
             self._start([b for b in self._waiting if self._complete(b)])
 
     async def finish(self) -> None:
-        """Sum whatever is left (a stage without a microbatch adds zeros) and wait for all."""
+        """Sum what is left (a stage without a microbatch adds zeros) and wait for all."""
         self._start(list(self._waiting))
         await asyncio.gather(*self._running)
 
@@ -76,50 +69,3 @@ class GradientSync(Generic[B]):
         for bucket in buckets:
             self._waiting.remove(bucket)
             self._running.append(self._parent.start(self._sum(bucket)))
-
-
-async def sum_over_holders(groups: Mapping[Stages, Group], algorithm: str, bucket: "Bucket") -> None:
-    """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
-    if len(bucket.holders) == 1:
-        return
-    host = bucket.gradient.cpu()
-    await all_reduce(groups[bucket.stages], host, "sum", algorithm)
-    if host is not bucket.gradient:
-        bucket.gradient.copy_(host)
-
-
-async def place_gradients(groups: Mapping[Stages, Group], buckets: Iterable["Bucket"], algorithm: str) -> None:
-    """Let gradients lie where all holders can reach them, if they are to be summed through memory that they share.
-
-    All ranks call this, before the first backward, with nothing else under way on the groups.
-    """
-    if not {"auto", "shared"} & names_in(algorithm):
-        return
-    for bucket in sorted(buckets, key=lambda bucket: groups[bucket.stages].channel):
-        group, gradient = groups[bucket.stages], bucket.gradient
-        if group.size > 1 and gradient.device.type == "cpu":
-            bucket.move(await allocate(group, gradient.nbytes, "uint8"))
-
-
-async def ready_groups(groups: Iterable[Group], algorithm: str) -> None:
-    """Make ready what the transport must have for an algorithm, in one order on all ranks, who all call this.
-
-    Raises:
-        UsageError: it has no such thing for these ranks; all groups have been asked by then, so nobody waits for one.
-    """
-    lacking = []
-    for group in sorted(groups, key=lambda group: group.channel):
-        if group.size > 1 and not await _is_ready(group, algorithm):
-            lacking.append(group)
-    if lacking:
-        fact = f"this transport has no {algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
-        raise UsageError(f"{fact}; choose another --all-reduce, or leave it to auto")
-
-
-async def _is_ready(group: Group, algorithm: str) -> bool:
-    names = names_in(algorithm)
-    if "native" in names and group.native is not None:
-        await group.native.ready()
-    lacks_native = "native" in names and group.native is None
-    lacks_memory = "shared" in names and await group.shared() is None
-    return not lacks_native and not lacks_memory

@@ -17,16 +17,17 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.executor import Device
 from pipelined.programs.bucket_names import Stages
-from pipelined.programs.gradient_sync import GradientSync, place_gradients, ready_groups, sum_over_holders
+from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import Ledger
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
 from pipelined.training.optimizer import Recipe, restore, state_of, update
-from pipelined.training.parameters import Bucket, Replica, build_replica
+from pipelined.training.parameters import Replica, build_replica
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.stage import Stage
 from pipelined.training.worker import Feed, Seat, TrainWorker
@@ -138,7 +139,7 @@ class Trainer:
         self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
         self.optimizer = recipe.build(self.replica.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
-        self._groups = self._bucket_groups()
+        self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
         self._orders = orders or {}
         self._prepared: Prepared | None = None
 
@@ -185,9 +186,9 @@ class Trainer:
         if self._prepared is None:
             await require_equal_replicas(seat.actor.transport, self.replica)
             self._prepared = await asyncio.to_thread(prepare, self.plan, seat.worker)
-            await self._ready_groups()
-            await place_gradients(self._groups, self.replica.buckets, self.numerics.all_reduce)
-        sync = GradientSync(seat.actor, self.replica.buckets, self._sum, self._prepared.overlapped, seat.stages.keys())
+            await self._ready_sums()
+            await self.sums.place(self.replica.buckets)
+        sync = GradientSync(seat.actor, self.replica.buckets, self.sums.sum, self._prepared.overlapped, seat.stages)
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
         worker = TrainWorker(seat, step, sync, order or self._prepared.instructions)
         await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))
@@ -202,14 +203,9 @@ class Trainer:
         _, start, end = await self.seat.device.run("step", work)
         self.seat.tracer.record("step", "step", start, end, (step, -1, -1, -1))
 
-    async def _sum(self, bucket: Bucket) -> None:
-        with self.seat.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
-            await sum_over_holders(self._groups, self.numerics.all_reduce, bucket)
-
-    async def _ready_groups(self) -> None:
+    async def _ready_sums(self) -> None:
         """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
-        groups = ready_groups(self._groups.values(), self.numerics.all_reduce)
-        await agree(self.seat.actor.transport, "sums", groups)
+        await agree(self.seat.actor.transport, "sums", self.sums.ready())
 
     def _bucket_groups(self) -> dict[Stages, Group]:
         transport, channels = self.seat.actor.transport, self.replica.channels

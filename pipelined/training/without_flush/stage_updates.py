@@ -8,20 +8,18 @@ and sums of one bucket follow each other. It must not know schedules or messages
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
 from pipelined.programs.staleness import shared_version
 from pipelined.schedules import Layout, Updates
+from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
 from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
 from pipelined.training.worker import Seat
-
-Sum = Callable[[Bucket], Coroutine[Any, Any, None]]
 
 
 @dataclass
@@ -52,21 +50,22 @@ class StageUpdates:
         held: the stage.
         layout: the stretch's.
         rate: the learning rate of an update, by its number.
-        sum_bucket: sums a bucket's gradient over its holders, in place.
+        sums: adds up a bucket's gradient over its holders.
         account: of the step that a microbatch belongs to.
     """
 
     def __init__(
         self,
+        *,
         seat: Seat,
         held: VersionedStage,
         layout: Layout,
         rate: Callable[[int], float],
-        sum_bucket: Sum,
+        sums: GradientSums,
         account: Callable[[int], StepAccount],
     ):
         assert layout.updates is not None
-        self._seat, self._held, self._rate, self._sum, self._account = seat, held, rate, sum_bucket, account
+        self._seat, self._held, self._rate, self._sums, self._account = seat, held, rate, sums, account
         self._updates: Updates = layout.updates
         self._depth, self._backwards = layout.depth, 0
         self._waiting: list[deque[asyncio.Task[torch.Tensor]]] = [deque() for _ in held.versions]
@@ -124,7 +123,7 @@ class StageUpdates:
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
-        await self._sum(bucket)
+        await self._sums.sum(bucket)
         if bucket.owner == self._seat.actor.rank:
             squares, _, _ = await self._seat.device.run("norm", lambda: _squares(bucket))
             account.squares.update(squares)

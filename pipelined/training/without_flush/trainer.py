@@ -82,7 +82,9 @@ class AsynchronousTrainer(Trainer):
             steps.start,
             self._held,
             admission,
-            lambda account: StageUpdates(self.seat, self._held, layout, rate, self._sum, account),
+            lambda account: StageUpdates(
+                seat=self.seat, held=self._held, layout=layout, rate=rate, sums=self.sums, account=account
+            ),
         )
         async with Nursery() as tasks:
             settling = tasks.create_task(self._settle(worker, admission, steps, stopping, tell))
@@ -121,7 +123,7 @@ class AsynchronousTrainer(Trainer):
             raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.seat.actor.transport, self.replica)
         prepared = await asyncio.to_thread(prepare, self.plan, self.seat.worker)
-        await self._ready_groups()
+        await self._ready_sums()
         return prepared
 
     async def _settle(

@@ -1,0 +1,71 @@
+"""Gradient sums with torch: the all-reduce of each bucket over the ranks that hold it.
+
+When a sum starts is decided in `pipelined.programs.gradient_sync`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from collectives import Group, all_reduce, allocate
+from collectives.all_reduce import names_in
+from pipelined.errors import UsageError
+from pipelined.programs.bucket_names import Stages
+from pipelined.traces.tracer import NullTracer, Tracer
+from pipelined.training.parameters import Bucket
+
+
+class GradientSums:
+    """Sums this rank's buckets.
+
+    Args:
+        groups: the holders of each bucket, by the bucket's stages.
+        algorithm: an all-reduce, by name or by size (see `collectives.all_reduce`).
+        tracer: records each sum.
+    """
+
+    def __init__(self, groups: Mapping[Stages, Group], algorithm: str, tracer: Tracer | NullTracer | None = None):
+        self._groups, self._algorithm, self._tracer = groups, algorithm, tracer or NullTracer()
+
+    async def sum(self, bucket: Bucket) -> None:
+        """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
+        with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            if len(bucket.holders) == 1:
+                return
+            host = bucket.gradient.cpu()
+            await all_reduce(self._groups[bucket.stages], host, "sum", self._algorithm)
+            if host is not bucket.gradient:
+                bucket.gradient.copy_(host)
+
+    async def place(self, buckets: Iterable[Bucket]) -> None:
+        """Move gradients into memory that all holders map, if they are to be summed through shared memory.
+
+        All ranks call this, before the first backward, with nothing else under way on the groups.
+        """
+        if not {"auto", "shared"} & names_in(self._algorithm):
+            return
+        for bucket in sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel):
+            group, gradient = self._groups[bucket.stages], bucket.gradient
+            if group.size > 1 and gradient.device.type == "cpu":
+                bucket.move(await allocate(group, gradient.nbytes, "uint8"))
+
+    async def ready(self) -> None:
+        """Open what the transport must have for the algorithm, in one order on all ranks, which all call this.
+
+        Raises:
+            UsageError: the transport has no such thing for these ranks; all groups were asked before, so no other rank
+                waits for one.
+        """
+        lacking = []
+        for group in sorted(self._groups.values(), key=lambda group: group.channel):
+            if group.size > 1 and not await self._is_ready(group):
+                lacking.append(group)
+        if lacking:
+            fact = f"this transport has no {self._algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
+            raise UsageError(f"{fact}; choose another --all-reduce, or leave it to auto")
+
+    async def _is_ready(self, group: Group) -> bool:
+        names = names_in(self._algorithm)
+        if "native" in names and group.native is not None:
+            await group.native.ready()
+        lacks_native = "native" in names and group.native is None
+        lacks_memory = "shared" in names and await group.shared() is None
+        return not lacks_native and not lacks_memory
