@@ -1,11 +1,11 @@
-"""The sum over a stage's peers: each owns a slice, adds what the others bring, and hands the same bytes to all.
+"""The sum of a stage's gradients over its peers: an all-reduce in which each member adds the parts of one slice.
 
-A round has a name and a fixed list of members; it ends with every member holding equal bits, or it is aborted and
-nothing is changed: the sums that went in are only read. Slices go in pieces, so that adding and sending overlap. With
-a codec the owner decodes the very bytes it hands out, so that replicas stay equal to the bit. Who brings the last part
-may be gone before the total is there, so the owner's own part of the round adds and codes, beside the event loop.
+A round has a name and a fixed list of members. It ends with equal bits on every member, or it is aborted and changes
+nothing: the gradients are only read. A slice is sent in chunks, so that adding and sending overlap. With a codec the
+slice's owner decodes the very bytes that it sends, so replicas stay equal to the bit. A member that sends the last part
+may leave before the total is there, so the owner adds and encodes in a task of its own.
 
-Cost: each member sends and receives 2(M-1)/M of the sums' bytes (less with a codec), in two steps a piece.
+Cost: each member sends and receives 2(M-1)/M of the gradients' bytes (less with a codec), in two steps a chunk.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.protocol import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, RoundName, parties_of
 from pipelined.swarm.protocol import field as field_of
 from pipelined.swarm.records import Peer
@@ -31,6 +31,25 @@ GATHERED = 256 << 20
 TOPIC = "piece"
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
+
+
+class Spread:
+    """When the parts of one sum are sent: at once, or evenly over the time in which the next step is computed.
+
+    A link full of gradients delays the activations of the next step, so a sum that is not urgent takes its time.
+
+    Args:
+        seconds: from now until the last part; 0: every part goes at once.
+    """
+
+    def __init__(self, clock: Clock, seconds: float = 0.0):
+        self._clock, self._seconds, self._began = clock, seconds, clock.now()
+
+    async def wait_for(self, share: float) -> None:
+        """Wait until this share of the time is over."""
+        left = self._began + share * self._seconds - self._clock.now()
+        if left > 0:
+            await self._clock.sleep(left)
 
 
 @dataclass
@@ -153,11 +172,7 @@ class Round:
         return []
 
     def abort(self, why: str, **parties: str) -> None:
-        """Give the round up: each member that waits here is refused.
-
-        Args:
-            parties: the two members between which the round failed, as `_lost` names them; none: another reason.
-        """
+        """End the round: requests that wait here are refused. `parties`: the two members between which it failed."""
         if self._aborted:
             return
         self._aborted = Refusal("round aborted", why=why, **parties)
@@ -268,11 +283,7 @@ class Round:
             raise Refusal(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
 
     async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
-        """What came, as numbers; it must be as many as the span has.
-
-        Raises:
-            Refusal: it is not.
-        """
+        """The numbers that were received. Raises Refusal: they are not as many as the span has."""
         most = (span.stop - span.start) * self._sums.itemsize
         came = [Block.of(block) for block in await self._coding.unpack(blocks, note, most)]
         if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:

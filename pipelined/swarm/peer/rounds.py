@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.swarm.peer.all_reduce import Round
+from pipelined.swarm.peer.all_reduce import Round, Spread
 from pipelined.swarm.peer.load import Load
-from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.peer.stage_state import Held
 from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, number, read_members, read_round, told, whole
 from pipelined.swarm.stages.codec import Coding

@@ -7,8 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.swarm.peer import all_reduce as averaging
-from pipelined.swarm.peer.all_reduce import TOPIC, Round
-from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.peer.all_reduce import TOPIC, Round, Spread
 from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Answer, Refusal
