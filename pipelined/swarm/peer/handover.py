@@ -22,8 +22,8 @@ class Succession:
     def __init__(self, held: Held):
         self._held = held
 
-    async def find_heir(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
-        """Let one of these have what was counted here; who has it now, None where nobody would.
+    async def find_successor(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
+        """Give what was counted here to one of these peers. Returns its name; None: none of them took it.
 
         Args:
             limit: seconds after which any of them is late.
@@ -34,7 +34,7 @@ class Succession:
                 return other.name
         return None
 
-    async def hand_over(self, heir: Peer, asking: Asking, limit: float) -> None:
+    async def hand_over(self, successor: Peer, asking: Asking, limit: float) -> None:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
 
         Raises:
@@ -48,7 +48,7 @@ class Succession:
         try:
             sums, losses = await held.counted()
             arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.ask(heir, "inherit", *arrays, limit=limit, **held.point._asdict())
+            await asking.ask(successor, "inherit", *arrays, limit=limit, **held.point._asdict())
             await held.drop()
         finally:
             held.handing_over, held.ledger.frozen = False, None

@@ -1,24 +1,91 @@
-"""When a peer that was asked to leave may go.
+"""A peer's membership over time: what it announces, when it leaves after a notice, how it comes again after eviction.
 
-The one rule: the last of a stage serves on until another has its state, or its time is up; of several that are asked at
-once the one whose word came last stays, which all see alike, for the directory puts their words in one order. Knows the
-view and time; how something is handed over is decided elsewhere.
+A leaving peer that is the last of its stage serves on until another peer has the state, or its grace period ends. Of
+several that are asked to leave at once, the one with the latest announcement stays. All peers agree on which one that
+is, because the directory puts the announcements in one order.
+
+An evicted peer is no member and keeps its state. The leader writes `evicted/NAME` into the directory; that key expires,
+each time after a longer pause. The peer comes again when the key is gone and the step that it held up is taken, so one
+peer holds up no step twice. Where no other peer serves its stage, it comes at once. A process that is started again
+under the name waits as well.
 """
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 
 from pipelined.aio.clock import Clock
+from pipelined.aio.events import warn
+from pipelined.directory import Conflict
+from pipelined.directory.registration import Standing
 from pipelined.membership.client import Asking
-from pipelined.membership.view import RETRY_S, MembershipView
+from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.state.saver import Saving
 from pipelined.swarm.peer.replica import Holding
-from pipelined.swarm.records import Peer, Phase
+from pipelined.swarm.records import EVICTED, Peer, Phase
 
+NEWS_S = 1.0
+"""A peer repeats its announcement at most this often, however many trainers ask for it."""
 GRACE_S = 20.0
 """Clouds take a machine 30 s after their notice, or later; the rest is for handing over and saving."""
+LOOKS = 4
+"""Checks whether an eviction has expired, in the time of a lease."""
 
 
-class Leaving:
-    """One peer's leave.
+class Presence:
+    """What one peer announces of itself in the directory: its address, stage and phase.
+
+    Args:
+        name, address: of the peer.
+        model: digest of what the swarm trains.
+        notify: called when a trainer asks for the announcement again.
+        saving: says how often the peer saves, see `Peer.saves_every`; None: it never does.
+
+    Attributes:
+        phase: the one announced last.
+    """
+
+    def __init__(
+        self, name: str, address: str, model: str, clock: Clock, notify: Callable[[], None], *, saving: Saving | None
+    ):
+        self._name, self._address, self._model = name, address, model
+        self._clock, self._notify, self._saving, self._announced_saves = clock, notify, saving, 0
+        self.phase, self._at, self._requested = Phase.JOINING, clock.now(), False
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until the announcement is to be repeated; infinite where no trainer asked for that."""
+        return self._at + NEWS_S - self._clock.now() if self._requested else math.inf
+
+    def is_outdated(self, phase: Phase) -> bool:
+        """Whether the directory has something else of this peer than it would announce now."""
+        return self.phase != phase or self._announced_saves != self._saves_every
+
+    def request(self) -> None:
+        """Repeat the announcement soon: a trainer that banned this peer would have it back."""
+        self._requested = True
+        self._notify()
+
+    async def announce(self, place: Standing, phase: Phase, stage: int, successor: str = "") -> None:
+        """Announce this under a lease. Raises: as `Standing.put`."""
+        self._requested, self._at, self.phase = False, self._clock.now(), phase
+        record = self.record(place, phase, stage, successor)
+        self._announced_saves = record.saves_every
+        await place.put(record)
+
+    def record(self, place: Standing, phase: Phase, stage: int, successor: str = "") -> Peer:
+        """The record that `announce` puts."""
+        return Peer(
+            self._name, self._address, place.incarnation, stage, phase, self._model, successor, self._saves_every
+        )
+
+    @property
+    def _saves_every(self) -> int:
+        return self._saving.told_every if self._saving else 0
+
+
+class Drain:
+    """How one peer leaves after a notice.
 
     Args:
         name: of the peer.
@@ -30,53 +97,112 @@ class Leaving:
         self._until = math.inf
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether this peer is to leave."""
         return self._until < math.inf
 
     @property
     def left_s(self) -> float:
-        """Seconds until it goes whoever is there; infinite before it is asked."""
+        """Seconds of the grace period that are left; infinite before the notice."""
         return self._until - self._clock.now()
 
     @property
     def phase(self) -> Phase:
-        """What it is to say of itself while it serves."""
-        return Phase.PARTING if self.asked else Phase.SERVING
+        """What the peer announces while it serves."""
+        return Phase.PARTING if self.requested else Phase.SERVING
 
-    def ask(self) -> None:
-        """It is to leave; asked again nothing changes."""
-        if not self.asked:
+    def request(self) -> None:
+        """Begin the grace period; a second notice changes nothing."""
+        if not self.requested:
             self._until = self._clock.now() + self._grace_s
             self._view.look_again()
 
     def may_go(self, stage: int) -> bool:
-        """Whether it can leave now without taking the stage's state along, or must, or nobody trains any more.
+        """Whether the peer can leave now: another one keeps the stage's state, no trainer is left, or time is up.
 
-        Others are believed only once the directory has this peer's own word: they may be about to leave as well.
+        Others count only once the directory has this peer's own announcement: they may be about to leave as well.
         """
         view = self._view
-        if not self.asked or not view.trainers or self.left_s <= 0:
-            return self.asked
+        if not self.requested or not view.trainers or self.left_s <= 0:
+            return self.requested
         mine = view.peers.get(self._name)
-        said = mine is not None and mine.phase == Phase.PARTING
-        return said and any(self._stays(other) for other in view.serving(stage))
+        announced = mine is not None and mine.phase == Phase.PARTING
+        return announced and any(self._stays(other) for other in view.serving(stage))
 
     def is_last(self, stage: int) -> bool:
-        """Whether nobody else has the stage's state."""
+        """Whether no other peer has the stage's state."""
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
-    async def heir_of(self, holding: Holding, asking: Asking) -> str | None:
-        """Let another of the stage have what was counted; who has it now, None where there is no use, or no time."""
+    async def find_successor(self, holding: Holding, asking: Asking) -> str | None:
+        """Give what was counted to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while holding.counted and view.trainers and not view.cut_off and await holding.follow(view.head):
             limit = max(RETRY_S, self.left_s)
-            heir = await holding.succession.find_heir(view.serving(holding.index), asking, limit)
-            if heir is not None or self.left_s <= 0:
-                return heir
+            successor = await holding.succession.find_successor(view.serving(holding.index), asking, limit)
+            if successor is not None or self.left_s <= 0:
+                return successor
             await view.next_change(RETRY_S)
         return None
 
     def _stays(self, other: Peer) -> bool:
         announced = self._view.announced
         return other.phase == Phase.SERVING or announced[other.name] > announced[self._name]
+
+
+class PeerEvicted(Exception):
+    """The leader removed this process's record from the directory; its lease is still valid."""
+
+
+class Readmission:
+    """How one peer becomes a member again after its eviction.
+
+    Args:
+        name: of the peer.
+        lease_s: seconds of a lease.
+    """
+
+    def __init__(self, name: str, view: MembershipView, clock: Clock, lease_s: float):
+        self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
+
+    def is_member(self, place: Standing) -> bool:
+        """Whether the directory still has the peer's record, as far as this process can know."""
+        view = self._view
+        return self._name in view.peers or not place.revision or view.revision < place.revision
+
+    async def check(self, place: Standing) -> None:
+        """Find out why the record is gone.
+
+        Raises:
+            LeaseLost: its lease ended, and the record with it. PeerEvicted: only the record is gone. CutOff.
+        """
+        await place.lease.renew()
+        raise PeerEvicted
+
+    async def wait_for_step(self, needed: Callable[[], bool]) -> None:
+        """Wait until the others took the step that was held up, or until this peer is needed."""
+        seen = self._view.head_revision
+        with suppress(NoLongerValid):
+            async with self._view.while_holds(lambda: not needed()):
+                await self._view.wait_for(lambda: self._view.head_revision != seen)
+
+    async def stay_away(self, needed: Callable[[], bool]) -> None:
+        """Wait until this name's eviction expires, or until this peer is needed.
+
+        Raises: CutOff.
+        Cost: one small request, and while the name is evicted `LOOKS` in the time of a lease.
+        """
+        with suppress(NoLongerValid):
+            async with self._view.while_holds(lambda: not needed()):
+                reported = False
+                while await self._is_evicted():
+                    if not reported:
+                        warn("kept away", peer=self._name, why="the leader evicted it; it comes again after a pause")
+                    reported = True
+                    await self._clock.sleep(self._lease_s / LOOKS)
+
+    async def _is_evicted(self) -> bool:
+        try:
+            await self._view.directory.transact({EVICTED + self._name: 0}, {})
+        except Conflict:
+            return True
+        return False

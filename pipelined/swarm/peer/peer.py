@@ -24,11 +24,9 @@ from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saving, saver
 from pipelined.state.store import Shelf
 from pipelined.swarm.config import OtherModel, Rules
-from pipelined.swarm.peer.announcing import Announcing
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
-from pipelined.swarm.peer.lifecycle import GRACE_S, Leaving
+from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Holding
-from pipelined.swarm.peer.returning import Returning, Struck
 from pipelined.swarm.peer.service import Topics
 from pipelined.swarm.placement import Choosing
 from pipelined.swarm.protocol import field, read_round
@@ -75,14 +73,12 @@ class StagePeer:
         self._clock, self._device, self._coding, self._wanted = clock, Watched(device, rules.lease_s), coding, stage
         self._asking = Asking(endpoint, view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
-        self._returning = Returning(name, view, clock, rules.lease_s)
+        self._readmission = Readmission(name, view, clock, rules.lease_s)
         self._saving = Saving(shelf, save_every, coding.threads, view.look_again)
-        self._announcing = Announcing(
-            name, endpoint.address, rules.digest, clock, view.look_again, lambda: self._saving.told_every
-        )
-        self._topics = Topics(endpoint, view, self._announcing.ask, self._told, self._hears, self._device)
+        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saving=self._saving)
+        self._topics = Topics(endpoint, view, self._presence.request, self._told, self._hears, self._device)
         self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
-        self._leaving = Leaving(name, view, clock, grace_s)
+        self._drain = Drain(name, view, clock, grace_s)
         self._joining: Joining | None = None
 
     @property
@@ -105,50 +101,50 @@ class StagePeer:
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
             watching = self._tasks.create_task(self._device.watch())
-            while not self._leaving.asked or (self.holding and self._leaving.left_s > 0):
+            while not self._drain.requested or (self.holding and self._drain.left_s > 0):
                 try:
-                    await self._returning.stay_away(self._is_needed)
+                    await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
                         if (place := await self._come(stack)) is not None:
                             await self._live_as_member(place)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
-                except Struck:
+                except PeerEvicted:
                     warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
-                    await self._returning.wait_for_step(self._is_needed)
+                    await self._readmission.wait_for_step(self._is_needed)
             watching.cancel()
 
     def leave(self) -> None:
-        """Hand over and go (a preemption notice); the last of its stage waits for another, see `Leaving`."""
-        self._leaving.ask()
+        """Hand over and go (a preemption notice); the last of its stage waits for another, see `Drain`."""
+        self._drain.request()
 
     async def _come(self, stack: AsyncExitStack) -> Standing | None:
         """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
-            async with self._view.while_holds(lambda: bool(self.holding) or not self._leaving.asked):
+            async with self._view.while_holds(lambda: bool(self.holding) or not self._drain.requested):
                 waiting = standing(self._view.directory, key, seconds, self._clock, mine)
                 return await stack.enter_async_context(waiting)
         return None
 
     async def _live_as_member(self, place: Standing) -> None:
-        """Raises: LeaseLost; Struck: the directory has this peer no more."""
+        """Raises: LeaseLost; PeerEvicted: the directory has this peer no more."""
         try:
-            async with self._view.while_holds(lambda: self._returning.is_member(place)) as scope, Nursery() as tasks:
+            async with self._view.while_holds(lambda: self._readmission.is_member(place)) as scope, Nursery() as tasks:
                 leaving = tasks.create_task(self._leave_in_time(scope))
                 await self._live(place)
                 leaving.cancel()
         except NoLongerValid:
-            if not self._returning.is_member(place):
-                await self._returning.check(place)
-            if self._leaving.left_s > 0:
+            if not self._readmission.is_member(place):
+                await self._readmission.check(place)
+            if self._drain.left_s > 0:
                 raise
 
     async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
         """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
-        await self._view.wait_for(lambda: self._leaving.asked)
-        await self._clock.sleep(self._leaving.left_s)
+        await self._view.wait_for(lambda: self._drain.requested)
+        await self._clock.sleep(self._drain.left_s)
         with suppress(Refusal):
             await self._device.unless_late(asyncio.Event().wait())
         scope.reschedule(asyncio.get_running_loop().time())
@@ -158,7 +154,7 @@ class StagePeer:
         needed where any stage is lost.
         """
         lost = not self._view.serving(self.holding.index) if self.holding else bool(self._view.lost)
-        return self._leaving.asked or lost
+        return self._drain.requested or lost
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
@@ -166,7 +162,7 @@ class StagePeer:
         await self._saving.tell(place)
         if not await self._comes_to_serve(place):
             return
-        while not self._leaving.may_go(self.holding.index):
+        while not self._drain.may_go(self.holding.index):
             head, before = self._view.head, self.holding.point
             if not await self.holding.follow(head) and not await self._catch_up(head):
                 if not await self._comes_to_serve(place):
@@ -176,34 +172,34 @@ class StagePeer:
                 await self._save(self.holding)
             await self._saving.look_after(self._view.lost)
             await self._saving.tell(place)
-            target = self.holding.index if self._leaving.asked else head.moves.get(self.name, self.holding.index)
+            target = self.holding.index if self._drain.requested else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
                 self._wanted = target
                 self._let_go()
                 return
             self.holding.donor.expect(*late_and_on_time(self.holding, head, self._view))
-            due = self._announcing.due_s
-            if due <= 0 or self._announcing.is_news(self._leaving.phase):
-                await self._say(place, self._leaving.phase)
+            due = self._presence.due_s
+            if due <= 0 or self._presence.is_outdated(self._drain.phase):
+                await self._say(place, self._drain.phase)
             else:
-                await self._view.next_change(min(due, self._leaving.left_s))
+                await self._view.next_change(min(due, self._drain.left_s))
         await self._hand_over(place)
 
     async def _comes_to_serve(self, place: Standing) -> bool:
         """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
         view = self._view
         try:
-            async with view.while_holds(lambda: bool(self.holding) or not self._leaving.asked):
+            async with view.while_holds(lambda: bool(self.holding) or not self._drain.requested):
                 await view.wait_for(lambda: view.head is not None)
                 if view.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, view.head.model)
                 self._topics.incarnation = place.incarnation
                 await self._come_to_hold(place)
         except NoLongerValid:
-            if self._leaving.asked:
+            if self._drain.requested:
                 return False
             raise
-        await self._say(place, self._leaving.phase)
+        await self._say(place, self._drain.phase)
         return True
 
     async def _catch_up(self, head: Head) -> bool:
@@ -234,7 +230,7 @@ class StagePeer:
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on has it
-            await place.put(self._announcing.record(place, Phase.JOINING, index))
+            await place.put(self._presence.record(place, Phase.JOINING, index))
             await self._view.turn_to({index})
         stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
         self._let_go()
@@ -268,16 +264,16 @@ class StagePeer:
         if self._saving.due(holding.step) and (mine or self._saving.failed):
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
 
-    async def _say(self, place: Standing, phase: Phase, heir: str = "") -> None:
-        await self._announcing.say(place, phase, self.holding.index, heir)
+    async def _say(self, place: Standing, phase: Phase, successor: str = "") -> None:
+        await self._presence.announce(place, phase, self.holding.index, successor)
 
     async def _hand_over(self, place: Standing) -> None:
         """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
         holding = self.holding
         await self._say(place, Phase.LEAVING)
-        last = self._leaving.is_last(holding.index)
-        if not last and (heir := await self._leaving.heir_of(holding, self._asking)):
-            await self._say(place, Phase.LEAVING, heir=heir)
+        last = self._drain.is_last(holding.index)
+        if not last and (successor := await self._drain.find_successor(holding, self._asking)):
+            await self._say(place, Phase.LEAVING, successor)
         if last and self._saving.saves and holding.step > 0:
             await self._saving.save(self._tasks, holding.mark(), holding.copy)
         self._let_go()

@@ -1,0 +1,38 @@
+"""A peer repeats its announcement when a trainer asks for that, once a second at most."""
+
+import math
+
+import pytest
+
+from pipelined.aio.clock import VirtualClock
+from pipelined.swarm.peer.lifecycle import NEWS_S, Presence
+from pipelined.swarm.records import Peer, Phase
+
+
+class Place:
+    """A lease's place in the directory that remembers what was put."""
+
+    incarnation = 7
+
+    def __init__(self):
+        self.put_there = []
+
+    async def put(self, record):
+        self.put_there.append(record)
+
+
+@pytest.mark.virtual
+async def test_it_is_due_a_second_after_the_last_announcement_and_only_where_a_trainer_asked():
+    clock, place, calls = VirtualClock(), Place(), []
+    presence = Presence("p0", "virtual://p0", "m", clock, lambda: calls.append(clock.now()), saving=None)
+    await presence.announce(place, Phase.SERVING, 2)
+    await clock.sleep(NEWS_S / 4)
+    assert presence.due_s == math.inf
+    for _ in range(3):
+        presence.request()
+    assert presence.due_s == 0.75 * NEWS_S and calls == [NEWS_S / 4] * 3
+    await clock.sleep(NEWS_S)
+    assert presence.due_s < 0
+    await presence.announce(place, Phase.PARTING, 2)
+    assert presence.due_s == math.inf and presence.phase == Phase.PARTING
+    assert place.put_there == [Peer("p0", "virtual://p0", 7, 2, phase, "m") for phase in (Phase.SERVING, Phase.PARTING)]
