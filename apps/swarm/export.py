@@ -27,7 +27,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.state.observer import Visitor
-from pipelined.state.saved import load_whole
+from pipelined.state.store import load_whole
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training

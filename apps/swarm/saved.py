@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.saved import marks, text_of
+from pipelined.state.store import marks, text_of
 from pipelined.swarm.records import Mark, common_step
 
 

@@ -1,16 +1,32 @@
-"""Where one peer keeps what it saved of the stages that it held: a directory, or, in a simulation, memory.
+"""Where a peer saves the stages that it held: a directory or, in a simulation, memory.
 
-The one rule: what is on a shelf is whole, and is of this model. Blocking; no peers, no messages.
+    stage-00/step-00000100/     shard-00-of-01.safetensors, manifest.json
+    stage-01/step-00000100/     …
+
+A swarm can go back to a step only if every stage saved it in one *lineage*: the name of how training came there. After
+an earlier return to an older step there may be two lineages of one step. State is keyed by parameter name, so a swarm
+may be cut into other stages than the one that saved. All peers may share a directory, or each machine has its own; then
+peers announce what they have in the swarm's directory. Functions block. torch is imported when tensors are read or
+written.
 """
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pipelined.state.manifest import Layout
-from pipelined.swarm.records import Mark
+from pipelined.checkpoints import checkpoint
+from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.checkpoints.directory import found
+from pipelined.state.manifest import Layout, describe
+from pipelined.swarm.records import Mark, common_step, saved_steps
 from transports import Block
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Shelf(Protocol):
@@ -44,7 +60,7 @@ class ShelfError(Exception):
 
 @dataclass(frozen=True)
 class DiskShelf:
-    """A directory, of one machine or shared by many; torch's formats are imported with the first use.
+    """A directory, of one machine or shared by many.
 
     Args:
         identity: what must agree for a state to fit the model.
@@ -59,26 +75,177 @@ class DiskShelf:
 
     def marks(self) -> Sequence[Mark]:
         """See `Shelf`."""
-        from pipelined.state.saved import marks
-
         return marks(self.directory, self.identity)
 
     def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
         """See `Shelf`; where another peer is saving this stage just now, nothing is done."""
-        from pipelined.checkpoints.checkpoint import CheckpointError
-        from pipelined.state.saved import save
-
         try:
-            save(self.directory, mark, state, self.identity, self.keep, self.text)
+            save(self.directory, mark, state, self.identity, keep=self.keep, text=self.text)
         except (CheckpointError, OSError) as error:
             raise ShelfError(str(error)) from error
 
     def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
         """See `Shelf`."""
-        from pipelined.checkpoints.checkpoint import CheckpointError
-        from pipelined.state.saved import load
-
         try:
             return load(self.directory, at, layout, self.identity)
         except (CheckpointError, OSError) as error:
             raise ShelfError(str(error)) from error
+
+
+def save(
+    directory: str | Path,
+    mark: Mark,
+    state: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    *,
+    keep: int = 3,
+    text: str = "",
+) -> Path | None:
+    """Save a stage's state, whole or not at all; None where another peer is saving this stage just now.
+
+    Args:
+        state: by NAME/FIELD; it must not change meanwhile.
+        identity: what must agree for the state to fit a model.
+        keep: steps of this stage that are kept, this one included.
+        text: digest of the tokenizer and the text that it was trained on; "": not recorded.
+    Raises:
+        CheckpointError: it could not be written; what was saved before is as it was.
+    Cost: three passes over the bytes; nothing is written where this very state lies there already.
+    """
+    place, root = _place(directory, mark.stage), describe(state).root.hex()
+    with _alone(place) as alone:
+        if alone is False:
+            return None
+        if alone:
+            checkpoint.clean(place)
+        there = found(place).get(mark.step)
+        if there is not None and _told(there) == (mark, root):
+            return there
+        tensors: dict[str, dict[str, Any]] = {}
+        for key, value in state.items():
+            name, _, field = key.rpartition("/")
+            tensors.setdefault(name, {})[field] = Block.of(value).torch()
+        scalars = {"stage": mark.stage, "stages": mark.stages, "lineage": mark.lineage, "root": root}
+        return _write(place, Meta(mark.step, identity, {"text": text}, scalars), tensors, keep)
+
+
+def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
+    """Save one stage, or leave nothing of it."""
+    token = secrets.token_hex(4)
+    try:
+        record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token)
+        return checkpoint.commit(place, meta, [record], keep, token)
+    except CheckpointError:
+        checkpoint.discard(place, meta.step, token)
+        raise
+
+
+def marks(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[Mark]:
+    """Everything that lies whole in a directory; what is damaged, or of another model, is left out."""
+    places = sorted(Path(directory).glob("stage-*"))
+    read = [_told(path, identity) for place in places for path in found(place).values()]
+    return [told[0] for told in read if told]
+
+
+def text_of(directory: str | Path, at: Mark) -> str:
+    """Digest of the text that a saved step was trained on; "" where no stage of it recorded one."""
+    told = (shard.meta.config.get("text") for shard in _shards(directory, at))
+    return next((text for text in told if isinstance(text, str) and text), "")
+
+
+def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
+    """Read the tensors of this layout, as they were saved at this step and lineage by whichever stages held them.
+
+    Raises:
+        CheckpointError: a tensor is not there, of another dtype or shape, damaged, or of another model.
+    Cost: reads the bytes of these tensors alone.
+    """
+    wanted = {key.rpartition("/")[0] for key in layout}
+    tensors: dict[str, Mapping[str, Any]] = {}
+    for shard in _shards(directory, at):
+        mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
+        tensors |= shard.load(mine)
+    state = {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
+    for key, expected in layout.items():
+        got = (state[key].dtype, state[key].shape) if key in state else "nothing"
+        if got != expected:
+            fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
+            raise CheckpointError(f"{fact}; start from a swarm of this model")
+    return {key: state[key] for key in layout}
+
+
+class Whole(NamedTuple):
+    """A model as all stages saved it.
+
+    Args:
+        at: where that was, as the mark of the first stage.
+        identity: of the model.
+        values: every parameter, by name.
+    """
+
+    at: Mark
+    identity: Mapping[str, Any]
+    values: "Mapping[str, torch.Tensor]"
+
+
+def load_whole(directories: Sequence[str | Path]) -> Whole:
+    """Read every parameter as it was at the latest step that all stages saved, in one directory or in several.
+
+    Raises:
+        CheckpointError: there is no such step, or what was saved is damaged or of two models.
+    Cost: reads every byte of that step, the optimizer's too; memory of the parameters and of one shard.
+    """
+    there = [mark for directory in directories for mark in marks(directory)]
+    at = common_step(there)
+    if at is None:
+        places, told = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
+        fact = f"no step that all stages saved lies in {places} (saved: {told})"
+        raise CheckpointError(f"{fact}; name every directory of its peers")
+    identity, values = {}, {}
+    for shard in (shard for directory in directories for shard in _shards(directory, at)):
+        identity = dict(shard.require(identity or shard.meta.identity).meta.identity)
+        new = [name for name in shard.names if name not in values]
+        values |= {name: fields["value"] for name, fields in shard.load(new).items() if "value" in fields}
+    return Whole(at, identity, values)
+
+
+def _shards(directory: str | Path, at: Mark) -> Iterator[Checkpoint]:
+    for place in sorted(Path(directory).glob("stage-*")):
+        path = found(place).get(at.step)
+        told = _told(path) if path else None
+        if told and told[0]._replace(stage=at.stage) == at:
+            yield checkpoint.open(path)
+
+
+def _place(directory: str | Path, stage: int) -> Path:
+    return Path(directory) / f"stage-{stage:02}"
+
+
+def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Mark, str] | None:
+    """What a saved stage says it is, and its root; None where it does not say, or is not whole."""
+    try:
+        opened = checkpoint.open(path)
+        if identity is not None:
+            opened.require(identity)
+        told = opened.meta.scalars
+        return Mark(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
+    except (CheckpointError, KeyError):
+        return None
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[bool | None]:
+    """Whether this is the only process that writes here; None where the file system has no locks, so cannot say.
+
+    The kernel releases the lock of a process that dies.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "saving").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except BlockingIOError:
+            alone = False
+        except OSError:
+            alone = None
+        yield alone

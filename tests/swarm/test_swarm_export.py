@@ -6,7 +6,7 @@ import sys
 import torch
 from safetensors.torch import load_file
 
-from pipelined.state.saved import load_whole
+from pipelined.state.store import load_whole
 from tests.launching import ROOT
 from tests.unit.apps.rotary import exported_config
 

@@ -26,7 +26,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView
 from pipelined.process.stop_request import StopRequest
-from pipelined.state import saved
+from pipelined.state import store
 from pipelined.state.observer import Visited
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
@@ -124,9 +124,8 @@ class Outcome:
         config, identity = self.job.config, self.job.model.identity()
         if config.checkpoint is not None:
             for mark, state in self.visited:
-                await asyncio.to_thread(
-                    saved.save, config.checkpoint, mark, state, identity, config.keep, self.text.digest
-                )
+                told = {"keep": config.keep, "text": self.text.digest}
+                await asyncio.to_thread(store.save, config.checkpoint, mark, state, identity, **told)
 
     async def report(self, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.

@@ -1,14 +1,209 @@
-"""A shelf keeps what is whole and of its model; what others say of theirs is read with suspicion."""
+"""A store keeps what is whole and of its model: it comes back to the bit, at the latest step that every stage has."""
 
+import errno
+import fcntl
 from pathlib import Path
 
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
-from pipelined.state.store import DiskShelf, ShelfError
-from pipelined.swarm.records import Mark, Point, Saved
+from pipelined.state.store import DiskShelf, ShelfError, load, load_whole, marks, save
+from pipelined.swarm.records import Mark, Point, Saved, common_step, saved_steps
+from transports import Block
+
+MODEL = {"model": "toy", "layers": 4}
+
+
+def state(stage: int, seed: int = 0, layers: int = 2) -> dict[str, np.ndarray]:
+    """What a stage of some layers holds."""
+    held = {}
+    for layer in range(stage * layers, (stage + 1) * layers):
+        draw = np.random.default_rng((seed, layer))
+        for field in ("value", "exp_avg"):
+            held[f"h.{layer}.weight/{field}"] = draw.standard_normal((3, layer + 1)).astype(np.float32)
+    return {**held, "updates/count": np.array(seed)}
+
+
+def save_all(directory: Path, step: int, lineage: str = "a", seed: int = 0, stages: int = 2) -> None:
+    for stage in range(stages):
+        save(directory, Mark(step, stage, stages, lineage), state(stage, seed), MODEL)
+
+
+def same(mine: dict, theirs: dict) -> bool:
+    return describe(mine).root == describe(theirs).root
+
+
+def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path):
+    save_all(tmp_path, 7)
+    at = common_step(marks(tmp_path))
+    assert at == Mark(7, 0, 2, "a")
+    assert all(same(load(tmp_path, at, layout_of(state(stage)), MODEL), state(stage)) for stage in (0, 1))
+
+
+def test_a_swarm_may_be_cut_into_other_stages_than_the_one_that_saved(tmp_path: Path):
+    save_all(tmp_path, 7)
+    at, whole = common_step(marks(tmp_path)), {**state(0), **state(1)}
+    assert same(load(tmp_path, at, layout_of(whole), MODEL), whole)
+    narrow = state(2, layers=1)
+    assert same(load(tmp_path, at, layout_of(narrow), MODEL), narrow)
+
+
+def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
+    save_all(tmp_path, 5)
+    save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
+    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+
+
+def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
+    save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
+    with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
+        load_whole([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "saved, told",
+    [
+        ([], ""),
+        ([(5, 0, 3, "a"), (9, 0, 3, "b"), (9, 1, 3, "b"), (5, 1, 3, "a")], "steps 5, 9: stage 0, 1; no step: stage 2"),
+        ([(10, 0, 2, "run-aaaa"), (10, 1, 2, "run-bbbb")], "steps 10 (aaaa): stage 0; steps 10 (bbbb): stage 1"),
+        ([(5, 0, 1, "a"), (9, 1, 2, "b")], "steps 5: stage 0 of 1; no step: stage 0 of 2; steps 9: stage 1 of 2"),
+    ],
+)
+def test_which_stage_has_which_steps_is_told_in_words(saved: list, told: str):
+    assert saved_steps(Mark(*each) for each in saved) == told
+
+
+def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
+    save_all(tmp_path, 5)
+    save_all(tmp_path, 6, "a", seed=1)
+    save(tmp_path, Mark(6, 1, 2, "b"), state(1, seed=2), MODEL)
+    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+    save(tmp_path, Mark(6, 0, 2, "b"), state(0, seed=2), MODEL)
+    at = common_step(marks(tmp_path))
+    assert at == Mark(6, 0, 2, "b")
+    assert same(load(tmp_path, at, layout_of(state(1)), MODEL), state(1, seed=2))
+
+
+def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
+    for stage, place in enumerate(("one", "other")):
+        save(tmp_path / place, Mark(5, stage, 2, "a"), state(stage), MODEL)
+    save(tmp_path / "one", Mark(6, 0, 2, "a"), state(0, seed=1), MODEL)
+    whole = load_whole([tmp_path / "one", tmp_path / "other"])
+    assert (whole.at, whole.identity) == (Mark(5, 0, 2, "a"), MODEL)
+    expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
+    assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
+
+
+def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
+    save(tmp_path / "one", Mark(5, 0, 2, "a"), state(0), MODEL)
+    with pytest.raises(CheckpointError, match="name every directory"):
+        load_whole([tmp_path / "one"])
+    save(tmp_path / "other", Mark(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
+    with pytest.raises(CheckpointError, match="layers"):
+        load_whole([tmp_path / "one", tmp_path / "other"])
+
+
+@given(st.lists(st.builds(Mark, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))
+def test_the_common_step_is_the_latest_that_is_whole(saved: list[Mark]):
+    def whole(step: int, stages: int, lineage: str) -> bool:
+        return all(Mark(step, stage, stages, lineage) in saved for stage in range(stages))
+
+    found = common_step(saved)
+    steps = [step for step in range(4) for stages in (1, 2, 3) for lineage in "ab" if whole(step, stages, lineage)]
+    assert (found.step if found else None) == max(steps, default=None)
+    assert found is None or whole(found.step, found.stages, found.lineage)
+
+
+def test_only_the_newest_are_kept(tmp_path: Path):
+    for step in range(5):
+        save(tmp_path, Mark(step, 0, 1, "a"), state(0), MODEL, keep=2)
+    assert [mark.step for mark in marks(tmp_path)] == [3, 4]
+
+
+def test_another_peers_save_of_the_same_state_writes_nothing(tmp_path: Path):
+    mark = Mark(3, 0, 1, "a")
+    first = save(tmp_path, mark, state(0), MODEL)
+    written = (first / "manifest.json").stat().st_mtime_ns
+    assert save(tmp_path, mark, {name: Block.of(value) for name, value in state(0).items()}, MODEL) == first
+    assert (first / "manifest.json").stat().st_mtime_ns == written
+    save(tmp_path, mark, state(0, seed=1), MODEL)
+    assert same(load(tmp_path, mark, layout_of(state(0)), MODEL), state(0, seed=1))
+
+
+def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
+    save(tmp_path, Mark(3, 0, 1, "a"), state(0), MODEL)
+    with (tmp_path / "stage-00" / "saving").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is None
+    assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is not None
+
+
+def test_what_a_dead_save_of_a_stage_left_is_removed_before_the_next_is_written(tmp_path: Path):
+    left = tmp_path / "stage-00" / "step-00000003.part"
+    left.mkdir(parents=True)
+    (left / "shard-00-of-01.safetensors").write_bytes(bytes(100))
+    save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+    assert not left.exists()
+
+
+def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pipelined.checkpoints.checkpoint.write_manifest", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+    assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]
+
+
+def test_a_stage_is_saved_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    save_all(tmp_path, 7)
+    assert common_step(marks(tmp_path)) == Mark(7, 0, 2, "a")
+
+
+def test_a_damaged_stage_is_passed_over(tmp_path: Path):
+    save_all(tmp_path, 5)
+    save_all(tmp_path, 6, seed=1)
+    (shard,) = (tmp_path / "stage-01" / "step-00000006").glob("*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+
+
+def test_one_changed_byte_is_found(tmp_path: Path):
+    save(tmp_path, Mark(5, 0, 1, "a"), state(0), MODEL)
+    (shard,) = (tmp_path / "stage-00" / "step-00000005").glob("*.safetensors")
+    raw = bytearray(shard.read_bytes())
+    raw[-1] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="not the bytes that were saved"):
+        load(tmp_path, common_step(marks(tmp_path)), layout_of(state(0)), MODEL)
+
+
+def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
+    save_all(tmp_path, 5)
+    at = common_step(marks(tmp_path))
+    with pytest.raises(CheckpointError, match="layers: 4 saved, 5 asked"):
+        load(tmp_path, at, layout_of(state(0)), {**MODEL, "layers": 5})
+    with pytest.raises(CheckpointError, match=r"does not hold h.4.weight/value \(saved: nothing"):
+        load(tmp_path, at, layout_of(state(2)), MODEL)
+    other = {"h.0.weight/value": np.zeros((3, 2), np.float32)}
+    with pytest.raises(CheckpointError, match=r"\(saved: \('float32', \(3, 1\)\), expected: \('float32', \(3, 2\)\)\)"):
+        load(tmp_path, at, layout_of(other), MODEL)
+
+
+def test_an_empty_or_absent_directory_holds_nothing(tmp_path: Path):
+    assert marks(tmp_path) == marks(tmp_path / "none") == []
+    assert common_step([]) is None
+
 
 STATE = {"h.weight/value": np.arange(6, dtype=np.float32).reshape(2, 3), "updates/count": np.array(4)}
 MARK = Mark(4, 1, 3, "run-ab")

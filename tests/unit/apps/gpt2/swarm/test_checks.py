@@ -8,7 +8,7 @@ from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
 from apps.gpt2.swarm.job import resolve_swarm
 from apps.swarm.saved import other_text
 from pipelined.errors import UsageError
-from pipelined.state.saved import marks, save
+from pipelined.state.store import marks, save
 from pipelined.swarm.records import Mark
 from tests.launching import ROOT
 

@@ -10,7 +10,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
-from pipelined.state.saved import load, save
+from pipelined.state.store import load, save
 from pipelined.swarm.records import Mark
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage
 from pipelined.swarm.stages.stage import Microbatch

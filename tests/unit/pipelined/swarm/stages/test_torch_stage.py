@@ -14,7 +14,7 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.state.manifest import layout_of
-from pipelined.state.saved import load, marks, save
+from pipelined.state.store import load, marks, save
 from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
