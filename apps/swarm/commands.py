@@ -28,7 +28,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.process.stop_request import asking, hang_up
-from pipelined.state.store import DiskShelf
+from pipelined.state.store import DiskStore
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 
@@ -63,8 +63,8 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         device = TorchDevice(flags.device, clock)
         name = flags.place.name or _own_name()
 
-        shelf = DiskShelf(flags.checkpoint, training.model.identity(), text=told.text) if flags.checkpoint else None
-        saving = shelf, flags.save_every
+        store = DiskStore(flags.checkpoint, training.model.identity(), text=told.text) if flags.checkpoint else None
+        saving = store, flags.save_every
         build = partial(TorchStage, training, device=flags.device)
         process = PeerProcess(
             name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace

@@ -1,4 +1,4 @@
-"""A Hugging Face directory as a shelf: what it holds counts as saved by all stages before the first step.
+"""A Hugging Face directory as a store: what it holds counts as saved by all stages before the first step.
 
 So a swarm that starts from given weights goes on from step 0 as it goes on from any step that was saved, and whoever
 joins later fetches them from peers, as ever, and needs no such directory. This file must not know of peers.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from apps.lm.huggingface.read import EMBEDDING, HEAD, digest_of_weights, read_config, read_tensors
 from pipelined.errors import UsageError
 from pipelined.state.manifest import Layout
-from pipelined.state.store import Shelf, ShelfError
+from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.records import Mark
 from transports import Block
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 
-class WeightsShelf:
-    """A `Shelf` with weights to begin with, and what another shelf has.
+class WeightsStore:
+    """A `CheckpointStore` with weights to begin with, and what another store has.
 
     Args:
         directory: a GPT-2's.
@@ -32,22 +32,22 @@ class WeightsShelf:
     Cost: reads the weights once, for their digest.
     """
 
-    def __init__(self, directory: Path, stages: int, beside: Shelf | None = None):
+    def __init__(self, directory: Path, stages: int, beside: CheckpointStore | None = None):
         self._directory, self._stages, self._beside = directory, stages, beside
         self._tied, self._lineage = read_config(directory).tied, digest_of_weights(directory)
 
     def marks(self) -> Sequence[Mark]:
-        """See `Shelf`."""
+        """See `CheckpointStore`."""
         begun = [Mark(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
         return [*begun, *(self._beside.marks() if self._beside else ())]
 
     def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
-        """See `Shelf`."""
+        """See `CheckpointStore`."""
         if self._beside:
             self._beside.save(mark, state)
 
     def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
-        """See `Shelf`; of the first step the weights, and an optimizer that has seen nothing."""
+        """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""
         if (at.step, at.lineage) != (0, self._lineage):
             return self._beside.load(at, layout)
         import torch
@@ -56,13 +56,13 @@ class WeightsShelf:
         try:
             values = self._read(names)
         except UsageError as error:
-            raise ShelfError(str(error)) from error
+            raise StoreError(str(error)) from error
         zeros = {key: torch.zeros(shape, dtype=getattr(torch, dtype)) for key, (dtype, shape) in layout.items()}
         for name, value in values.items():
             mine = zeros[f"{name}/value"]
             if mine.shape != value.shape:
                 fact = f"{name}: {tuple(value.shape)}, expected: {tuple(mine.shape)}"
-                raise ShelfError(f"{self._directory} is no such model's ({fact}); give --init its own directory")
+                raise StoreError(f"{self._directory} is no such model's ({fact}); give --init its own directory")
             mine.copy_(value)
         return {key: Block.of(tensor) for key, tensor in zeros.items()}
 

@@ -12,14 +12,14 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.state.manifest import Layout
-from pipelined.state.store import Shelf, ShelfError
+from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved
 from transports import Block
 
 T = TypeVar("T")
 
 
-def saver(peers: Iterable[Peer], step: int) -> Peer | None:
+def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
     """The peer that saves a stage at a step; None where there is no such peer.
 
     Of those that save at this step it is the one that has been a member for longest: a newcomer never takes over.
@@ -31,11 +31,11 @@ def saver(peers: Iterable[Peer], step: int) -> Peer | None:
     return min(saving, key=lambda peer: peer.incarnation, default=None)
 
 
-class Saving:
+class Saver:
     """What one peer saves, and finds again.
 
     Args:
-        shelf: where; None: nothing is saved.
+        store: where; None: nothing is saved.
         every: steps from one save to the next.
         threads: whether the loop has threads to write in.
         news: called when something else lies there than before.
@@ -44,10 +44,10 @@ class Saving:
         marks: what lay there when this peer looked last; nothing where it could not be listed.
     """
 
-    def __init__(self, shelf: Shelf | None, every: int, threads: bool, news: Callable[[], None]):
+    def __init__(self, store: CheckpointStore | None, every: int, threads: bool, news: Callable[[], None]):
         self.marks: Sequence[Mark] = ()
         self._unlisted = self._unwritten = ""
-        self._shelf, self._every, self._threads, self._news = shelf, every, threads, news
+        self._store, self._every, self._threads, self._news = store, every, threads, news
         self._writing: asyncio.Task[None] | None = None
         self._place: Standing | None = None
         self._said: Sequence[Mark] = ()
@@ -56,7 +56,7 @@ class Saving:
     @property
     def saves(self) -> bool:
         """Whether anything is saved at all."""
-        return self._shelf is not None and self._every > 0
+        return self._store is not None and self._every > 0
 
     @property
     def failed(self) -> str:
@@ -74,10 +74,10 @@ class Saving:
 
     async def look(self) -> None:
         """See what lies there. Where that fails the peer goes on, and `failed` says why."""
-        if self._shelf is None:
+        if self._store is None:
             return
         try:
-            self.marks, self._unlisted = sorted(await self._apart(self._shelf.marks)), ""
+            self.marks, self._unlisted = sorted(await self._apart(self._store.marks)), ""
         except OSError as error:
             self.marks, self._unlisted = (), f"what was saved cannot be listed ({error}); look at the directory's disk"
             warn("saves not listed", why=error)
@@ -93,7 +93,7 @@ class Saving:
 
         Raises: as `Standing.put`.
         """
-        if self._shelf is None:
+        if self._store is None:
             return
         if self._place is None or self._place.lease is not place.lease:
             self._place, self._said = place.another(SAVED), ()
@@ -117,17 +117,17 @@ class Saving:
         for mark in self.marks:
             if mark.point == point and mark not in self._unreadable:
                 try:
-                    return await self._apart(lambda mark=mark: self._shelf.load(mark, layout))
-                except ShelfError:
+                    return await self._apart(lambda mark=mark: self._store.load(mark, layout))
+                except StoreError:
                     self._unreadable.add(mark)
         return None
 
     async def _write(self, mark: Mark, state: Mapping[str, Any]) -> None:
         try:
-            await self._apart(lambda: self._shelf.save(mark, state))
+            await self._apart(lambda: self._store.save(mark, state))
             self._unwritten = ""
             emit("stage saved", stage=mark.stage, step=mark.step)
-        except ShelfError as error:
+        except StoreError as error:
             self._unwritten = str(error)
             warn("save failed", stage=mark.stage, step=mark.step, why=error)
         await self.look()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Shelf(Protocol):
+class CheckpointStore(Protocol):
     """Saved stages."""
 
     def marks(self) -> Sequence[Mark]:
@@ -43,23 +43,23 @@ class Shelf(Protocol):
         """Keep a state, which nobody changes meanwhile.
 
         Raises:
-            ShelfError: it could not be; what lay there before still does.
+            StoreError: it could not be; what lay there before still does.
         """
 
     def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
         """The tensors of this layout, as they were at this step of this lineage, whichever stages held them.
 
         Raises:
-            ShelfError: they are not all there, or are damaged.
+            StoreError: they are not all there, or are damaged.
         """
 
 
-class ShelfError(Exception):
+class StoreError(Exception):
     """Nothing was saved, or nothing loaded."""
 
 
 @dataclass(frozen=True)
-class DiskShelf:
+class DiskStore:
     """A directory, of one machine or shared by many.
 
     Args:
@@ -74,22 +74,22 @@ class DiskShelf:
     text: str = ""
 
     def marks(self) -> Sequence[Mark]:
-        """See `Shelf`."""
+        """See `CheckpointStore`."""
         return marks(self.directory, self.identity)
 
     def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
-        """See `Shelf`; where another peer is saving this stage just now, nothing is done."""
+        """See `CheckpointStore`; where another peer is saving this stage just now, nothing is done."""
         try:
             save(self.directory, mark, state, self.identity, keep=self.keep, text=self.text)
         except (CheckpointError, OSError) as error:
-            raise ShelfError(str(error)) from error
+            raise StoreError(str(error)) from error
 
     def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
-        """See `Shelf`."""
+        """See `CheckpointStore`."""
         try:
             return load(self.directory, at, layout, self.identity)
         except (CheckpointError, OSError) as error:
-            raise ShelfError(str(error)) from error
+            raise StoreError(str(error)) from error
 
 
 def save(

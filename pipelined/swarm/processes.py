@@ -11,7 +11,7 @@ from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView
-from pipelined.state.store import Shelf
+from pipelined.state.store import CheckpointStore
 from pipelined.swarm import records
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
@@ -36,7 +36,7 @@ class PeerProcess:
         build: builds a stage as it is before the first step.
         stage: which to hold; None: where it helps most.
         threads: whether the loop has threads to code tensors and to save in.
-        shelf, save_every: where states are saved, and every how many steps; see `StagePeer`.
+        store, save_every: where states are saved, and every how many steps; see `StagePeer`.
         grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
     """
 
@@ -51,14 +51,14 @@ class PeerProcess:
         device: Device,
         stage: int | None = None,
         threads: bool = True,
-        shelf: Shelf | None = None,
+        store: CheckpointStore | None = None,
         save_every: int = 0,
         grace_s: float = GRACE_S,
     ):
         self.view = MembershipView(directory, clock, stages=frozenset())
         coding = Coding(rules.codec, threads)
         self.peer = StagePeer(
-            name, build, rules, endpoint, self.view, clock, device, coding, stage, shelf, save_every, grace_s
+            name, build, rules, endpoint, self.view, clock, device, coding, stage, store, save_every, grace_s
         )
         self._endpoint = endpoint
 

@@ -11,7 +11,7 @@ from typing import Any
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
-from pipelined.state.store import Shelf
+from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.leader import Moves
 from pipelined.swarm.peer.peer import Build
@@ -56,7 +56,7 @@ class VirtualParties:
         build: Build,
         seconds: Mapping[str, float],
         stage: int | None = None,
-        shelf: Shelf | None = None,
+        store: CheckpointStore | None = None,
         save_every: int = 0,
     ) -> PeerProcess:
         """Start a peer whose device takes so many seconds for each op; see `PeerProcess`."""
@@ -72,7 +72,7 @@ class VirtualParties:
             device,
             stage,
             threads=False,
-            shelf=shelf,
+            store=store,
             save_every=save_every,
         )
         self.start(name, process.run())

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import common_step
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 QUIET_S = 4.0
 PATIENCE_S = 60.0
@@ -65,11 +65,11 @@ class Story:
         """
         rules = {"rebalance_s": self.rebalance_s, "delayed": self.seed % 3 == 2, **self._rules}
         swarm = self.swarm = VirtualSwarm(self.stages, batch=6, seed=self.seed, **rules)
-        self.shelf = MemoryShelf()
+        self.store = MemoryStore()
         for stage in range(self.stages):
-            swarm.peer(f"anchor{stage}", stage, shelf=self.shelf)
+            swarm.peer(f"anchor{stage}", stage, store=self.store)
         for name in self.extra:
-            swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]), shelf=self.shelf)
+            swarm.peer(name, speed=self._draw.choice([0.5, 1.0, 2.0]), store=self.store)
         for name in self.trainers:
             swarm.trainer(name, self.steps, slots=self._draw.randint(1, 4), balance=self._balance)
         try:
@@ -192,24 +192,24 @@ class Story:
     async def _join(self):
         name = f"late{len(self.told)}"
         self._tell(f"{name} comes")
-        self.swarm.peer(name, shelf=self.shelf)
+        self.swarm.peer(name, store=self.store)
 
     async def _restart(self):
         if (name := self._peer()) is not None:
             self._tell(f"{name} dies and is started again")
             self.swarm.kill(name)
-            self.swarm.peer(name, shelf=self.shelf)
+            self.swarm.peer(name, store=self.store)
 
     async def _lose_stage(self):
         """Only once something was saved: before that, what is lost is lost."""
         stage, peers = self._draw.randrange(self.stages), self.swarm.peers
-        if common_step(self.shelf.marks()) is None:
+        if common_step(self.store.marks()) is None:
             return
         lost = {name for name, each in peers.items() if each.peer.holding and each.peer.holding.index == stage}
         self._tell(f"all peers of stage {stage} die, and one comes: {sorted(lost)}")
         for name in sorted(lost | {f"anchor{stage}"}):
             self.swarm.kill(name)
-        self.swarm.peer(f"anchor{stage}", stage, shelf=self.shelf)
+        self.swarm.peer(f"anchor{stage}", stage, store=self.store)
 
 
 if __name__ == "__main__":

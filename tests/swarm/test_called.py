@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.swarm.peer.lifecycle import GRACE_S
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual
 
@@ -17,10 +17,10 @@ def steps(swarm):
     return [head.step for head in swarm.heads]
 
 
-async def training(swarm, shelf, until):
+async def training(swarm, store, until):
     """Two peers in the first stage, one in the second; till this step stands."""
     for name, stage in (("p0", 0), ("p1", 1), ("p2", 0)):
-        swarm.peer(name, stage, shelf=shelf)
+        swarm.peer(name, stage, store=store)
     swarm.trainer("t0", steps=9)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == until)
 
@@ -44,9 +44,9 @@ async def test_the_last_of_a_stage_that_parts_is_followed_by_one_of_another():
 async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
     """At the step that was saved, or behind it."""
 
-    swarm, shelf = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryShelf()
-    await training(swarm, shelf, until=last)
-    await swarm.until(lambda: len(shelf.marks()) == 2)
+    swarm, store = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryStore()
+    await training(swarm, store, until=last)
+    await swarm.until(lambda: len(store.marks()) == 2)
     swarm.kill("p1")
     await swarm.finish(within=30)
     assert swarm.heads[-1].step == 9
@@ -55,8 +55,8 @@ async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
 
 @pytest.mark.parametrize("rebalance_s", [0.0, SELDOM_S])
 async def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_stay(rebalance_s):
-    swarm, shelf = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryShelf()
-    await training(swarm, None if rebalance_s else shelf, until=3)
+    swarm, store = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryStore()
+    await training(swarm, None if rebalance_s else store, until=3)
     swarm.kill("p1")
     await asyncio.sleep(10.0)
     assert {process.peer.holding.index for process in swarm.peers.values()} == {0}
@@ -68,20 +68,20 @@ async def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_s
 async def test_a_stage_that_loses_its_last_peer_before_the_next_step_is_taken_up(since):
     """The head says then that no sums led to it; that is no reason to leave the stage without a peer."""
 
-    shelf = MemoryShelf()
+    store = MemoryStore()
     if since == "a resume":
         former = VirtualSwarm(stages=2)
-        await training(former, shelf, until=4)
+        await training(former, store, until=4)
         await former.close()
     swarm = VirtualSwarm(stages=2, rebalance_s=SELDOM_S, seed=1)
     for name, stage in (("p0", 0), ("p1", 1), ("p2", 0)):
-        swarm.peer(name, stage, shelf=shelf)
+        swarm.peer(name, stage, store=store)
     swarm.trainer("t0", steps=9, resume=since == "a resume")
     await swarm.until(lambda: swarm.heads[-1:])
     if since == "a rollback":
         await swarm.until(lambda: swarm.heads[-1].step == 7)
         swarm.kill("p1")
-        swarm.peer("p3", 1, shelf=shelf)
+        swarm.peer("p3", 1, store=store)
         await swarm.until(lambda: not swarm.heads[-1].was_summed)
         swarm.kill("p3")
     else:

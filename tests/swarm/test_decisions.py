@@ -3,19 +3,19 @@
 import pytest
 
 from pipelined.aio import events
-from pipelined.state.store import ShelfError
+from pipelined.state.store import StoreError
 from pipelined.swarm.records import CONDUCTOR, PEERS
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 SELDOM_S = 1e6
 """Between two looks at the stages' loads."""
 
 
-class FullShelf(MemoryShelf):
+class FullStore(MemoryStore):
     """A directory on a full disk."""
 
     def save(self, mark, state):
-        raise ShelfError("no space left on device")
+        raise StoreError("no space left on device")
 
 
 def decided(kind):
@@ -23,12 +23,12 @@ def decided(kind):
     return next((event.facts for event in events.recent() if event.kind == kind), None)
 
 
-async def swarm_of(*stages, trainers=("t0",), steps=6, shelf=None, **rules):
+async def swarm_of(*stages, trainers=("t0",), steps=6, store=None, **rules):
     """Peers p0, p1, … of these stages, after their first step."""
     balance = rules.pop("balance", None)
     swarm = VirtualSwarm(stages=1 + max(stages), batch=6, **rules)
     for at, stage in enumerate(stages):
-        swarm.peer(f"p{at}", stage, shelf=shelf)
+        swarm.peer(f"p{at}", stage, store=store)
     for name in trainers:
         swarm.trainer(name, steps, slots=2, balance=balance)
     await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 1)
@@ -74,11 +74,11 @@ async def last_of_a_stage_leaves():
 
 
 async def stage_lost():
-    shelf = MemoryShelf()
-    swarm = await swarm_of(0, 1, shelf=shelf)
+    store = MemoryStore()
+    swarm = await swarm_of(0, 1, store=store)
     await swarm.until(lambda: swarm.heads[-1].step == 3)
     swarm.kill("p1")
-    swarm.peer("late", 1, shelf=shelf)
+    swarm.peer("late", 1, store=store)
     return swarm
 
 
@@ -89,7 +89,7 @@ async def members_cut():
 
 
 async def full_disk():
-    return await swarm_of(0, 1, shelf=FullShelf())
+    return await swarm_of(0, 1, store=FullStore())
 
 
 async def donor_cut():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.swarm.peer.lifecycle import GRACE_S
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual
 
@@ -14,10 +14,10 @@ def steps(swarm):
     return [head.step for head in swarm.heads]
 
 
-async def training(swarm, *peers, shelf=None, steps=200, speed=1.0):
+async def training(swarm, *peers, store=None, steps=200, speed=1.0):
     """A swarm in which the first step is taken."""
     for name, stage in peers:
-        swarm.peer(name, stage, speed, shelf=shelf)
+        swarm.peer(name, stage, speed, store=store)
     swarm.trainer("t0", steps=steps)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
 
@@ -63,15 +63,15 @@ async def test_of_all_who_are_asked_at_once_one_stays():
 async def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes():
     """So that whoever comes later goes on from that very step."""
 
-    swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
-    await training(swarm, ("p0", 0), shelf=shelf, speed=0.03)
+    swarm, store = VirtualSwarm(stages=1, batch=4), MemoryStore()
+    await training(swarm, ("p0", 0), store=store, speed=0.03)
     swarm.peers["p0"].peer.leave()
     assert GRACE_S <= await gone(swarm, "p0", within=2 * GRACE_S) < 1.25 * GRACE_S, (
         "its device is slow, but not so slow"
     )
     last = swarm.heads[-1].step
-    assert last in {mark.step for mark in shelf.marks()}
-    swarm.peer("late", shelf=shelf)
+    assert last in {mark.step for mark in store.marks()}
+    swarm.peer("late", store=store)
     await swarm.until(lambda: swarm.heads[-1].step == last + 2)
     assert steps(swarm) == list(range(last + 3)), "it went back, though it need not"
     await swarm.close()

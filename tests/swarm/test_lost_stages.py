@@ -6,13 +6,13 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records import LOST, Lost, common_step
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 
-def start(swarm, shelves, generation, **trainer):
+def start(swarm, stores, generation, **trainer):
     """Two stages, two peers each, and a trainer."""
-    for at, shelf in enumerate(shelves):
-        swarm.peer(f"p{at}.{generation}", stage=at % 2, shelf=shelf)
+    for at, store in enumerate(stores):
+        swarm.peer(f"p{at}.{generation}", stage=at % 2, store=store)
     swarm.trainer(f"t.{generation}", **trainer)
 
 
@@ -26,15 +26,15 @@ def test_everything_is_lost_with_the_directory(shared, last):
     """Also where the last step was not saved, and where each machine finds only what it saved itself."""
 
     async def train():
-        shelves = [MemoryShelf()] * 4 if shared else [MemoryShelf() for _ in range(4)]
+        stores = [MemoryStore()] * 4 if shared else [MemoryStore() for _ in range(4)]
         former = VirtualSwarm(stages=2)
-        start(former, shelves, 0, steps=100)
+        start(former, stores, 0, steps=100)
         await former.until(lambda: former.heads[-1:] and former.heads[-1].step == last)
         await former.close()
-        saved = common_step(mark for shelf in shelves for mark in shelf.marks())
+        saved = common_step(mark for store in stores for mark in store.marks())
         assert saved.step in (2, 4)
         swarm = VirtualSwarm(stages=2, seed=1)
-        start(swarm, shelves, 1, steps=8, resume=True)
+        start(swarm, stores, 1, steps=8, resume=True)
         await swarm.finish(within=30)
         assert steps(swarm) == list(range(saved.step, 9)), "it did not go on from there"
         assert swarm.heads[0].point == saved.point
@@ -45,12 +45,12 @@ def test_everything_is_lost_with_the_directory(shared, last):
 
 def test_a_stage_that_is_lost_takes_all_back_to_what_all_had_saved():
     async def train():
-        swarm, shelf = VirtualSwarm(stages=2), MemoryShelf()
-        start(swarm, [shelf] * 4, 0, steps=9)
+        swarm, store = VirtualSwarm(stages=2), MemoryStore()
+        start(swarm, [store] * 4, 0, steps=9)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 3)
         swarm.kill("p1.0")
         swarm.kill("p3.0")
-        swarm.peer("late", stage=1, shelf=shelf)
+        swarm.peer("late", stage=1, store=store)
         await swarm.finish(within=30)
         assert steps(swarm) == [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9]
         assert swarm.heads[4].lineage == swarm.heads[2].lineage
@@ -61,12 +61,12 @@ def test_a_stage_that_is_lost_takes_all_back_to_what_all_had_saved():
 
 def test_a_stage_that_is_lost_where_it_was_saved_goes_on_from_there():
     async def train():
-        swarm, shelf = VirtualSwarm(stages=2), MemoryShelf()
-        start(swarm, [shelf] * 4, 0, steps=6)
-        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2 and len(shelf.marks()) == 2)
+        swarm, store = VirtualSwarm(stages=2), MemoryStore()
+        start(swarm, [store] * 4, 0, steps=6)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 2 and len(store.marks()) == 2)
         swarm.kill("p1.0")
         swarm.kill("p3.0")
-        swarm.peer("late", stage=1, shelf=shelf)
+        swarm.peer("late", stage=1, store=store)
         await swarm.finish(within=30)
         assert steps(swarm) == list(range(7)), "it went back, though it need not"
         await swarm.close()
@@ -76,17 +76,17 @@ def test_a_stage_that_is_lost_where_it_was_saved_goes_on_from_there():
 
 def test_what_another_run_saved_is_gone_back_to_only_where_one_asks_for_it():
     async def train():
-        shelf = MemoryShelf()
+        store = MemoryStore()
         former = VirtualSwarm(stages=2)
-        start(former, [shelf] * 4, 0, steps=4)
+        start(former, [store] * 4, 0, steps=4)
         await former.finish(within=20)
         await former.close()
         swarm = VirtualSwarm(stages=2, batch=4, seed=1)
-        start(swarm, [shelf] * 4, 1, steps=3)
+        start(swarm, [store] * 4, 1, steps=3)
         await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
         swarm.kill("p0.1")
         swarm.kill("p2.1")
-        swarm.peer("late", stage=0, shelf=shelf)
+        swarm.peer("late", stage=0, store=store)
         await asyncio.sleep(20.0)
         assert steps(swarm) == [0, 1], "it took up what it had not seen itself"
         await swarm.close()
@@ -96,19 +96,19 @@ def test_what_another_run_saved_is_gone_back_to_only_where_one_asks_for_it():
 
 def test_a_swarm_that_is_to_go_on_waits_for_what_was_saved():
     async def train():
-        shelf = MemoryShelf()
+        store = MemoryStore()
         former = VirtualSwarm(stages=2)
-        start(former, [shelf] * 4, 0, steps=2)
+        start(former, [store] * 4, 0, steps=2)
         await former.finish(within=20)
-        await former.until(lambda: len(shelf.marks()) == 2)
+        await former.until(lambda: len(store.marks()) == 2)
         await former.close()
         swarm = VirtualSwarm(stages=2, seed=1)
         swarm.trainer("t", steps=4, resume=True)
-        swarm.peer("empty", stage=0, shelf=MemoryShelf())
+        swarm.peer("empty", stage=0, store=MemoryStore())
         await asyncio.sleep(10.0)
         assert not swarm.heads
         for stage in (0, 1):
-            swarm.peer(f"p{stage}", stage, shelf=shelf)
+            swarm.peer(f"p{stage}", stage, store=store)
         await swarm.finish(within=20)
         assert steps(swarm) == [2, 3, 4]
         await swarm.close()

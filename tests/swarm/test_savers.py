@@ -3,11 +3,11 @@
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.store import ShelfError
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from pipelined.state.store import StoreError
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 
-class FailingShelf(MemoryShelf):
+class FailingStore(MemoryStore):
     """A directory whose disk can be let fail.
 
     Args:
@@ -25,17 +25,17 @@ class FailingShelf(MemoryShelf):
 
     def save(self, mark, state):
         if "save" in self.failing:
-            raise ShelfError("the disk is full")
+            raise StoreError("the disk is full")
         super().save(mark, state)
 
 
-def steps(shelf):
-    return [mark.step for mark in MemoryShelf.marks(shelf)]
+def steps(store):
+    return [mark.step for mark in MemoryStore.marks(store)]
 
 
-async def training(swarm, until, name, shelf):
+async def training(swarm, until, name, store):
     """A stage of one peer, that took so many steps."""
-    swarm.peer(name, 0, shelf=shelf)
+    swarm.peer(name, 0, store=store)
     swarm.trainer("t0", steps=4000)
     await stands(swarm, until)
 
@@ -55,15 +55,15 @@ def play(scene):
     run_virtual(play())
 
 
-@pytest.mark.parametrize("theirs", [None, MemoryShelf()])
+@pytest.mark.parametrize("theirs", [None, MemoryStore()])
 def test_a_newcomer_whose_name_comes_first_does_not_take_over_the_saving(theirs):
     async def scene(swarm):
-        shelf = MemoryShelf()
-        await training(swarm, 3, "p", shelf)
-        swarm.peer("a", 0, shelf=theirs)
+        store = MemoryStore()
+        await training(swarm, 3, "p", store)
+        swarm.peer("a", 0, store=theirs)
         await swarm.until(lambda: swarm.peers["a"].peer.holding)
         await stands(swarm, 20)
-        assert steps(shelf) == list(range(2, steps(shelf)[-1] + 1, 2)) and steps(shelf)[-1] >= 18
+        assert steps(store) == list(range(2, steps(store)[-1] + 1, 2)) and steps(store)[-1] >= 18
         assert theirs is None or not steps(theirs)
 
     play(scene)
@@ -72,9 +72,9 @@ def test_a_newcomer_whose_name_comes_first_does_not_take_over_the_saving(theirs)
 @pytest.mark.parametrize("failing", ["list", "save"])
 def test_a_directory_that_fails_ends_no_peer_and_another_peer_saves_meanwhile(failing):
     async def scene(swarm):
-        first, second = FailingShelf(), MemoryShelf()
+        first, second = FailingStore(), MemoryStore()
         await training(swarm, 3, "a", first)
-        swarm.peer("b", 0, shelf=second)
+        swarm.peer("b", 0, store=second)
         await stands(swarm, 6)
         assert not steps(second)
         first.failing = {failing}
@@ -92,11 +92,11 @@ def test_a_directory_that_fails_ends_no_peer_and_another_peer_saves_meanwhile(fa
 
 def test_a_stage_whose_only_directory_fails_is_saved_again_when_it_no_longer_does():
     async def scene(swarm):
-        shelf = FailingShelf("save")
-        await training(swarm, 7, "a", shelf)
-        assert not steps(shelf)
-        shelf.failing = set()
+        store = FailingStore("save")
+        await training(swarm, 7, "a", store)
+        assert not steps(store)
+        store.failing = set()
         await stands(swarm, 10)
-        assert steps(shelf)
+        assert steps(store)
 
     play(scene)

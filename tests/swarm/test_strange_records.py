@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from pipelined.swarm.records import CONDUCTOR, EVALUATED, HEAD, PEERS, SAVED, TRAINERS
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual
 
@@ -52,8 +52,8 @@ async def test_a_head_that_cannot_be_read_or_is_gone_is_written_over_by_the_lead
 
 @pytest.mark.parametrize("resume", [False, True])
 async def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go_back_to_what_was_saved(resume):
-    swarm, shelf = VirtualSwarm(stages=1, batch=4), MemoryShelf()
-    swarm.peer("p0", 0, shelf=shelf)
+    swarm, store = VirtualSwarm(stages=1, batch=4), MemoryStore()
+    swarm.peer("p0", 0, store=store)
     swarm.trainer("t0", steps=100)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 5)
     swarm.kill("t0")

@@ -9,7 +9,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
 from pipelined.state.observer import Visitor
 from tests.swarm.exact import ExactStage
-from tests.swarm.virtual_swarm import MemoryShelf, VirtualSwarm
+from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual
 
@@ -59,9 +59,9 @@ def observing(swarm):
 
 async def trained(last, **rules):
     """A swarm of two stages that has just taken step `last`: peers a and c at stage 0, b alone at stage 1."""
-    swarm, shelf = VirtualSwarm(stages=2, batch=4, **rules), MemoryShelf()
+    swarm, store = VirtualSwarm(stages=2, batch=4, **rules), MemoryStore()
     for name, stage in [("a", 0), ("c", 0), ("b", 1)]:
-        swarm.peer(name, stage, shelf=shelf)
+        swarm.peer(name, stage, store=store)
     swarm.trainer("t0", steps=4000)
     await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= last)
     return swarm

@@ -13,7 +13,7 @@ from pipelined.aio.watchdog import Stuck
 from pipelined.directory import MemoryDisk
 from pipelined.membership.view import MembershipView
 from pipelined.state.manifest import layout_of
-from pipelined.state.store import ShelfError
+from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import name_digest
 from pipelined.swarm.simulated import DIRECTORY, VirtualParties
@@ -29,7 +29,7 @@ WRITE_S = 2e-3
 SAVE_EVERY = 2
 
 
-class MemoryShelf:
+class MemoryStore:
     """A directory that outlives its peers."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ class MemoryShelf:
         states = [state for mark, state in self._saved.items() if mark.point == at.point]
         found = {name: block for state in states for name, block in state.items() if name in layout}
         if layout_of(found) != layout:
-            raise ShelfError(f"not all there: {found.keys()}")
+            raise StoreError(f"not all there: {found.keys()}")
         return found
 
 
@@ -94,11 +94,11 @@ class VirtualSwarm(VirtualParties):
     def clock(self, name):
         return Skewed(super().clock(name), self._offsets.get(name, 0.0))
 
-    def peer(self, name, stage=None, speed=1.0, offset=0.0, shelf=None):
+    def peer(self, name, stage=None, speed=1.0, offset=0.0, store=None):
         self._offsets[name] = offset
         seconds = {op: each / speed for op, each in SECONDS.items()}
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
-        process = self.start_peer(name, build, seconds, stage, shelf, SAVE_EVERY)
+        process = self.start_peer(name, build, seconds, stage, store, SAVE_EVERY)
         self._witness(process, self.endpoints[name])
 
     def trainer(self, name, steps, slots=4, offset=0.0, balance=None, resume=False):

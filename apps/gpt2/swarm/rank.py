@@ -10,13 +10,13 @@ from apps.swarm.config import Place, Told
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.joining import agree, entered
 from apps.swarm.training import rules_of, training_of
-from apps.swarm.weights_store import WeightsShelf
+from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
 from pipelined.process.launch import Launch
 from pipelined.state.observer import Visitor
-from pipelined.state.store import DiskShelf, Shelf
+from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head, Mark, common_step
@@ -32,8 +32,8 @@ class Rank:
 
     Args:
         told: what the directory is told of the training.
-        shelf: where its peer saves, and finds what was saved.
-        begun: what the swarm goes on from: the latest step that all stages have on the shelf; None: it begins.
+        store: where its peer saves, and finds what was saved.
+        begun: what the swarm goes on from: the latest step that all stages have in the store; None: it begins.
         device: where its peer computes.
     """
 
@@ -44,7 +44,7 @@ class Rank:
     told: Told
     training: Training
     rules: Rules
-    shelf: Shelf | None
+    store: CheckpointStore | None
     begun: Mark | None
     device: TorchDevice
 
@@ -71,7 +71,7 @@ class Rank:
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
         parts = self._build, self.rules, endpoint, directory, RealClock(), self.device
-        return PeerProcess(f"rank{rank}", *parts, self.job.stage_of(rank), True, self.shelf, every)
+        return PeerProcess(f"rank{rank}", *parts, self.job.stage_of(rank), True, self.store, every)
 
     def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
         """This rank's trainer."""
@@ -104,13 +104,13 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     training = training_of(told)
     place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), RealClock(), transport.computing)
-    rules, shelf = rules_of(told, training), _shelf(job, text)
-    begun = None if shelf is None else common_step(shelf.marks())
-    return Rank(transport, job, text, feed, told, training, rules, shelf, begun, device)
+    rules, store = rules_of(told, training), _store(job, text)
+    begun = None if store is None else common_step(store.marks())
+    return Rank(transport, job, text, feed, told, training, rules, store, begun, device)
 
 
-def _shelf(job: SwarmJob, text: Text) -> Shelf | None:
+def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:
     config = job.config
     told = job.model.identity(), config.keep, text.digest
-    disk = DiskShelf(config.checkpoint, *told) if config.checkpoint else None
-    return disk if config.init is None else WeightsShelf(config.init, job.subject.stages, disk)
+    disk = DiskStore(config.checkpoint, *told) if config.checkpoint else None
+    return disk if config.init is None else WeightsStore(config.init, job.subject.stages, disk)

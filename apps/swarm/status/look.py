@@ -18,7 +18,7 @@ from pipelined.aio import events
 from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
 from pipelined.membership.view import WORKING
-from pipelined.state.saver import saver
+from pipelined.state.saver import choose_saver
 from pipelined.swarm.records import (
     CONDUCTOR,
     EVALUATED,
@@ -170,7 +170,7 @@ def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
     for peer in peers:
         if peer.phase in WORKING:
             working.setdefault(peer.stage, []).append(peer)
-    chosen = [saver(working.get(stage, []), 0) for stage in range(head.stages if head else 0)]
+    chosen = [choose_saver(working.get(stage, []), 0) for stage in range(head.stages if head else 0)]
     return [peer and peer.name for peer in chosen]
 
 

@@ -20,7 +20,7 @@ from pipelined.directory import Conflict
 from pipelined.directory.registration import Standing
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.state.saver import Saving
+from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Holding
 from pipelined.swarm.records import EVICTED, Peer, Phase
 
@@ -39,17 +39,17 @@ class Presence:
         name, address: of the peer.
         model: digest of what the swarm trains.
         notify: called when a trainer asks for the announcement again.
-        saving: says how often the peer saves, see `Peer.saves_every`; None: it never does.
+        saver: says how often the peer saves, see `Peer.saves_every`; None: it never does.
 
     Attributes:
         phase: the one announced last.
     """
 
     def __init__(
-        self, name: str, address: str, model: str, clock: Clock, notify: Callable[[], None], *, saving: Saving | None
+        self, name: str, address: str, model: str, clock: Clock, notify: Callable[[], None], *, saver: Saver | None
     ):
         self._name, self._address, self._model = name, address, model
-        self._clock, self._notify, self._saving, self._announced_saves = clock, notify, saving, 0
+        self._clock, self._notify, self._saver, self._announced_saves = clock, notify, saver, 0
         self.phase, self._at, self._requested = Phase.JOINING, clock.now(), False
 
     @property
@@ -81,7 +81,7 @@ class Presence:
 
     @property
     def _saves_every(self) -> int:
-        return self._saving.told_every if self._saving else 0
+        return self._saver.told_every if self._saver else 0
 
 
 class Drain:

@@ -21,8 +21,8 @@ from pipelined.membership.probe import Hearing
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
-from pipelined.state.saver import Saving, saver
-from pipelined.state.store import Shelf
+from pipelined.state.saver import Saver, choose_saver
+from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
@@ -48,7 +48,7 @@ class StagePeer:
         name: of this peer, nobody else's.
         build: builds the stage that it is to hold.
         stage: which; None: where it helps most.
-        shelf: where it saves what it holds, and finds what was saved; None: nowhere.
+        store: where it saves what it holds, and finds what was saved; None: nowhere.
         save_every: steps from one save to the next; 0: never.
         grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
     """
@@ -64,7 +64,7 @@ class StagePeer:
         device: Device,
         coding: Coding,
         stage: int | None = None,
-        shelf: Shelf | None = None,
+        store: CheckpointStore | None = None,
         save_every: int = 0,
         grace_s: float = GRACE_S,
     ):
@@ -74,8 +74,8 @@ class StagePeer:
         self._asking = Asking(endpoint, view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
-        self._saving = Saving(shelf, save_every, coding.threads, view.look_again)
-        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saving=self._saving)
+        self._saver = Saver(store, save_every, coding.threads, view.look_again)
+        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saver=self._saver)
         self._topics = Topics(endpoint, view, self._presence.request, self._told, self._hears, self._device)
         self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
         self._drain = Drain(name, view, clock, grace_s)
@@ -158,8 +158,8 @@ class StagePeer:
 
     async def _live(self, place: Standing) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
-        await self._saving.look()
-        await self._saving.tell(place)
+        await self._saver.look()
+        await self._saver.tell(place)
         if not await self._comes_to_serve(place):
             return
         while not self._drain.may_go(self.holding.index):
@@ -170,8 +170,8 @@ class StagePeer:
                 continue
             if self.holding.point != before:
                 await self._save(self.holding)
-            await self._saving.look_after(self._view.lost)
-            await self._saving.tell(place)
+            await self._saver.look_after(self._view.lost)
+            await self._saver.tell(place)
             target = self.holding.index if self._drain.requested else head.moves.get(self.name, self.holding.index)
             if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
                 self._wanted = target
@@ -250,19 +250,19 @@ class StagePeer:
 
     async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
         """What was saved of this point, by this peer or by another that saves in the same place."""
-        await self._saving.look()
-        await self._saving.tell(place)
-        return await self._saving.find(point, layout)
+        await self._saver.look()
+        await self._saver.tell(place)
+        return await self._saver.find(point, layout)
 
     async def _save(self, holding: Holding) -> None:
         """Save the state, if this step is to be saved and this peer is the one of its stage to do it.
 
         A peer that could not save tries at each step that is to be saved; another that can does so beside it.
         """
-        chosen = saver(self._view.serving(holding.index), holding.step)
+        chosen = choose_saver(self._view.serving(holding.index), holding.step)
         mine = chosen is not None and chosen.name == self.name
-        if self._saving.due(holding.step) and (mine or self._saving.failed):
-            await self._saving.save(self._tasks, holding.mark(), holding.copy)
+        if self._saver.due(holding.step) and (mine or self._saver.failed):
+            await self._saver.save(self._tasks, holding.mark(), holding.copy)
 
     async def _say(self, place: Standing, phase: Phase, successor: str = "") -> None:
         await self._presence.announce(place, phase, self.holding.index, successor)
@@ -274,8 +274,8 @@ class StagePeer:
         last = self._drain.is_last(holding.index)
         if not last and (successor := await self._drain.find_successor(holding, self._asking)):
             await self._say(place, Phase.LEAVING, successor)
-        if last and self._saving.saves and holding.step > 0:
-            await self._saving.save(self._tasks, holding.mark(), holding.copy)
+        if last and self._saver.saves and holding.step > 0:
+            await self._saver.save(self._tasks, holding.mark(), holding.copy)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -292,4 +292,4 @@ class StagePeer:
 
     def _told(self) -> Mapping[str, Any]:
         donor = self._joining.donor if self._joining else ""
-        return {"cut_off": self._view.cut_off, "unsaved": self._saving.failed, "donor": donor}
+        return {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}

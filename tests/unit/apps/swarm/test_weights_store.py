@@ -1,4 +1,4 @@
-"""Weights to begin with, as a shelf has them: under every name that a stage asks for, and with a fresh optimizer."""
+"""Weights to begin with, as a store has them: under every name that a stage asks for, and with a fresh optimizer."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ import torch
 from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.swarm.weights_store import WeightsShelf
+from apps.swarm.weights_store import WeightsStore
 from pipelined.state.manifest import layout_of
-from pipelined.state.store import DiskShelf, ShelfError
+from pipelined.state.store import DiskStore, StoreError
 from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
@@ -37,11 +37,11 @@ def given(request, tmp_path):
 
 def test_every_stage_begins_with_what_was_given(given):
     directory, tensors = given
-    shelf = WeightsShelf(directory, stages=2)
-    at = common_step(shelf.marks())
+    store = WeightsStore(directory, stages=2)
+    at = common_step(store.marks())
     assert (at.step, at.stages) == (0, 2)
     for index, stage in enumerate(stages()):
-        stage.load(shelf.load(at._replace(stage=index), layout_of(stage.state())))
+        stage.load(store.load(at._replace(stage=index), layout_of(stage.state())))
         for key, tensor in stage.state().items():
             name, _, field = key.rpartition("/")
             expected = tensors.get(name, tensors["transformer.wte.weight"]) if field == "value" else torch.zeros(())
@@ -50,22 +50,22 @@ def test_every_stage_begins_with_what_was_given(given):
 
 def test_other_weights_are_another_beginning(given, tmp_path):
     directory, tensors = given
-    before = WeightsShelf(directory, stages=2).marks()
+    before = WeightsStore(directory, stages=2).marks()
     tensors["transformer.ln_f.bias"].data[0] = 1.0
     export(directory, tensors, TIED if "lm_head.weight" not in tensors else UNTIED, None)
-    assert not set(before) & set(WeightsShelf(directory, stages=2).marks())
+    assert not set(before) & set(WeightsStore(directory, stages=2).marks())
 
 
 def test_what_is_saved_later_lies_beside_it(given, tmp_path):
-    shelf = WeightsShelf(given[0], 1, DiskShelf(tmp_path / "saved", UNTIED.identity()))
+    store = WeightsStore(given[0], 1, DiskStore(tmp_path / "saved", UNTIED.identity()))
     stage, mark = stages()[0], Mark(4, 0, 1, "run-4")
-    shelf.save(mark, stage.state())
-    assert common_step(shelf.marks()) == mark
-    loaded = shelf.load(mark, layout_of(stage.state()))
+    store.save(mark, stage.state())
+    assert common_step(store.marks()) == mark
+    loaded = store.load(mark, layout_of(stage.state()))
     assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in stage.state().items())
 
 
 def test_a_tensor_of_other_sizes_is_not_loaded(given):
-    shelf = WeightsShelf(given[0], stages=2)
-    with pytest.raises(ShelfError, match="c_attn"):
-        shelf.load(shelf.marks()[0], {"transformer.h.0.attn.c_attn.weight/value": ("float32", (3, 3))})
+    store = WeightsStore(given[0], stages=2)
+    with pytest.raises(StoreError, match="c_attn"):
+        store.load(store.marks()[0], {"transformer.h.0.attn.c_attn.weight/value": ("float32", (3, 3))})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
-from pipelined.state.store import DiskShelf, ShelfError, load, load_whole, marks, save
+from pipelined.state.store import DiskStore, StoreError, load, load_whole, marks, save
 from pipelined.swarm.records import Mark, Point, Saved, common_step, saved_steps
 from transports import Block
 
@@ -210,36 +210,36 @@ MARK = Mark(4, 1, 3, "run-ab")
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> DiskShelf:
-    return DiskShelf(tmp_path / "shelf", {"layers": 2})
+def store(tmp_path: Path) -> DiskStore:
+    return DiskStore(tmp_path / "store", {"layers": 2})
 
 
-def test_what_was_saved_is_found_and_comes_back_to_the_bit(shelf: DiskShelf):
-    assert list(shelf.marks()) == []
-    shelf.save(MARK, STATE)
-    assert list(shelf.marks()) == [MARK]
-    assert describe(shelf.load(MARK, layout_of(STATE))).root == describe(STATE).root
+def test_what_was_saved_is_found_and_comes_back_to_the_bit(store: DiskStore):
+    assert list(store.marks()) == []
+    store.save(MARK, STATE)
+    assert list(store.marks()) == [MARK]
+    assert describe(store.load(MARK, layout_of(STATE))).root == describe(STATE).root
 
 
-def test_what_another_model_saved_is_not_there(shelf: DiskShelf):
-    shelf.save(MARK, STATE)
-    assert list(DiskShelf(shelf.directory, {"layers": 3}).marks()) == []
+def test_what_another_model_saved_is_not_there(store: DiskStore):
+    store.save(MARK, STATE)
+    assert list(DiskStore(store.directory, {"layers": 3}).marks()) == []
 
 
-def test_what_is_damaged_or_missing_is_not_loaded(shelf: DiskShelf):
-    shelf.save(MARK, STATE)
-    with pytest.raises(ShelfError, match=r"other\.weight"):
-        shelf.load(MARK, {"other.weight/value": ("float32", (2,))})
-    (file,) = shelf.directory.rglob("*.safetensors")
+def test_what_is_damaged_or_missing_is_not_loaded(store: DiskStore):
+    store.save(MARK, STATE)
+    with pytest.raises(StoreError, match=r"other\.weight"):
+        store.load(MARK, {"other.weight/value": ("float32", (2,))})
+    (file,) = store.directory.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ShelfError):
-        shelf.load(MARK, layout_of(STATE))
+    with pytest.raises(StoreError):
+        store.load(MARK, layout_of(STATE))
 
 
 def test_a_directory_that_cannot_be_is_said(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(ShelfError):
-        DiskShelf(tmp_path / "file", {}).save(MARK, STATE)
+    with pytest.raises(StoreError):
+        DiskStore(tmp_path / "file", {}).save(MARK, STATE)
 
 
 def test_marks_come_back_as_they_were_told():

@@ -24,7 +24,7 @@ class Place:
 @pytest.mark.virtual
 async def test_it_is_due_a_second_after_the_last_announcement_and_only_where_a_trainer_asked():
     clock, place, calls = VirtualClock(), Place(), []
-    presence = Presence("p0", "virtual://p0", "m", clock, lambda: calls.append(clock.now()), saving=None)
+    presence = Presence("p0", "virtual://p0", "m", clock, lambda: calls.append(clock.now()), saver=None)
     await presence.announce(place, Phase.SERVING, 2)
     await clock.sleep(NEWS_S / 4)
     assert presence.due_s == math.inf
