@@ -1,6 +1,6 @@
-"""Where an end stands: open or ended, and with whom. The one rule: the first reason stays, and is what is raised.
+"""The state of one end of a transport: open or ended, and which peers are lost. The first reason is kept and raised.
 
-Also says whether a peer and a channel can exist at all; a wrong one is named with its range.
+Also checks that a peer and a channel are in range; the error names the range.
 """
 
 from transports.errors import PeerLost, TransportError
@@ -8,8 +8,8 @@ from transports.errors import PeerLost, TransportError
 CHANNELS = 16384
 
 
-class Standing:
-    """One end's standing in a world of so many ranks.
+class EndState:
+    """Whether this end is open, and which peers are lost, in a world of this size.
 
     Attributes:
         end: why this end neither sends nor receives any more, if that is so.
@@ -22,17 +22,17 @@ class Standing:
         self.lost: dict[int, PeerLost] = {}
 
     def finish(self, error: TransportError) -> bool:
-        """End with this reason; False if the end had one already."""
+        """End with this reason; False if it had ended already, with another."""
         first = self.end is None
         self.end = self.end or error
         return first
 
     def lose(self, error: PeerLost) -> None:
-        """Have lost a peer."""
+        """Note that a peer is lost; the first reason is kept."""
         self.lost.setdefault(error.rank, error)
 
     def check(self, peer: int | None, channel: int = 0) -> None:
-        """Return if one may receive from this peer (None: anybody) on this channel.
+        """Check that this end may receive from this peer (None: any) on this channel.
 
         Raises:
             TransportError: why this end has ended.
@@ -47,10 +47,10 @@ class Standing:
             raise ValueError(f"no such rank (peer: {peer}, world size: {size}); ranks run from 0 to world size - 1")
 
     def check_sendable(self, peer: int, channel: int = 0) -> None:
-        """The same for sending, which also takes a peer that is still there.
+        """As `check`, for sending, which needs a peer that is not lost.
 
         Raises:
-            PeerLost: it is not.
+            PeerLost: the peer is lost.
         """
         self.check(peer, channel)
         if peer in self.lost:

@@ -14,7 +14,7 @@ from transports.base import Frame, Traffic, Transport
 from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import settle
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mailbox import Mailbox
 from transports.wire.arrays import Block, copied, destinations, fill, landing
 from transports.wire.frames import (
@@ -81,20 +81,20 @@ class Local(Transport):
         self._messages: Mailbox[_Held] = Mailbox(world_size)
         self._buffers: Mailbox[_Held] = Mailbox(world_size)
         self._outgoing: set[_Held] = set()
-        self._standing = Standing(world_size)
+        self._end_state = EndState(world_size)
 
     def __repr__(self) -> str:
         return f"<Local rank {self.rank} of {self.world_size}>"
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._standing.check_sendable(peer)
+        self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
         self._ranks[peer]._messages.arrived(self.rank, key, held)
         await self._handed_over(held)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._standing.check(peer)
+        self._end_state.check(peer)
         places = destinations(into)
         arrival = await self._messages.take(peer, key)
         header = arrival.item.header()
@@ -111,14 +111,14 @@ class Local(Transport):
         return self._messages.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check_sendable(peer, channel)
+        self._end_state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
         await self._handed_over(held, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check(peer, channel)
+        self._end_state.check(peer, channel)
         block = Block.bare(buffer)
         held = (await self._buffers.take(peer, (channel,))).item
         if held.nbytes != block.nbytes:
@@ -137,7 +137,7 @@ class Local(Transport):
         self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
 
     async def close(self) -> None:
-        if self._standing.end is not None:
+        if self._end_state.end is not None:
             return
         for held in self._outgoing:
             held.detach()
@@ -162,7 +162,7 @@ class Local(Transport):
 
     def _lose(self, error: PeerLost) -> None:
         """Nothing passes between this rank and the lost one any more; what came before stays."""
-        self._standing.lose(error)
+        self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         for held in self._outgoing:
@@ -170,7 +170,7 @@ class Local(Transport):
                 held.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        if self._standing.finish(error):
+        if self._end_state.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
             for held in self._outgoing:

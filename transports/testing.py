@@ -102,7 +102,7 @@ class OnNodes(Local):
         group = (tuple(ranks), channel, self.count(("shared", tuple(ranks), channel)))
         found = (self._ranks[rank]._tables.get(group) for rank in ranks)
         self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
-        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._standing.check_sendable)
+        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._end_state.check_sendable)
 
     def _lose(self, error: PeerLost) -> None:
         super()._lose(error)

@@ -15,7 +15,7 @@ from transports.emulation.courier import Courier
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
@@ -36,7 +36,7 @@ class Shaped(Transport):
     def __init__(self, inner: Transport, shape: Shape):
         self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
         self._inner, self._shape = inner, shape
-        self._standing = Standing(inner.world_size)
+        self._end_state = EndState(inner.world_size)
         self._couriers: dict[int, Courier] = {}
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class Shaped(Transport):
         return self._inner.kill_world
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._standing.check_sendable(peer)
+        self._end_state.check_sendable(peer)
         now = asyncio.get_running_loop().time()
         blocks = [Block.of(array) for array in arrays]
         head = encode_head(Kind.MESSAGE, key, blocks, note)
@@ -63,7 +63,7 @@ class Shaped(Transport):
         await self._sent(now, peer, blocks, len(head), carry)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._standing.check(peer)
+        self._end_state.check(peer)
         frame = await self._heeding(self._inner.receive(peer, key, into))
         self.traffic.count_received(sum(block.nbytes for block in frame.blocks))
         return frame
@@ -72,7 +72,7 @@ class Shaped(Transport):
         return self._inner.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check_sendable(peer, channel)
+        self._end_state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
@@ -81,7 +81,7 @@ class Shaped(Transport):
         await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check(peer, channel)
+        self._end_state.check(peer, channel)
         await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
         self.traffic.count_received(flat_bytes(buffer).nbytes, header)
 
@@ -97,7 +97,7 @@ class Shaped(Transport):
         await self._ended()
 
     async def close(self) -> None:
-        self._standing.finish(Closed(f"rank {self.rank} is closed"))
+        self._end_state.finish(Closed(f"rank {self.rank} is closed"))
         for courier in self._couriers.values():
             await courier.landed()
         await self._inner.close()
@@ -122,14 +122,14 @@ class Shaped(Transport):
 
     def _heed(self, error: TransportError) -> None:
         if isinstance(error, PeerLost):
-            self._standing.lose(error)
+            self._end_state.lose(error)
             if error.rank in self._couriers:
                 self._couriers[error.rank].fail(error)
         elif isinstance(error, (PeerAborted, Closed)):
             self._end(error)
 
     def _end(self, error: TransportError) -> None:
-        self._standing.finish(error)
+        self._end_state.finish(error)
         for courier in self._couriers.values():
             courier.fail(error)
 

@@ -7,7 +7,7 @@ tag that fetches it. The other kinds tell of the sender's end.
 from collections.abc import Callable, Sequence
 
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mailbox import Mailbox
 from transports.mpi.message import Message
 from transports.mpi.node import Neighbours
@@ -35,7 +35,7 @@ class Reception:
 
     def __init__(
         self,
-        standing: Standing,
+        end_state: EndState,
         mailbox: Mailbox[Message],
         neighbours: Neighbours,
         limits: Limits,
@@ -43,7 +43,7 @@ class Reception:
         goodbye: Callable[[int, int], None],
         failed: Callable[[TransportError], None],
     ):
-        self._standing, self._mailbox, self._neighbours, self._limits = standing, mailbox, neighbours, limits
+        self._end_state, self._mailbox, self._neighbours, self._limits = end_state, mailbox, neighbours, limits
         self._discard, self._goodbye, self._failed = discard, goodbye, failed
 
     def heard(self, source: int, frame: memoryview) -> None:
@@ -60,7 +60,7 @@ class Reception:
             body = frame[start:] if kind is MESSAGE else self._look(source, preamble.channel, header.nbytes)
             return self._mailbox.arrived(source, header.key, Message(header, 0, split_body(header.layouts, body)))
         match kind:
-            case Kind.OFFER if self._standing.end is None:
+            case Kind.OFFER if self._end_state.end is None:
                 self._mailbox.arrived(source, header.key, Message(header, preamble.channel, None))
             case Kind.OFFER:
                 self._discard(source, preamble.channel, header.layouts)

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from transports.base import Transport
 from transports.event_loop import step_aside
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mpi.progress import Poller
 from transports.shm.barrier import HEAD, Sleep, Windows
 from transports.shm.memfd import ADDRESS_BYTES, Lent
@@ -31,7 +31,7 @@ class MpiShared:
     Args:
         transport: by which the ranks meet at first.
         poller: the transport's; it wakes this rank when it is rung.
-        standing: the transport's; it knows who is lost.
+        end_state: the transport's; it knows which peers are lost.
         ring: wakes a peer that sleeps.
         ranks: the group's, all on this node.
         channel: tells this group's messages from another's.
@@ -43,14 +43,14 @@ class MpiShared:
         self,
         transport: Transport,
         poller: Poller,
-        standing: Standing,
+        end_state: EndState,
         ring: Callable[[int], None],
         ranks: Sequence[int],
         channel: int,
         nbytes: int,
         crowded: bool,
     ):
-        self._transport, self._poller, self._standing, self._ring = transport, poller, standing, ring
+        self._transport, self._poller, self._end_state, self._ring = transport, poller, end_state, ring
         self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
@@ -130,7 +130,7 @@ class MpiShared:
         """Raise if one that has not come never will; who came before it was lost has been seen to come."""
         absent = self._windows.met()
         if absent is not None:
-            self._standing.check_sendable(self._others[absent])
+            self._end_state.check_sendable(self._others[absent])
 
     def _lent(self) -> Lent | None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports.errors import PeerLost, TransportError
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
@@ -32,7 +32,7 @@ class Parting:
     def __init__(
         self,
         world_size: int,
-        standing: Standing,
+        end_state: EndState,
         mailbox: Mailbox[Message],
         frames: Frames,
         bodies: Bodies,
@@ -40,7 +40,7 @@ class Parting:
         poller: Poller,
         failed: Callable[[TransportError], None],
     ):
-        self._world_size, self._standing, self._mailbox = world_size, standing, mailbox
+        self._world_size, self._end_state, self._mailbox = world_size, end_state, mailbox
         self._frames, self._bodies, self._buffers = frames, bodies, buffers
         self._poller, self._failed = poller, failed
 
@@ -49,7 +49,7 @@ class Parting:
         """Everybody closed, everything came, and nothing is under way; or all has failed."""
         if self._poller.failure is not None:
             return True
-        return len(self._standing.lost) == self._world_size and self._buffers.swallow() and not self._poller.requests
+        return len(self._end_state.lost) == self._world_size and self._buffers.swallow() and not self._poller.requests
 
     def say(self, limits: Limits) -> None:
         """Let peers go of what they hold for this rank, and tell them that nothing more will come."""
@@ -63,7 +63,7 @@ class Parting:
 
     def heard(self, source: int, buffers: int) -> None:
         """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
-        self._standing.lose(PeerLost(source, "it closed"))
+        self._end_state.lose(PeerLost(source, "it closed"))
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)
         requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
@@ -81,4 +81,4 @@ class Parting:
             return self._failed(outcome)
         for arrival in arrivals:
             self._mailbox.put_back(arrival)
-        self._mailbox.fail_peer(source, self._standing.lost[source])
+        self._mailbox.fail_peer(source, self._end_state.lost[source])

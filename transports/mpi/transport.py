@@ -29,7 +29,7 @@ from mpi4py import MPI
 
 from transports.base import Frame, Traffic, Transport
 from transports.errors import Closed, TransportError
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import Patience
 from transports.mpi.bodies import Bodies
@@ -77,14 +77,14 @@ class MpiTransport(Transport):
         self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
         self._mailbox: Mailbox[Message] = Mailbox(self.world_size)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
-        self._standing = Standing(world.size)
+        self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
         self._neighbours = Neighbours(lambda: self._poller.rung(), shared)
         self._poller = Poller(outcomes_now, patience, self._neighbours.doze)
         frames, bodies, buffers = comms
         longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
         self._reception = Reception(
-            *(self._standing, self._mailbox, self._neighbours, limits),
+            *(self._end_state, self._mailbox, self._neighbours, limits),
             lambda peer, tag, layouts: self._bodies.discard(peer, tag, layouts),
             lambda peer, buffers: self._parting.heard(peer, buffers),
             self._give_up,
@@ -92,7 +92,7 @@ class MpiTransport(Transport):
         self._frames = Frames(frames, self._poller, longest, ring, self._reception.heard, self._give_up)
         self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
         self._buffers = Buffers(buffers, self._poller, piece)
-        mine = self._standing, self._mailbox, self._frames, self._bodies, self._buffers, self._poller
+        mine = self._end_state, self._mailbox, self._frames, self._bodies, self._buffers, self._poller
         self._parting = Parting(world.size, *mine, self._give_up)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
@@ -129,7 +129,7 @@ class MpiTransport(Transport):
         return self._nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._standing.check_sendable(peer)
+        self._end_state.check_sendable(peer)
         self._neighbours.rouse(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
@@ -146,7 +146,7 @@ class MpiTransport(Transport):
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._standing.check(peer)
+        self._end_state.check(peer)
         places = destinations(into)
         self._poller.wake()
         arrival = self._poller.linger(partial(self._mailbox.take_now, peer, key))
@@ -166,13 +166,13 @@ class MpiTransport(Transport):
         return self._mailbox.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check_sendable(peer, channel)
+        self._end_state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._buffers.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check(peer, channel)
+        self._end_state.check(peer, channel)
         data = flat_bytes(buffer)
         await self._buffers.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes, header)
@@ -193,7 +193,7 @@ class MpiTransport(Transport):
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         ring, crowded = self._neighbours.ring, self._crowded
-        return MpiShared(self, self._poller, self._standing, ring, ranks, channel, nbytes, crowded)
+        return MpiShared(self, self._poller, self._end_state, ring, ranks, channel, nbytes, crowded)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
@@ -207,7 +207,7 @@ class MpiTransport(Transport):
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
-        self._give_up(self._standing.end)
+        self._give_up(self._end_state.end)
         await self.close()
 
     async def close(self) -> None:
@@ -215,7 +215,7 @@ class MpiTransport(Transport):
         async with self._closing:
             if self._closed:
                 return
-            if self._standing.end is None:
+            if self._end_state.end is None:
                 self._refuse(Closed(f"rank {self.rank} is closed"))
                 self._parting.say(self._limits)
             while not self._parting.over:
@@ -236,15 +236,15 @@ class MpiTransport(Transport):
         self._mailbox.put_back(arrival)
 
     def _refuse(self, error: TransportError) -> None:
-        self._standing.finish(error)
-        self._mailbox.fail_all(self._standing.end)
-        self._buffers.end(self._standing.end)
+        self._end_state.finish(error)
+        self._mailbox.fail_all(self._end_state.end)
+        self._buffers.end(self._end_state.end)
 
     def _give_up(self, error: TransportError) -> None:
         """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
         if self._poller.failure is None:
             self._refuse(error)
-            keep_alive(self._comms[0], self._poller.fail(self._standing.end))
+            keep_alive(self._comms[0], self._poller.fail(self._end_state.end))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")

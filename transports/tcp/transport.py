@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 
 from transports.base import Frame, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.liveness import Standing
+from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.tcp.channels import BareBuffers, Unfit
 from transports.tcp.config import Place
@@ -91,7 +91,7 @@ class Tcp(Transport):
         self._nodes = nodes or super().nodes
         self._messages: Mailbox[Incoming] = Mailbox(world_size)
         self._buffers = BareBuffers()
-        self._standing = Standing(world_size)
+        self._end_state = EndState(world_size)
         self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._vigil = Vigil(self._roomy)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
@@ -107,7 +107,7 @@ class Tcp(Transport):
         return self._messages.last_key(peer)
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._standing.check_sendable(peer)
+        self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
             encode_head(Kind.MESSAGE, key, blocks, note)  # what the wire cannot carry is refused here too
@@ -117,7 +117,7 @@ class Tcp(Transport):
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
-        self._standing.check(peer)
+        self._end_state.check(peer)
         arrival = await self._take(self._messages, peer, tuple(key), destinations(into))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
@@ -127,7 +127,7 @@ class Tcp(Transport):
         return self._messages.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check_sendable(peer, channel)
+        self._end_state.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
             self._buffers.lane(peer, channel).whole(view)
@@ -136,13 +136,13 @@ class Tcp(Transport):
         self.traffic.count_sent(peer, view.nbytes, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._standing.check(peer, channel)
+        self._end_state.check(peer, channel)
         view = flat_bytes(buffer)
         lane = self._buffers.lane(peer, channel)
         if not lane.arrived:
             self._vigil.keep()
         try:
-            await lane.receive(view, self._standing.lost.get(peer))
+            await lane.receive(view, self._end_state.lost.get(peer))
         except Unfit as error:
             raise await self._misfit(peer, channel, view.nbytes, error.came) from None
         self.traffic.count_received(view.nbytes, header)
@@ -152,7 +152,7 @@ class Tcp(Transport):
         lane, beginning = self._buffers.lane(peer, channel), memoryview(b"")
         if came <= TOLD_BYTES and lane.arrived and lane.arrived[0].nbytes == came:
             beginning = memoryview(bytearray(came))
-            await lane.receive(beginning, self._standing.lost.get(peer))
+            await lane.receive(beginning, self._end_state.lost.get(peer))
         return SizeMismatch(peer, channel, expected, came, beginning[:expected])
 
     def computing(self, busy: bool) -> None:
@@ -172,7 +172,7 @@ class Tcp(Transport):
 
     async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
         for peer in self._peers.values():
-            peer.farewell(last, self._standing.end)
+            peer.farewell(last, self._end_state.end)
         await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
@@ -211,19 +211,19 @@ class Tcp(Transport):
 
     def _lose(self, error: PeerLost) -> None:
         """Nothing passes between this rank and the lost one any more; whole messages that came before stay."""
-        self._standing.lose(error)
+        self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
         """End every operation here but the sends under way; the first reason stays."""
-        if self._standing.finish(error):
+        if self._end_state.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
             for peer in self._peers.values():
                 peer.fail_incoming(error)
-        return self._standing.end
+        return self._end_state.end
 
 
 def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
