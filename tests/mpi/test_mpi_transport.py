@@ -213,7 +213,7 @@ def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
 
     async def main():
         async with await MpiTransport.open(WORLD) as end:
-            end._poller._patience = replace(end._poller._patience, asleep=3600)
+            end._progress._patience = replace(end._progress._patience, asleep=3600)
             after, before = (end.rank + 1) % end.world_size, (end.rank - 1) % end.world_size
             for turn, nbytes in enumerate([0, 10, 1 << 20, 100, 1 << 20]):
                 if end.rank == 0:
@@ -239,12 +239,12 @@ def test_the_cores_of_a_node_are_those_of_all_its_ranks():
 
 
 @pytest.mark.mpi
-def test_a_fault_in_the_poller_reaches_whoever_waits():
+def test_a_fault_in_the_progress_engine_reaches_every_wait():
     async def main():
         end = await MpiTransport.open(WORLD)
         waiting = asyncio.ensure_future(end.receive(None, ("never",)))
         await asyncio.sleep(0)
-        end._poller.watch(WORLD.Irecv(bytearray(1), MPI.PROC_NULL), lambda outcome: 1 / 0)
+        end._progress.watch(WORLD.Irecv(bytearray(1), MPI.PROC_NULL), lambda outcome: 1 / 0)
         with pytest.raises(TransportError, match="division by zero"):
             await waiting
         with pytest.raises(ZeroDivisionError):

@@ -1,7 +1,7 @@
-"""How long a rank that waits naps between two polls. The one rule: it is arithmetic, and knows neither loop nor clock.
+"""Back-off between two polls: how long a waiting rank naps. Arithmetic only, no loop and no clock.
 
 Why naps at all: torch in a thread beside a loop that spins runs 2 to 3 times slower (the interpreter's lock), beside
-one that polls each millisecond 0 to 3 %; and 64 ranks that spin on 2 cores leave nobody any core to work on.
+one that polls each millisecond 0 to 3 %; and 64 ranks that spin on 2 cores leave no core for the work.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class Patience:
 
     Args:
         keen: how long to poll without napping after anything has happened, only letting other processes go first.
-        hurried: the same while somebody waits urgently, as in a collective's inner loop, or has rung.
+        hurried: the same while a wait is urgent, as in a collective's inner loop, or after a doorbell rang.
         shortest: the first nap.
         longest: no nap is longer.
         computing: while this rank computes, no nap is shorter, and there is no keen polling.
-        linger: how long one who must wait may poll by himself first; it takes the loop's time.
-        settling: between saying that this rank dozes and the poll that follows; the loop has other work meanwhile.
+        moment: how long a waiting task may poll by itself first (`ProgressEngine.poll_for`); it takes the loop's time.
+        settling: between announcing sleep and the poll that follows; the loop has other work meanwhile.
         asleep: the nap while nothing is under way here and all peers wake this rank when they send something.
         restless: how quiet it must have been for that; a library may not see at once what it was woken for.
         share: a nap takes this share of the quiet time so far, which bounds the relative delay it can cause.
@@ -29,7 +29,7 @@ class Patience:
     shortest: float = 100e-6
     longest: float = 1e-3
     computing: float = 1e-3
-    linger: float = 50e-6
+    moment: float = 50e-6
     settling: float = 0.0
     asleep: float = 50e-3
     restless: float = 2e-3
@@ -45,7 +45,7 @@ class Patience:
         if ranks <= cores:
             return cls()
         longest = min(ranks / cores / 8 * 1e-3, 20e-3)
-        return cls(keen=0.0, hurried=0.5e-3, linger=0.0, settling=50e-6, longest=longest)
+        return cls(keen=0.0, hurried=0.5e-3, moment=0.0, settling=50e-6, longest=longest)
 
     def nap(self, quiet: float, computing: bool, urgent: bool = False, asleep: bool = False) -> float:
         """The nap due after so many quiet seconds; 0 means to ask again as soon as the loop has had its turn."""

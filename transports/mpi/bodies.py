@@ -11,7 +11,7 @@ from contextlib import suppress
 from mpi4py import MPI
 
 from transports.errors import TransportError
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import Tags, start
 from transports.wire.arrays import Block, Layout, landing
 
@@ -28,12 +28,12 @@ class Bodies:
     def __init__(
         self,
         comm: MPI.Comm,
-        poller: Poller,
+        progress: ProgressEngine,
         piece: int,
         tell: Callable[[int, bytes], None],
         fetched: Callable[[int], None],
     ):
-        self._comm, self._poller, self._piece, self._tell, self._fetched = comm, poller, piece, tell, fetched
+        self._comm, self._progress, self._piece, self._tell, self._fetched = comm, progress, piece, tell, fetched
         self._tags = Tags()
 
     def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
@@ -47,19 +47,19 @@ class Bodies:
         datas = [block.data for block in blocks if block.nbytes]
         requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
         self._tell(peer, frame)
-        return self._poller.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
+        return self._progress.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
         """Start to fill the blocks with the body held under this tag; the requests are the caller's to watch."""
-        if self._poller.failure is not None:
-            raise self._poller.failure.with_traceback(None)
+        if self._progress.failure is not None:
+            raise self._progress.failure.with_traceback(None)
         datas = [block.data for block in blocks if block.nbytes]
         return [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
         """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
-        coming = self._poller.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._fetched(peer))
-        self._poller.linger(coming.done)
+        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._fetched(peer))
+        self._progress.poll_for(coming.done)
         try:
             await asyncio.shield(coming)
         except asyncio.CancelledError:
@@ -72,4 +72,4 @@ class Bodies:
 
     def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
         """Let the peer go of a body that nobody wants."""
-        self._poller.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)
+        self._progress.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)

@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports.errors import PeerLost, SizeMismatch, TransportError
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, Truncated, outcome_now, start
 
 SLOWEST = 5e9
@@ -27,8 +27,8 @@ class Buffers:
         piece: bytes that MPI is told about at once, below 2 GiB.
     """
 
-    def __init__(self, comm: MPI.Comm, poller: Poller, piece: int):
-        self._comm, self._poller, self._piece = comm, poller, piece
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int):
+        self._comm, self._progress, self._piece = comm, progress, piece
         self.sent: Counter[int] = Counter()
         self._came: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
@@ -41,9 +41,9 @@ class Buffers:
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
         look = partial(outcome_now, request)
-        outcome = self._poller.spin(look, TAKEN_S)
+        outcome = self._progress.poll_until(look, TAKEN_S)
         if outcome is None:
-            await self._poller.hover(request, look, data.nbytes / SLOWEST)
+            await self._progress.poll_while(request, look, data.nbytes / SLOWEST)
         elif isinstance(outcome, Exception):
             raise outcome
 
@@ -56,7 +56,9 @@ class Buffers:
         if self._all_came(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)
-        outcome = self._poller.spin(partial(outcome_now, request)) or await self._outcome(request, peer, channel, data)
+        outcome = self._progress.poll_until(partial(outcome_now, request)) or await self._outcome(
+            request, peer, channel, data
+        )
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
             raise self._end or PeerLost(peer, "it closed")
         self._count(peer)
@@ -90,13 +92,13 @@ class Buffers:
         if message is None:
             return False
         request = start(_matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._piece)
-        self._poller.watch(request, lambda outcome: None)
+        self._progress.watch(request, lambda outcome: None)
         self._count(peer)
         return True
 
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
-        future = self._poller.wait(request, done=outcomes.append, urgent=True)
+        future = self._progress.wait(request, done=outcomes.append, urgent=True)
         self._open[peer].append(request)
         try:
             return await future
@@ -106,7 +108,7 @@ class Buffers:
             _cancel([request])
             while not outcomes:
                 with suppress(asyncio.CancelledError):
-                    await self._poller.turn()
+                    await self._progress.turn()
             self._keep(outcomes[0], peer, channel, data)
             raise
         finally:

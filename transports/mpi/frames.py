@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports.errors import TransportError, WireError
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
 
 TAG = 0  # the other tags of the communicator are for those who make communicators out of it
@@ -35,16 +35,16 @@ class Frames:
     def __init__(
         self,
         comm: MPI.Comm,
-        poller: Poller,
+        progress: ProgressEngine,
         longest: int,
         sent: Callable[[int], None],
         heard: Heard,
         failed: Callable[[TransportError], None],
     ):
-        self._comm, self._poller, self._longest = comm, poller, longest
+        self._comm, self._progress, self._longest = comm, progress, longest
         self._sent, self._heard, self._failed = sent, heard, failed
         self._status, self._fetching = MPI.Status(), False
-        poller.listen(self._listen)
+        progress.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
@@ -54,9 +54,9 @@ class Frames:
     def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
         """The same without a coroutine where MPI takes the frame at once, as most; None then."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
-        outcome = self._poller.spin(partial(outcome_now, request), TAKEN_S)
+        outcome = self._progress.poll_until(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
-            return self._poller.wait(request, done=lambda outcome: self._sent(peer))
+            return self._progress.wait(request, done=lambda outcome: self._sent(peer))
         self._sent(peer)
         if isinstance(outcome, Exception):
             raise outcome
@@ -67,7 +67,7 @@ class Frames:
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
-            self._poller.watch(request, partial(self._taken, peer))
+            self._progress.watch(request, partial(self._taken, peer))
         else:
             self._taken(peer, outcome)
 
@@ -79,7 +79,7 @@ class Frames:
     def _listen(self) -> bool:
         """Take in the frames that are here; whether there was any."""
         taken, probes = 0, PROBES
-        while taken < MOST and self._poller.failure is None and self._take(probes):
+        while taken < MOST and self._progress.failure is None and self._take(probes):
             taken, probes = taken + 1, 1
         return taken > 0
 
@@ -115,7 +115,7 @@ class Frames:
         if outcome is not None:
             return self._came(source, frame, outcome)
         self._fetching = True
-        self._poller.watch(request, partial(self._came, source, frame))
+        self._progress.watch(request, partial(self._came, source, frame))
 
     def _came(self, source: int, frame: memoryview, outcome: MPI.Status | Exception) -> None:
         self._fetching = False

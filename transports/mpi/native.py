@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from transports.base import Transport
 from transports.mpi.frames import TAG
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import Block
 
 _DATATYPES = {
@@ -31,8 +31,10 @@ class MpiNative:
         channel: tells this group's communicator from another's in the making.
     """
 
-    def __init__(self, transport: Transport, poller: Poller, frames: MPI.Comm, ranks: Sequence[int], channel: int):
-        self._transport, self._poller, self._frames = transport, poller, frames
+    def __init__(
+        self, transport: Transport, progress: ProgressEngine, frames: MPI.Comm, ranks: Sequence[int], channel: int
+    ):
+        self._transport, self._progress, self._frames = transport, progress, frames
         self._ranks, self._channel = tuple(ranks), channel
         self.comm: MPI.Comm | None = None
         self._making = asyncio.Lock()
@@ -46,7 +48,7 @@ class MpiNative:
             )
         await self.ready()
         request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
-        await self._poller.wait(request, urgent=True)
+        await self._progress.wait(request, urgent=True)
 
     async def ready(self) -> None:
         """Make the group's communicator; see `transports.base.Native`."""

@@ -1,7 +1,12 @@
-"""When to ask a library without callbacks, again and again, which of its requests are done.
+"""The progress engine: when to poll a library without callbacks for requests that are done.
 
-The one rule: how soon to ask again depends on how long it has been quiet, on whether this rank is computing, and on how
-many ranks share the node's cores. Knows no MPI; what is asked about, and who is told, is `transports.mpi.watched`.
+    state       entered                                        left
+    keen        anything happened, or a doorbell rang          after `Patience.keen` quiet seconds (`hurried` if urgent)
+    napping     quiet since then, or this rank computes        at the next poll, or by `wake`
+    dozing      said to the peers one poll before a nap        as napping, or when a peer rings
+
+The time to the next poll depends on how long it has been quiet, on whether this rank computes, and on how many ranks
+share the node's cores (`transports.mpi.backoff`). Knows no MPI; the requests are in `transports.mpi.pending`.
 """
 
 import asyncio
@@ -12,32 +17,32 @@ from enum import IntEnum
 from typing import Any
 
 from transports.mpi.backoff import Patience
-from transports.mpi.watched import Done, Test, Watched
+from transports.mpi.pending import Done, PendingRequests, Test
 
 FEW = 8
 URGENT_POLLS = 4
 
 
 class Doze(IntEnum):
-    """How a rank sleeps, for whoever might wake it."""
+    """How a rank sleeps; peers of its node read it before they wake it."""
 
     AWAKE = 0
     IDLE = 1
     COMPUTING = 2  # and so should not be woken before there is something for it
 
 
-class Poller:
-    """Watches requests until they are done.
+class ProgressEngine:
+    """Polls pending requests until they are done.
 
     Args:
-        test: as `Watched` takes it.
+        test: as `PendingRequests` takes it.
         patience: how long to nap.
-        doze: told, one poll before the first nap, that this rank must be rung to hear of anything at once; and that it
+        doze: called one poll before the first nap, from which only a doorbell wakes this rank at once; and when it
             polls without naps again.
     """
 
     def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
-        self._watched, self._patience, self._doze = Watched(test), patience, doze
+        self._pending, self._patience, self._doze = PendingRequests(test), patience, doze
         self._loop = asyncio.get_running_loop()
         self._turns: list[asyncio.Future] = []
         self._over: asyncio.Future[None] = self._loop.create_future()
@@ -54,40 +59,40 @@ class Poller:
     @property
     def requests(self) -> list[Any]:
         """What is being watched now."""
-        return list(self._watched.requests)
+        return list(self._pending.requests)
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing is watched any more, if that is so."""
-        return self._watched.failure
+        """The error that ended the watching; None while requests are watched."""
+        return self._pending.failure
 
     @property
     def gentle(self) -> bool:
-        """Whether this rank computes, so that nothing should spin beside it."""
+        """Whether this rank computes, so that no busy loop should run beside it."""
         return self._computing
 
     def listen(self, listen: Callable[[], bool]) -> None:
-        """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
-        self._watched.listen(listen)
+        """Let each poll also call `listen`, for what comes without a request; it returns whether anything came."""
+        self._pending.listen(listen)
 
     def watch(self, request: Any, done: Done) -> None:
-        """Call `done(outcome)` once the request is done; at once if the poller has given up."""
-        self._watched.watch(request, done)
-        if self._watched.requests:
+        """Call `done(outcome)` once the request is done; at once after `fail`."""
+        self._pending.watch(request, done)
+        if self._pending.requests:
             self.wake()
 
     def watch_all(self, requests: Sequence[Any], done: Done) -> None:
         """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
-        self._watched.watch_all(requests, done)
-        if self._watched.requests:
+        self._pending.watch_all(requests, done)
+        if self._pending.requests:
             self.wake()
 
     def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future:
-        """A future of what `watch_all` would tell; cancelling it leaves the requests watched.
+        """A future of the outcome that `watch_all` would give; cancelling it leaves the requests watched.
 
         Args:
             urgent: poll keenly for a while even where ranks share cores.
-            done: called with the outcome first, whether or not somebody still waits.
+            done: called with the outcome first, even if the future was cancelled.
         """
         future = self._loop.create_future()
         self._urgent += urgent
@@ -110,45 +115,45 @@ class Poller:
             turn.set_result(None)
         return turn
 
-    def linger(self, look: Callable[[], Any]) -> Any:
-        """Poll right here for a moment, for what comes sooner than the loop's turns would notice it.
+    def poll_for(self, look: Callable[[], Any]) -> Any:
+        """Poll right here for a moment, for what comes sooner than at the loop's next turn.
 
         Not while this rank computes, nor with many requests, which mean that the loop has other work.
 
         Args:
-            look: says what came; a false value while there is nothing.
+            look: returns what came; a false value while there is nothing.
         """
         found = look()
         if not found:
             end = self._loop.time() + self._time_to_spare
             while not found and self._loop.time() < end:
-                self._watched.poll()
+                self._pending.poll()
                 found = look()
         return found
 
-    async def hover(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
-        """Wait for a request; for so many seconds by looking at it alone, the loop having its turns between.
+    async def poll_while(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
+        """Wait for a request; for this many seconds by testing it alone, with a turn of the loop between two tests.
 
-        Who is woken by the poller's turn instead learns of 1 MiB sent some 10 microseconds later.
+        A sender that waits for the next poll instead learns of 1 MiB sent some 10 microseconds later.
 
         Args:
-            look: says the request's outcome; None while it is under way.
+            look: returns the request's outcome; None while it is under way.
         """
         future, end = self.wait(request), self._loop.time() + seconds
         try:
             while not future.done() and self._time_to_spare and self._loop.time() < end:
-                outcome = self.spin(look)
+                outcome = self.poll_until(look)
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
-                    self._watched.settle(request, outcome)
+                    self._pending.settle(request, outcome)
         except asyncio.CancelledError:
             future.cancel()
             raise
         return await future
 
-    def spin(self, look: Callable[[], Any], most: float = math.inf) -> Any:
-        """The same for one request that is not watched yet: what `look` says, asked once or until it is not None.
+    def poll_until(self, look: Callable[[], Any], most: float = math.inf) -> Any:
+        """What `look` returns for one request that is not watched yet, called once or until it is not None.
 
         Args:
             most: seconds, where less than a moment will do.
@@ -162,7 +167,7 @@ class Poller:
 
     @property
     def _time_to_spare(self) -> float:
-        return 0.0 if self._computing or len(self._watched.requests) > FEW else self._patience.linger
+        return 0.0 if self._computing or len(self._pending.requests) > FEW else self._patience.moment
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
@@ -176,7 +181,7 @@ class Poller:
             self._next.cancel()
 
     def _tick(self) -> None:
-        """Poll once and set the timer for the next time; whoever the news is for goes on before that."""
+        """Poll once and arm the timer; the tasks that the poll woke run before that."""
         self._napping = False
         try:
             news = self._look()
@@ -193,13 +198,13 @@ class Poller:
             self._rest()
 
     def _look(self) -> bool:
-        """Poll; a few times where somebody waits urgently, for a turn of the loop takes longer than several polls."""
+        """Poll; several times if a wait is urgent, as a turn of the loop takes longer than several polls."""
         times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
-        return any(self._watched.poll() for _ in range(times))
+        return any(self._pending.poll() for _ in range(times))
 
     def _rest(self) -> None:
-        """Set the timer; who has only now said that it dozes polls once more, for whoever did not hear that in time."""
-        quiet, asleep = self._loop.time() - self._active, self._woken and not self._watched.requests
+        """Arm the timer. After announcing sleep, poll once more: a sender may have checked just before."""
+        quiet, asleep = self._loop.time() - self._active, self._woken and not self._pending.requests
         pause = self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
         dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
         self._napping = pause > 0 and self._dozing == dozing
@@ -220,31 +225,31 @@ class Poller:
         self.wake()
 
     def fail(self, error: Exception) -> list[Any]:
-        """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
-        requests = self._watched.fail(error)
+        """Finish everything watched, now or later, with this error. Returns the unfinished requests."""
+        requests = self._pending.fail(error)
         self._take_turn()
         self.stop()
         return requests
 
     def wake(self) -> None:
-        """Something happened here, so something may soon happen there: end the nap and be keen again."""
+        """End the nap and poll keenly again, as something happened here."""
         self._active = self._loop.time()
         if self._napping:
             self._napping = False  # so that only one tick is ever due
             self._next.cancel()
             self._next = self._loop.call_soon(self._tick)
-            if self._patience.keen and not self._computing:  # who will doze again at once need not say so twice
+            if self._patience.keen and not self._computing:  # else it would announce sleep twice
                 self._stir(Doze.AWAKE)
 
     def rung(self) -> None:
-        """A peer has something for this rank or soon will, and has noted that it is awake: look out keenly."""
+        """A peer has rung, and has marked this rank awake: poll keenly for what it has sent or will soon send."""
         self._dozing, self._rung, self._active = Doze.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
             self._tick()
 
     def is_woken(self, woken: bool) -> None:
-        """Whether whoever sends something to this rank also calls its `wake`."""
+        """Whether every peer that sends to this rank also rings its doorbell."""
         self._woken = woken
         self.wake()
 

@@ -1,8 +1,8 @@
-"""Memory that the ranks of a group on one node share, over MPI. The one rule: a rank that waits lets the loop run.
+"""Memory that the ranks of a group on one node share, over MPI: a window for each rank, and meetings.
 
-It looks for its peers for some microseconds by itself, for most come at once; then the loop takes turns; and from then
-on it is woken by bells or naps as the transport's poller does. All ranks learn alike whether there is such memory: the
-group's first tells them.
+A rank that waits at a meeting looks for its peers for some microseconds by itself, as most come at once; then it lets
+the loop run between two looks; then doorbells or the naps of the progress engine wake it. The first rank of the group
+tells all others whether there is such memory, so that all ranks decide alike.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from time import perf_counter
 from transports.base import Transport
 from transports.event_loop import step_aside
 from transports.liveness import EndState
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, Sleep, Windows
 from transports.shm.memfd import ADDRESS_BYTES, Lent
 
 TURN_S = 1e-3
 """The loop gets a turn after so many seconds at the latest."""
 LOOK_S, CROWDED_LOOK_S = 200e-6, 1e-3
-"""How long one look for the others may take, and one that leaves the core to them."""
+"""Seconds that one look for the others may take, alone on a core and where ranks share cores."""
 KEEN_S = 2e-3
 """How long a rank looks again at each turn of the loop, before it sleeps."""
 
@@ -30,19 +30,19 @@ class MpiShared:
 
     Args:
         transport: by which the ranks meet at first.
-        poller: the transport's; it wakes this rank when it is rung.
+        progress: the transport's; it wakes this rank when its doorbell rings.
         end_state: the transport's; it knows which peers are lost.
         ring: wakes a peer that sleeps.
         ranks: the group's, all on this node.
         channel: tells this group's messages from another's.
         nbytes: of each rank's window.
-        crowded: whether the node has fewer cores than ranks, so that others may need this rank's to come at all.
+        crowded: whether the node has fewer cores than ranks, so that another rank may need this one's core to come.
     """
 
     def __init__(
         self,
         transport: Transport,
-        poller: Poller,
+        progress: ProgressEngine,
         end_state: EndState,
         ring: Callable[[int], None],
         ranks: Sequence[int],
@@ -50,7 +50,7 @@ class MpiShared:
         nbytes: int,
         crowded: bool,
     ):
-        self._transport, self._poller, self._end_state, self._ring = transport, poller, end_state, ring
+        self._transport, self._progress, self._end_state, self._ring = transport, progress, end_state, ring
         self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
@@ -99,14 +99,14 @@ class MpiShared:
 
     @property
     def _patience(self) -> float:
-        return 0.0 if self._poller.gentle else self._look
+        return 0.0 if self._progress.gentle else self._look
 
     def _turned(self) -> None:
         """The loop has had a turn; the next meeting begins to count anew."""
         self._due = 0.0
 
     async def _wait(self) -> None:
-        """Look again at each turn of the loop, then at each of the poller's."""
+        """Look again at each turn of the loop, then at each of the progress engine's."""
         start = perf_counter()
         while True:
             if self._patience and perf_counter() - start < KEEN_S:
@@ -118,16 +118,16 @@ class MpiShared:
             self._check()
 
     async def _sleep(self) -> None:
-        """Wait for the poller's next turn, which a ring brings about at once."""
+        """Wait for the progress engine's next turn, which a ring brings about at once."""
         self._windows.sleep(Sleep.DEEP)
         try:
             if self._windows.met() is not None:
-                await self._poller.turn()
+                await self._progress.turn()
         finally:
             self._windows.sleep(Sleep.NONE)
 
     def _check(self) -> None:
-        """Raise if one that has not come never will; who came before it was lost has been seen to come."""
+        """Raise if a rank that has not come is lost; one that came before it was lost has been seen."""
         absent = self._windows.met()
         if absent is not None:
             self._end_state.check_sendable(self._others[absent])
@@ -145,7 +145,7 @@ class MpiShared:
             return None
 
     async def _told(self, what: str, mine: bytes) -> list[bytes]:
-        """What every rank of the group says, in its order: all tell the first, and the first tells all."""
+        """Gather a value of every rank of the group, in its order, by way of the first rank."""
         first, *others = self._ranks
         up, down = (*self._key, what, "up"), (*self._key, what, "down")
         if self._transport.rank != first:

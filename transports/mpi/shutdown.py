@@ -17,7 +17,7 @@ from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
 from transports.mpi.frames import Frames
 from transports.mpi.message import Message
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import landing
 from transports.wire.frames import Kind, Limits, encode_head
 
@@ -37,23 +37,23 @@ class Parting:
         frames: Frames,
         bodies: Bodies,
         buffers: Buffers,
-        poller: Poller,
+        progress: ProgressEngine,
         failed: Callable[[TransportError], None],
     ):
         self._world_size, self._end_state, self._mailbox = world_size, end_state, mailbox
         self._frames, self._bodies, self._buffers = frames, bodies, buffers
-        self._poller, self._failed = poller, failed
+        self._progress, self._failed = progress, failed
 
     @property
     def over(self) -> bool:
         """Everybody closed, everything came, and nothing is under way; or all has failed."""
-        if self._poller.failure is not None:
+        if self._progress.failure is not None:
             return True
-        return len(self._end_state.lost) == self._world_size and self._buffers.swallow() and not self._poller.requests
+        return len(self._end_state.lost) == self._world_size and self._buffers.swallow() and not self._progress.requests
 
     def say(self, limits: Limits) -> None:
         """Let peers go of what they hold for this rank, and tell them that nothing more will come."""
-        self._poller.is_woken(False)  # bare buffers that nobody asked for come without a ring
+        self._progress.is_woken(False)  # bare buffers that nobody asked for come without a ring
         for peer in range(self._world_size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
@@ -67,7 +67,7 @@ class Parting:
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)
         requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
-        self._poller.watch_all(requests, partial(self._gone, source, arrivals))
+        self._progress.watch_all(requests, partial(self._gone, source, arrivals))
 
     def _fetch_held(self, arrival: Arrival[Message]) -> list[MPI.Request]:
         message = arrival.item

@@ -1,4 +1,4 @@
-"""Frames over MPI. The one rule: nothing blocks, and one poller asks about every request there is.
+"""Messages over MPI. No call blocks, and one progress engine polls for every request.
 
 Three communicators, so that nothing can be taken for anything else:
 
@@ -38,7 +38,7 @@ from transports.mpi.frames import Frames
 from transports.mpi.message import Message
 from transports.mpi.native import MpiNative
 from transports.mpi.node import Neighbours, cores_of, nodes_of
-from transports.mpi.progress import Poller
+from transports.mpi.progress import ProgressEngine
 from transports.mpi.reception import Reception
 from transports.mpi.requests import keep_alive, outcomes_now
 from transports.mpi.shared import MpiShared
@@ -79,8 +79,8 @@ class MpiTransport(Transport):
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
-        self._neighbours = Neighbours(lambda: self._poller.rung(), shared)
-        self._poller = Poller(outcomes_now, patience, self._neighbours.doze)
+        self._neighbours = Neighbours(lambda: self._progress.rung(), shared)
+        self._progress = ProgressEngine(outcomes_now, patience, self._neighbours.doze)
         frames, bodies, buffers = comms
         longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
         self._reception = Reception(
@@ -89,10 +89,10 @@ class MpiTransport(Transport):
             lambda peer, buffers: self._parting.heard(peer, buffers),
             self._give_up,
         )
-        self._frames = Frames(frames, self._poller, longest, ring, self._reception.heard, self._give_up)
-        self._bodies = Bodies(bodies, self._poller, piece, self._frames.start, ring)
-        self._buffers = Buffers(buffers, self._poller, piece)
-        mine = self._end_state, self._mailbox, self._frames, self._bodies, self._buffers, self._poller
+        self._frames = Frames(frames, self._progress, longest, ring, self._reception.heard, self._give_up)
+        self._bodies = Bodies(bodies, self._progress, piece, self._frames.start, ring)
+        self._buffers = Buffers(buffers, self._progress, piece)
+        mine = self._end_state, self._mailbox, self._frames, self._bodies, self._buffers, self._progress
         self._parting = Parting(world.size, *mine, self._give_up)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
@@ -116,7 +116,7 @@ class MpiTransport(Transport):
         transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
         transport._crowded = node.size > cores
         met = transport._neighbours.meet(node, world.rank)
-        transport._poller.is_woken(met and node.size == world.size)
+        transport._progress.is_woken(met and node.size == world.size)
         transport._nodes = nodes_of(transport._comms[0], node)
         node.Free()
         return transport
@@ -148,8 +148,8 @@ class MpiTransport(Transport):
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._end_state.check(peer)
         places = destinations(into)
-        self._poller.wake()
-        arrival = self._poller.linger(partial(self._mailbox.take_now, peer, key))
+        self._progress.wake()
+        arrival = self._progress.poll_for(partial(self._mailbox.take_now, peer, key))
         arrival = arrival or await self._mailbox.take(peer, key)
         message = arrival.item
         try:
@@ -178,7 +178,7 @@ class MpiTransport(Transport):
         self.traffic.count_received(data.nbytes, header)
 
     def computing(self, busy: bool) -> None:
-        self._poller.computing(busy)
+        self._progress.computing(busy)
 
     def last_key(self, peer: int) -> Key | None:
         return self._mailbox.last_key(peer)
@@ -186,21 +186,21 @@ class MpiTransport(Transport):
     def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
         group = (tuple(ranks), channel)
         if group not in self._natives:
-            self._natives[group] = MpiNative(self, self._poller, self._comms[0], *group)
+            self._natives[group] = MpiNative(self, self._progress, self._comms[0], *group)
         return self._natives[group]
 
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         ring, crowded = self._neighbours.ring, self._crowded
-        return MpiShared(self, self._poller, self._end_state, ring, ranks, channel, nbytes, crowded)
+        return MpiShared(self, self._progress, self._end_state, ring, ranks, channel, nbytes, crowded)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
         self._world.Abort(code)
 
     async def abort(self, reason: str) -> None:
-        if self._poller.failure is not None:
+        if self._progress.failure is not None:
             return
         self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
@@ -219,9 +219,9 @@ class MpiTransport(Transport):
                 self._refuse(Closed(f"rank {self.rank} is closed"))
                 self._parting.say(self._limits)
             while not self._parting.over:
-                await self._poller.turn()
-            in_order = self._poller.failure is None
-            self._poller.stop()
+                await self._progress.turn()
+            in_order = self._progress.failure is None
+            self._progress.stop()
             self._neighbours.close()
             await self._task
             self._closed = True
@@ -242,14 +242,14 @@ class MpiTransport(Transport):
 
     def _give_up(self, error: TransportError) -> None:
         """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
-        if self._poller.failure is None:
+        if self._progress.failure is None:
             self._refuse(error)
-            keep_alive(self._comms[0], self._poller.fail(self._end_state.end))
+            keep_alive(self._comms[0], self._progress.fail(self._end_state.end))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
         try:
-            await self._poller.run()
+            await self._progress.run()
         except Exception as unexpected:
             error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
             raise

@@ -1,4 +1,4 @@
-"""The poller: keen when that helps, gentle when that matters, and nobody waits on it for ever."""
+"""The progress engine: keen when that helps, gentle when that matters, and no wait lasts for ever."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from transports.mpi.backoff import Patience
-from transports.mpi.progress import Doze, Poller
+from transports.mpi.progress import Doze, ProgressEngine
 
 
 class Library:
@@ -22,13 +22,13 @@ class Library:
 
 @asynccontextmanager
 async def polling(patience=Patience(), doze=lambda dozing: None):  # noqa: B008 (frozen)
-    """A running poller, and its library."""
+    """A running progress engine, and its library."""
     library = Library()
-    poller = Poller(library.test, patience, doze)
+    progress = ProgressEngine(library.test, patience, doze)
     async with asyncio.TaskGroup() as group:
-        group.create_task(poller.run())
-        yield poller, library
-        poller.stop()
+        group.create_task(progress.run())
+        yield progress, library
+        progress.stop()
 
 
 def test_naps_grow_with_the_quiet_up_to_the_longest():
@@ -49,7 +49,7 @@ def test_who_is_woken_by_others_sleeps_once_it_has_been_quiet_for_a_while():
 
 
 async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
-    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (poller, _):
+    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (progress, _):
         news, heard = [], asyncio.Event()
 
         def listen():
@@ -57,20 +57,20 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
                 heard.set()
             return bool(news) and bool(news.pop())
 
-        poller.listen(listen)
-        poller.is_woken(True)
-        await poller.turn()
+        progress.listen(listen)
+        progress.is_woken(True)
+        await progress.turn()
         news.append("here")
-        poller.wake()
+        progress.wake()
         await heard.wait()
 
 
 async def test_nobody_sleeps_while_something_is_under_way():
-    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (poller, library):
-        poller.is_woken(True)
-        waiting = poller.wait("slow")
-        await poller.turn()
-        await poller.turn()  # which would never come if the poller slept
+    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (progress, library):
+        progress.is_woken(True)
+        waiting = progress.wait("slow")
+        await progress.turn()
+        await progress.turn()  # which would never come if it slept
         library.outcomes["slow"] = "done"
         assert await waiting == "done"
 
@@ -94,12 +94,12 @@ def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
 
 
 async def test_urgency_ends_with_the_wait():
-    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000)) as (poller, library):
-        urgent = [poller.wait(name, urgent=True) for name in "ab"]
+    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000)) as (progress, library):
+        urgent = [progress.wait(name, urgent=True) for name in "ab"]
         urgent[0].cancel()
-        await poller.turn()
+        await progress.turn()
         asked = library.asked
-        await poller.turn()
+        await progress.turn()
         assert library.asked > asked
         library.outcomes.update(a=1, b=2)
         await urgent[1]
@@ -115,188 +115,188 @@ def test_no_nap_exceeds_twenty_milliseconds():
 
 
 async def test_each_request_gets_its_own_outcome():
-    async with polling() as (poller, library):
-        futures = {name: poller.wait(name) for name in "abc"}
+    async with polling() as (progress, library):
+        futures = {name: progress.wait(name) for name in "abc"}
         library.outcomes.update(b=2, a=1)
         assert (await futures["b"], await futures["a"]) == (2, 1)
-        assert poller.requests == ["c"]
+        assert progress.requests == ["c"]
         library.outcomes["c"] = ValueError("three")
         with pytest.raises(ValueError, match="three"):
             await futures["c"]
 
 
 async def test_several_requests_are_done_when_all_are():
-    async with polling() as (poller, library):
-        together = poller.wait("a", "b", "c")
+    async with polling() as (progress, library):
+        together = progress.wait("a", "b", "c")
         library.outcomes.update(a=1, c=3)
-        await poller.turn()
+        await progress.turn()
         assert not together.done()
         library.outcomes["b"] = 2
         assert await together == 2
-        failing = poller.wait("d", "e")
+        failing = progress.wait("d", "e")
         library.outcomes["d"] = ValueError("broken")
-        await poller.turn()
+        await progress.turn()
         assert not failing.done()
         library.outcomes["e"] = 5
         with pytest.raises(ValueError, match="broken"):
             await failing
-        assert await poller.wait() is None
+        assert await progress.wait() is None
 
 
 async def test_a_cancelled_future_leaves_its_request_watched():
-    async with polling() as (poller, library):
+    async with polling() as (progress, library):
         done = []
-        poller.wait("a", done=done.append).cancel()
-        await poller.turn()
-        assert poller.requests == ["a"]
+        progress.wait("a", done=done.append).cancel()
+        await progress.turn()
+        assert progress.requests == ["a"]
         library.outcomes["a"] = 1
-        while poller.requests:
-            await poller.turn()
+        while progress.requests:
+            await progress.turn()
         assert done == [1]
 
 
 async def test_what_is_done_may_watch_more():
-    async with polling() as (poller, library):
+    async with polling() as (progress, library):
         heard = asyncio.get_running_loop().create_future()
-        poller.watch("a", lambda outcome: poller.watch("b", heard.set_result))
+        progress.watch("a", lambda outcome: progress.watch("b", heard.set_result))
         library.outcomes.update(a=1, b=2)
         assert await heard == 2
 
 
 async def test_a_new_request_ends_a_nap():
-    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (poller, library):
-        await poller.turn()
+    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (progress, library):
+        await progress.turn()
         await asyncio.sleep(0)
         library.outcomes["a"] = 1
-        assert await poller.wait("a") == 1
+        assert await progress.wait("a") == 1
 
 
 async def test_a_change_of_load_ends_a_nap():
-    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000)) as (poller, library):
-        await poller.turn()
+    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000)) as (progress, library):
+        await progress.turn()
         await asyncio.sleep(0)
         asked = library.asked
-        poller.watch("a", lambda outcome: None)
-        await poller.turn()
-        poller.computing(True)
-        await poller.turn()
+        progress.watch("a", lambda outcome: None)
+        await progress.turn()
+        progress.computing(True)
+        await progress.turn()
         assert library.asked >= asked + 2
 
 
 async def test_after_a_failure_nothing_waits():
-    async with polling() as (poller, _):
-        before = poller.wait("a")
-        turn = poller.turn()
-        assert poller.fail(ValueError("broken")) == ["a"]
-        poller.fail(ValueError("later"))
+    async with polling() as (progress, _):
+        before = progress.wait("a")
+        turn = progress.turn()
+        assert progress.fail(ValueError("broken")) == ["a"]
+        progress.fail(ValueError("later"))
         await turn
-        for future in (before, poller.wait("b")):
+        for future in (before, progress.wait("b")):
             with pytest.raises(ValueError, match="broken"):
                 await future
-        await poller.turn()
-        assert str(poller.failure) == "broken"
+        await progress.turn()
+        assert str(progress.failure) == "broken"
 
 
 async def test_waking_while_polling_does_not_multiply_the_polls():
     """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (poller, library):
+    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (progress, library):
         loop, timers = asyncio.get_running_loop(), []
         call_later = loop.call_later
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
         for number in range(5):
             library.outcomes[number] = number
-            await poller.wait(number, done=lambda outcome: poller.wake())
-            poller.wake()
-            await poller.turn()
+            await progress.wait(number, done=lambda outcome: progress.wake())
+            progress.wake()
+            await progress.turn()
         assert sum(not timer.cancelled() for timer in timers) <= 1
 
 
-async def test_one_who_must_wait_may_poll_a_little_first():
-    async with polling(Patience(linger=20)) as (poller, library):
+async def test_a_waiting_task_may_poll_a_little_first():
+    async with polling(Patience(moment=20)) as (progress, library):
         library.outcomes["a"] = 1
-        future = poller.wait("a")
-        assert poller.linger(lambda: future.done() and future.result()) == 1
+        future = progress.wait("a")
+        assert progress.poll_for(lambda: future.done() and future.result()) == 1
 
 
 @pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
-async def test_nobody_lingers_where_others_need_the_time(why):
-    async with polling(Patience.on_node(4 if why == "crowded" else 1, 2)) as (poller, library):
-        poller.computing(why == "computing")
+async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
+    async with polling(Patience.on_node(4 if why == "crowded" else 1, 2)) as (progress, library):
+        progress.computing(why == "computing")
         for request in range(100 if why == "busy" else 1):
-            poller.watch(request, lambda outcome: None)
+            progress.watch(request, lambda outcome: None)
         asked = library.asked
-        assert poller.linger(lambda: "here") == "here" and not poller.linger(lambda: None)
+        assert progress.poll_for(lambda: "here") == "here" and not progress.poll_for(lambda: None)
         assert library.asked == asked
 
 
-async def test_lingering_ends():
-    async with polling() as (poller, _):
-        assert poller.linger(lambda: None) is None
+async def test_polling_for_something_ends():
+    async with polling() as (progress, _):
+        assert progress.poll_for(lambda: None) is None
 
 
-async def test_who_hovers_looks_by_itself_and_lets_the_loop_run_until_the_request_is_done():
-    async with polling() as (poller, _):
+async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
+    async with polling() as (progress, _):
         outcomes = {}
         asyncio.get_running_loop().call_soon(outcomes.update, {"a": "seen"})
-        assert await poller.hover("a", lambda: outcomes.get("a"), 1000) == "seen" and not poller.requests
+        assert await progress.poll_while("a", lambda: outcomes.get("a"), 1000) == "seen" and not progress.requests
 
 
 @pytest.mark.parametrize(
     ("seconds", "computing", "looks"), [(1000, False, True), (1000, True, False), (0.0, False, False)]
 )
-async def test_who_hovers_looks_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
+async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
     looked = []
-    poller = Poller(Library().test, Patience())  # it does not run, so only who hovers looks
-    poller.computing(computing)
-    hovering = asyncio.create_task(poller.hover("a", lambda: looked.append("a"), seconds))
+    progress = ProgressEngine(Library().test, Patience())  # it does not run, so only `poll_while` looks
+    progress.computing(computing)
+    waiting = asyncio.create_task(progress.poll_while("a", lambda: looked.append("a"), seconds))
     for _ in range(5):
         await asyncio.sleep(0)
     assert bool(looked) == looks
-    hovering.cancel()
-    await asyncio.wait([hovering])
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize("by_poll", [True, False])
-async def test_what_fails_while_somebody_hovers_is_raised_there(by_poll):
-    async with polling() as (poller, library):
+async def test_a_failure_is_raised_in_the_task_that_polls_the_request(by_poll):
+    async with polling() as (progress, library):
         broken = ValueError("broken")
         if by_poll:
             library.outcomes["a"] = broken
         with pytest.raises(ValueError, match="broken"):
-            await poller.hover("a", lambda: None if by_poll else broken, 1000)
-        assert not poller.requests
+            await progress.poll_while("a", lambda: None if by_poll else broken, 1000)
+        assert not progress.requests
 
 
-async def test_who_is_cancelled_while_it_hovers_leaves_the_request_watched():
-    async with polling() as (poller, library):
-        hovering = asyncio.create_task(poller.hover("a", lambda: None, 1000))
+async def test_a_cancelled_poll_leaves_the_request_watched():
+    async with polling() as (progress, library):
+        waiting = asyncio.create_task(progress.poll_while("a", lambda: None, 1000))
         await asyncio.sleep(0)
-        hovering.cancel()
+        waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await hovering
-        assert poller.requests == ["a"]
+            await waiting
+        assert progress.requests == ["a"]
         library.outcomes["a"] = "late"
-        await poller.turn()
-        assert not poller.requests
+        await progress.turn()
+        assert not progress.requests
 
 
 async def test_one_request_may_be_looked_at_without_being_watched():
-    async with polling() as (poller, _):
+    async with polling() as (progress, _):
         answers = iter([None, None, "done"])
-        assert poller.spin(lambda: next(answers)) == "done" and not poller.requests
-        assert poller.spin(lambda: None) is None
-        poller.computing(True)
+        assert progress.poll_until(lambda: next(answers)) == "done" and not progress.requests
+        assert progress.poll_until(lambda: None) is None
+        progress.computing(True)
         answers = iter([None, "too late"])
-        assert poller.spin(lambda: next(answers)) is None
+        assert progress.poll_until(lambda: next(answers)) is None
 
 
 async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
     """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (poller, _):
-        poller.listen(lambda: said.append("poll"))
+    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (progress, _):
+        progress.listen(lambda: said.append("poll"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert said[said.index(Doze.IDLE) :] == [Doze.IDLE, "poll"]
@@ -305,9 +305,9 @@ async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
 async def test_a_rank_says_how_it_dozes():
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (poller, _):
+    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (progress, _):
         for busy in (False, True, False):
-            poller.computing(busy)
+            progress.computing(busy)
             for _ in range(5):
                 await asyncio.sleep(0)
     assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
@@ -316,12 +316,12 @@ async def test_a_rank_says_how_it_dozes():
 async def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (poller, library):
-        waiting = poller.wait("a")
+    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (progress, library):
+        waiting = progress.wait("a")
         waiting.add_done_callback(lambda future: said.append("goes on"))
         library.outcomes["a"] = 1
         await waiting
-        await poller.turn()
+        await progress.turn()
     assert said[0] == "goes on"
 
 
@@ -332,10 +332,10 @@ async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_cro
         for _ in range(number):
             await asyncio.sleep(0)
 
-    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (poller, _):
-        poller.listen(lambda: bool(news) and bool(news.pop()))
+    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (progress, _):
+        progress.listen(lambda: bool(news) and bool(news.pop()))
         await turns(5)
-        poller.rung()
+        progress.rung()
         asked = len(said)
         await turns(20)
         assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
@@ -346,14 +346,14 @@ async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_cro
 
 async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
     library = Library()
-    poller = Poller(library.test, Patience(keen=0, shortest=1000, longest=1000))
-    waiting = poller.wait("a")
-    poller.rung()
+    progress = ProgressEngine(library.test, Patience(keen=0, shortest=1000, longest=1000))
+    waiting = progress.wait("a")
+    progress.rung()
     assert library.asked == 0
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(poller.run())
-        await poller.turn()
+        group.create_task(progress.run())
+        await progress.turn()
         library.outcomes["a"] = "done"
-        poller.rung()
+        progress.rung()
         assert waiting.result() == "done"
-        poller.stop()
+        progress.stop()

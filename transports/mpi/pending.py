@@ -1,7 +1,7 @@
-"""Requests of a library without callbacks, and what is to be called when each is done.
+"""Pending requests of a library without callbacks, and the callback of each.
 
-The one rule: all of them are asked about in one call, and each is told of exactly once: its outcome, or why nobody
-asks any more. Knows neither loop nor clock nor MPI: it is given the function that tests requests.
+One call tests all requests, and each callback is called exactly once: with the outcome, or with the error that ended
+the polling. Knows neither loop nor clock nor MPI, so it is apart from `transports.mpi.requests`, which imports MPI.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ Done = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
 
 
-class Watched:
+class PendingRequests:
     """Requests that are watched until they are done.
 
     Args:
@@ -20,7 +20,7 @@ class Watched:
 
     Attributes:
         requests: those watched now.
-        failure: why nothing is watched any more, if that is so.
+        failure: the error that ended the watching; None while requests are watched.
     """
 
     def __init__(self, test: Test):
@@ -31,11 +31,11 @@ class Watched:
         self.failure: Exception | None = None
 
     def listen(self, listen: Callable[[], bool]) -> None:
-        """Let each poll also ask for what comes without a request; `listen` says whether anything came."""
+        """Let each poll also call `listen`, for what comes without a request; it returns whether anything came."""
         self._listen = listen
 
     def watch(self, request: Any, done: Done) -> None:
-        """Call `done(outcome)` once the request is done; at once if everything was given up."""
+        """Call `done(outcome)` once the request is done; at once after `fail`."""
         if self.failure is not None:
             done(self.failure)
         else:
@@ -57,7 +57,7 @@ class Watched:
             done(self.failure)
 
     def poll(self) -> bool:
-        """Ask once about all requests and for news; call what was to be called; say whether anything happened."""
+        """Test all requests once, call `listen` and the callbacks of the finished; return whether anything happened."""
         news = self._listen()
         finished = self._test(self.requests) if self.requests else []
         if not finished:
@@ -70,13 +70,13 @@ class Watched:
         return True
 
     def settle(self, request: Any, outcome: Any) -> None:
-        """Tell the outcome of a watched request that somebody else has seen; it is not asked about again."""
+        """Finish a watched request of which the caller has seen the outcome; it is not tested again."""
         at = next(index for index, watched in enumerate(self.requests) if watched is request)
         del self.requests[at]
         self._dones.pop(at)(outcome)
 
     def fail(self, error: Exception) -> list[Any]:
-        """Give up: everything watched, now or later, is done with this error. Returns the unfinished requests."""
+        """Finish everything watched, now or later, with this error. Returns the unfinished requests."""
         self.failure = self.failure or error
         requests, dones, self.requests, self._dones = self.requests, self._dones, [], []
         for done in dones:
