@@ -10,7 +10,7 @@ from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, TRAINERS, Conductor, Head, Peer, Phase, Trainer
+from pipelined.swarm.records import CAME, LEADER, PEERS, TRAINERS, Head, LeaderRecord, Peer, Phase, Trainer
 
 MODEL = "growth"
 
@@ -33,7 +33,7 @@ class LightSwarm:
     async def start(self, peers: int, trainers: int) -> None:
         """Start so many at once, and wait until every one of them has heard of all that it follows."""
         self.leader = self._begin(self._trainer)
-        await self.leader.client.transact({}, {CONDUCTOR: Conductor("leader", "light://leader").pack()})
+        await self.leader.client.transact({}, {LEADER: LeaderRecord("leader", "light://leader").pack()})
         await self._write_head()
         others = [self._begin(self._trainer) for _ in range(trainers - 1)]
         for _ in range(peers):

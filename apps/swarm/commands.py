@@ -114,7 +114,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         async with Nursery() as tasks:
             rate, tokens = training.recipe.rate, subject.batch * subject.seq
             log = StepLog(process.view, process.is_to_evaluate, rate, tokens, flags.metrics, say)
-            scoring = process.is_to_evaluate, feed.held_out, lambda: process.leadership.unscored
+            scoring = process.is_to_evaluate, feed.held_out, lambda: process.leader.unscored
             waits = WaitLog(name, process.view, *scoring, say)
             told = [tasks.create_task(each.follow()) for each in (log, waits)]
             await until_asked(process.run())

@@ -48,7 +48,7 @@ class PeerLog:
             return "waits for a trainer that begins"
         if mine and mine.address != self.address:
             return f"waits for its name, which another process has (at {mine.address}), until that one's lease ends"
-        if mine is None and self.view.conductor is None:
+        if mine is None and self.view.leader is None:
             return "waits for a trainer that leads, which tells it a stage"
         return self._of_stage(mine) if mine else "is no member; asks to be one"
 

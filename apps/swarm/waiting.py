@@ -111,7 +111,7 @@ class WaitLog:
         empty = [stage for stage in range(head.stages) if not view.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.due() else ""
         saved = saved_steps(mark for each in view.saved.values() for mark in each.all()) if head is None else ""
-        why = waits_for(head, view.conductor, bool(view.trainers), empty, evaluates, saved=saved)
+        why = waits_for(head, view.leader, bool(view.trainers), empty, evaluates, saved=saved)
         return f"waits for {why}" if why else ""
 
 

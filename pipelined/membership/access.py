@@ -1,8 +1,8 @@
-"""Who may ask a peer what: trainers for passes, the conductor for rounds, peers of the stage for sums and state,
-observers for state.
+"""What each kind of member may ask of a peer: trainers passes, the leader rounds, peers of the stage sums and state,
+observers state.
 
-The one rule: whoever the directory does not have is a stranger, whatever key it holds, and is told so before anything
-that it brought is decoded, kept or waited for. News of a newcomer may be under way, so that is waited for, not long.
+A process that the directory does not list is refused as a stranger before anything that it sent is decoded, kept or
+waited for. The directory's news of a newcomer may be under way, so that is waited for, a short time.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from transports.rpc import Question, Refusal
 
 
 class Admission:
-    """One peer's door.
+    """The checks at one peer.
 
     Args:
-        view: says who is a member.
+        view: of the members.
     """
 
     def __init__(self, view: MembershipView):
@@ -37,13 +37,13 @@ class Admission:
         observers = self._view.observers
         await self._known(question, lambda: _among(question, [*self._peers(stage), *observers.values()]))
 
-    async def conductor(self, question: Question, stage: int) -> None:
+    async def leader(self, question: Question, stage: int) -> None:
         """Raises Refusal: "stranger", it does not lead under the term that it names."""
         (term, _), view = read_round(field(question.note, "round")), self._view
 
         def leads() -> bool:
-            leader = view.conductor
-            return leader is not None and (view.conductor_revision, leader.address) == (term, question.asker.address)
+            leader = view.leader
+            return leader is not None and (view.leader_revision, leader.address) == (term, question.asker.address)
 
         await self._known(question, leads)
 

@@ -18,10 +18,10 @@ from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Pr
 from pipelined.membership.census import Census
 from pipelined.swarm.records import (
     CAME,
-    CONDUCTOR,
     EVALUATED,
     EVICTED,
     HEAD,
+    LEADER,
     LOST,
     OBSERVERS,
     PEERS,
@@ -29,10 +29,10 @@ from pipelined.swarm.records import (
     STAGES,
     TOOK,
     TRAINERS,
-    Conductor,
     Evaluated,
     Evicted,
     Head,
+    LeaderRecord,
     Lost,
     Observer,
     Peer,
@@ -77,7 +77,7 @@ class MembershipView:
         head: the step that stands; None before there is one. A record that is gone or cannot be read leaves the one
             before it, at the revision of the new: so a leader writes the next step over it.
         evaluated: the last loss on validation data; None before there is one.
-        head_revision, conductor_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
+        head_revision, leader_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
             they are not.
         came: by name, what a peer said that is to be told its stage; not of those that know it.
         peers, trainers, observers: by name; peers as far as they are followed.
@@ -97,9 +97,9 @@ class MembershipView:
         self.directory, self._clock, self.stages = directory, clock, stages
         self._followed: Prefixes | None = None
         self.head: Head | None = None
-        self.conductor: Conductor | None = None
+        self.leader: LeaderRecord | None = None
         self.evaluated: Evaluated | None = None
-        self.head_revision = self.conductor_revision = self.evaluated_revision = 0
+        self.head_revision = self.leader_revision = self.evaluated_revision = 0
         self.revision = 0
         self.came = dict[str, Came]()
         self.lost, self.lost_revision = frozenset[int](), 0
@@ -234,9 +234,9 @@ class MembershipView:
         elif key == LOST:
             self.lost_revision = revision
             self.lost = frozenset((entry and Lost.unpack(entry.value).stages) or ())
-        elif key == CONDUCTOR:  # what cannot be read is none, at a revision: so it can be written over
-            self.conductor, self.conductor_revision = None, revision
-            self.conductor = _read(Conductor, entry)
+        elif key == LEADER:  # what cannot be read is none, at a revision: so it can be written over
+            self.leader, self.leader_revision = None, revision
+            self.leader = _read(LeaderRecord, entry)
         elif key == EVALUATED:
             self.evaluated, self.evaluated_revision = None, revision
             self.evaluated = _read(Evaluated, entry)
@@ -305,7 +305,7 @@ def _prefixes(stages: Set[int] | None) -> Prefixes:
     if stages is None:
         return ""
     keys = {key for stage in stages for key in (stage_folder(stage), took_key(stage))}
-    return (HEAD, CONDUCTOR, LOST, TRAINERS, OBSERVERS, *sorted(keys))
+    return (HEAD, LEADER, LOST, TRAINERS, OBSERVERS, *sorted(keys))
 
 
 def _read(kind: type[Record], entry: Entry | None) -> Record | None:

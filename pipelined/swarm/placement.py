@@ -47,10 +47,10 @@ class Choosing:
     async def _told(self) -> int:
         said = ""
         while True:
-            await self._view.wait_for(lambda: self._view.conductor is not None)
-            leader = self._view.conductor
+            await self._view.wait_for(lambda: self._view.leader is not None)
+            leader = self._view.leader
             try:
-                async with self._view.while_holds(lambda leader=leader: self._view.conductor == leader):
+                async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
                     answer = await self._endpoint.ask(leader.address, PLACE, note={"name": self._name})
                 stage = whole(answer.note, "stage")
                 if stage < self._stages:

@@ -15,7 +15,7 @@ from pipelined.state.store import CheckpointStore
 from pipelined.swarm import records
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
-from pipelined.swarm.leader.leader import Leadership
+from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import GoingBack
 from pipelined.swarm.peer.lifecycle import GRACE_S
@@ -98,9 +98,7 @@ class TrainerProcess:
         self.view = MembershipView(directory, clock)
         asking = Asking(endpoint, self.view)
         back = GoingBack(self.view, rules.stages, rules.lease_s, clock, resume)
-        self.leadership = Leadership(
-            name, endpoint.address, self.view, asking, rules, clock, balance or moves, back, steps
-        )
+        self.leader = Leader(name, endpoint.address, self.view, asking, rules, clock, balance or moves, back, steps)
         wiring = Wiring(rules.stages, seed=name)
         self.trainer = Trainer(name, rules.stages, data, endpoint, self.view, clock, wiring, slots, rules.lease_s)
 
@@ -110,8 +108,8 @@ class TrainerProcess:
         Raises:
             OtherModel: the swarm trains something else. Else the first error of any of its parts.
         """
-        self._endpoint.answer("work", self.leadership.work)
-        self._endpoint.answer(PLACE, self.leadership.place)
+        self._endpoint.answer("work", self.leader.work)
+        self._endpoint.answer(PLACE, self.leader.place)
         self._endpoint.answer("status", self._status)
         await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 
@@ -130,8 +128,8 @@ class TrainerProcess:
         return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
 
     async def _status(self, question: Question) -> Answer:
-        left, unscored = self.leadership.left, self.leadership.unscored
-        leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leadership.progress}
+        left, unscored = self.leader.left, self.leader.unscored
+        leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leader.progress}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
         told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
         return Answer(note={**told, **events_asked_for(question)})
@@ -151,7 +149,7 @@ class TrainerProcess:
                 async with standing(self._directory, key, seconds, self._clock, address) as place:
                     await place.put(records.Trainer(self.name, address, place.incarnation, digest))
                     async with Nursery() as tasks:
-                        tasks.create_task(self.leadership.run(place))
+                        tasks.create_task(self.leader.run(place))
                         tasks.create_task(self.trainer.run(place.incarnation))
             except (LeaseLost, CutOff):
                 await self._clock.sleep(RETRY_S)

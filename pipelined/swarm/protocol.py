@@ -201,7 +201,7 @@ def inherited(question: Question, mine: np.ndarray, batch: int) -> tuple[np.ndar
 
 
 class Given(NamedTuple):
-    """A microbatch that the conductor gives.
+    """A microbatch that the leader gives.
 
     Args:
         count: the stages that are to count it; none: it is validation data.
@@ -224,7 +224,7 @@ class Spoilt(Exception):
 
 
 def read_given(note: Any) -> Given:
-    """What the conductor gave. Raises Refusal: it is no microbatch."""
+    """What the leader gave. Raises Refusal: it is no microbatch."""
     stages, lineage = field(note, "stages"), field(note, "lineage")
     if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
         raise Refusal("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")

@@ -1,9 +1,9 @@
-"""What a swarm keeps in its directory: who is there, who conducts, and which step stands. Nothing else is agreed on.
+"""What a swarm keeps in its directory: its members, its leader, and the step that stands. They agree on nothing else.
 
     head              Head             the step that stands
     took/N            Took             the peers that took part in it, of every stage whose number has this remainder;
                                        changed by a commit only where they are others than at the step before
-    conductor         Conductor        who leads the next step there; dies with its lease
+    conductor         LeaderRecord     the trainer that leads; dies with its lease
     came/NAME         (an address)     that a peer came, which the leader is to place; dies with its lease
     lost              Lost             the stages whose state no peer holds, as the leader sees them
     peers/NAME        Peer             a peer; dies with its lease
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 
 import msgpack
 
-HEAD, CONDUCTOR, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
+HEAD, LEADER, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
 EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", "took/", "lost"
 EVICTED = "evicted/"
 
@@ -270,8 +270,8 @@ class Observer(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Conductor(Record):
-    """Who leads: the trainer of this name and address."""
+class LeaderRecord(Record):
+    """The trainer that leads."""
 
     name: str
     address: str

@@ -19,7 +19,7 @@ async def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
     for name in ("p0", "p1", "p2", "p3"):
         swarm.peer(name)
     swarm.trainer("leader", steps=STEPS)
-    await swarm.until(lambda: swarm.trainers["leader"].view.conductor is not None)
+    await swarm.until(lambda: swarm.trainers["leader"].view.leader is not None)
     swarm.trainer("other", steps=STEPS)
     told, backwards = [], []
 

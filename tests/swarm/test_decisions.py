@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.state.store import StoreError
-from pipelined.swarm.records import CONDUCTOR, PEERS
+from pipelined.swarm.records import LEADER, PEERS
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 SELDOM_S = 1e6
@@ -49,13 +49,13 @@ async def strange_record():
 
 async def another_leader():
     swarm = await swarm_of(0, 1, trainers=("t0", "t1"))
-    await swarm.directory.transact({}, {}, [CONDUCTOR])
+    await swarm.directory.transact({}, {}, [LEADER])
     return swarm
 
 
 async def leader_cut_off():
     swarm = await swarm_of(0, 0, trainers=("t0", "t1"))
-    leader = swarm.trainers["t0"].view.conductor.name
+    leader = swarm.trainers["t0"].view.leader.name
     for other in ("p0", "p1"):
         swarm.network.cut(leader, other)
     return swarm

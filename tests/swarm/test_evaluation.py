@@ -79,16 +79,16 @@ def test_random_faults_change_no_evaluation(first):
             assert loss == swarm.reference.score(point.step, HELD_OUT), f"another loss at step {point.step}"
 
 
-async def test_a_conductor_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():
+async def test_a_leader_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():
     swarm, found = VirtualSwarm(stages=2, batch=4, eval_batch=40), {}
     for stage in range(2):
         swarm.peer(f"p{stage}", stage)
     swarm.start("auditor", evaluations(swarm, found))
     swarm.trainer("t0", steps=2)
-    await swarm.until(lambda: swarm.trainers["t0"].leadership.left is not None)
+    await swarm.until(lambda: swarm.trainers["t0"].leader.left is not None)
     swarm.trainer("t1", steps=2)
     await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 2)
-    await swarm.until(lambda: 0 < (swarm.trainers["t0"].leadership.left or 0) < 30)
+    await swarm.until(lambda: 0 < (swarm.trainers["t0"].leader.left or 0) < 30)
     swarm.kill("t0")
     await swarm.finish(within=20)
     await swarm.close()

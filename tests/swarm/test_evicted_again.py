@@ -106,7 +106,7 @@ def test_another_leader_and_another_process_of_the_name_go_on_from_the_last_paus
         await swarm.until(lambda: len(told("peer evicted")) == 3)
         (name,) = {facts["peer"] for facts in told("peer evicted")}
         evicted_at = swarm.network.clock("directory").now()
-        swarm.kill(swarm.trainers["t1"].view.conductor.name)
+        swarm.kill(swarm.trainers["t1"].view.leader.name)
         swarm.kill(name)
         swarm.peer(name, 0)
         (trainer,) = swarm.trainers.values()

@@ -104,7 +104,7 @@ class Hostile:
             "codecs": codecs[: 1 + two],
             "blocks": counts if two else [len(arrays)],
             "count": True,
-            "round": [self.swarm.trainers["t0"].view.conductor_revision, draw.randint(0, 1 << 40)],
+            "round": [self.swarm.trainers["t0"].view.leader_revision, draw.randint(0, 1 << 40)],
             "members": [[whom, f"virtual://{whom}", 1]],
             "keep": False,
             "from": 0,

@@ -5,7 +5,7 @@ import asyncio
 import msgpack
 import pytest
 
-from pipelined.swarm.records import CONDUCTOR, EVALUATED, HEAD, PEERS, SAVED, TRAINERS
+from pipelined.swarm.records import EVALUATED, HEAD, LEADER, PEERS, SAVED, TRAINERS
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual
@@ -28,7 +28,7 @@ async def test_records_that_nobody_can_read_stop_nobody():
     swarm.trainer("t0", steps=6)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
     puts = {f"{kind}{at}": data for kind in (PEERS, TRAINERS, SAVED) for at, data in enumerate(STRANGE)}
-    await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], CONDUCTOR: STRANGE[3]})
+    await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], LEADER: STRANGE[3]})
     swarm.peer("late")  # who comes reads all of it at once
     await swarm.until(lambda: "late" in swarm.trainers["t0"].view.peers)
     assert puts.keys() <= swarm.trainers["t0"].view.strange.keys()
@@ -65,6 +65,6 @@ async def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go
         assert [head.step for head in swarm.heads[last:]] == [4, 5, 6, 7, 8]
     else:
         await asyncio.sleep(10.0)
-        assert len(swarm.heads) == last and swarm.trainers["t1"].view.conductor is None
+        assert len(swarm.heads) == last and swarm.trainers["t1"].view.leader is None
     swarm.check()
     await swarm.close()

@@ -86,7 +86,7 @@ class Lead:
 
     def _waits(self, report: Report) -> WaitLog:
         trainer = self.trainer
-        scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leadership.unscored
+        scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leader.unscored
         return WaitLog(trainer.name, trainer.view, *scoring, report.say)
 
     async def _fetch_model(

@@ -20,16 +20,16 @@ from pipelined.errors import UsageError
 from pipelined.membership.view import WORKING
 from pipelined.state.saver import choose_saver
 from pipelined.swarm.records import (
-    CONDUCTOR,
     EVALUATED,
     HEAD,
+    LEADER,
     OBSERVERS,
     PEERS,
     SAVED,
     TRAINERS,
-    Conductor,
     Evaluated,
     Head,
+    LeaderRecord,
     Mark,
     Observer,
     Peer,
@@ -117,7 +117,7 @@ async def look(endpoint: Endpoint, directory: Directory, shown: Shown = ALL) -> 
 async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     records = _Records(view.entries)
     head, evaluated = records.one(Head, HEAD), records.one(Evaluated, EVALUATED)
-    leader = records.one(Conductor, CONDUCTOR)
+    leader = records.one(LeaderRecord, LEADER)
     every_peer, every_trainer = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
     peers, trainers = shown.peers(every_peer), shown.trainers(every_trainer, leader and leader.name)
     seen = await _ask_all(endpoint, [*peers, *trainers])

@@ -1,4 +1,4 @@
-"""What a conductor gives out: the work of the step under way and, where updates are delayed, of the next beside it.
+"""What a leader gives out: the work of the step under way and, where updates are delayed, of the next beside it.
 
 The one rule: the step under way comes first, for all wait for it. A board stays the same one when its step's turn
 comes, with what is on it; it is known by its step and by the head's revision when it was opened, and what is told of
@@ -32,7 +32,7 @@ class Opened(NamedTuple):
 
 
 class Boards:
-    """One conductor's boards.
+    """One leader's boards.
 
     Args:
         evaluating: makes them.

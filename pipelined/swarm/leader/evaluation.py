@@ -1,4 +1,4 @@
-"""The conductor's part in evaluating: when validation data is on the board, and what is kept of it.
+"""The leader's part in evaluating: when validation data is on the board, and what is kept of it.
 
 The one rule: what is measured is the parameters of one step, so the next is not decided before that is done; and it is
 done once, for the directory has the loss and the point where it was measured. Whoever leads next finds it there, or
@@ -19,7 +19,7 @@ Write = Callable[[str, Record, int], Awaitable[None]]
 
 
 class Evaluating:
-    """One conductor's boards, and the evaluations on them.
+    """One leader's boards, and the evaluations on them.
 
     Args:
         steps: after so many the run is over; None: never.

@@ -3,8 +3,8 @@
 A step is taken in two phases. First every peer of every stage says which microbatches its sum holds, until together
 these are exactly the batch at each stage; then each stage sums among its peers, and when every one of them holds the
 total, the directory's head is moved: that, and nothing else, is the commit. Who led before and does not know yet that
-it does no longer cannot move it, for the transaction expects the conductor's own key as it was. All stages take a step
-or none. A conductor that dies leaves nothing undone: peers keep their sums, and the next one asks what they have.
+it does no longer cannot move it, for the transaction expects the leader's own key as it was. All stages take a step
+or none. A leader that dies leaves nothing undone: peers keep their sums, and the next one asks what they have.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.step import Taking
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, told, whole
-from pipelined.swarm.records import CONDUCTOR, HEAD, LOST, Conductor, Head, Lost, Mark, Record
+from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Mark, Record
 from transports.rpc import Answer, Question, Refusal
 
 
-class Deposed(Exception):
+class LeadershipLost(Exception):
     """Somebody else leads."""
 
 
-class Leadership:
+class Leader:
     """One trainer's part in leading: it does so whenever nobody else does.
 
     Args:
@@ -62,7 +62,7 @@ class Leadership:
         back: GoingBack,
         steps: int | None = None,
     ):
-        self._me, self._view, self._rules, self._clock = Conductor(name, address), view, rules, clock
+        self._me, self._view, self._rules, self._clock = LeaderRecord(name, address), view, rules, clock
         self._back, self._term, self._attempts = back, 0, 0
         self._changed, self._calling = Notifier(), Calling(view, rules, clock)
         self._placing = Placing(view, rules.stages)
@@ -96,10 +96,10 @@ class Leadership:
         directory, view = self._view.directory, self._view
         while True:
             await self._roll_call.stand_back()
-            await view.wait_for(lambda: view.conductor in (None, self._me) and self._can_begin)
+            await view.wait_for(lambda: view.leader in (None, self._me) and self._can_begin)
             try:
                 self._term = await directory.transact(
-                    {CONDUCTOR: view.conductor_revision}, {CONDUCTOR: self._me.pack()}, lease=standing.lease
+                    {LEADER: view.leader_revision}, {LEADER: self._me.pack()}, lease=standing.lease
                 )
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)
@@ -108,7 +108,7 @@ class Leadership:
             emit("leads", trainer=self._me.name, term=self._term)
             try:
                 await self._lead()
-            except Deposed as error:
+            except LeadershipLost as error:
                 warn("leadership lost", trainer=self._me.name, term=self._term, why=error)
                 continue
             finally:
@@ -144,7 +144,7 @@ class Leadership:
         Raises:
             Refusal: "not leading"; "stranger": it has not announced in the directory that it comes.
         """
-        if self._view.conductor != self._me:
+        if self._view.leader != self._me:
             raise Refusal("not leading")
         return await self._placing.place(question)
 
@@ -152,7 +152,7 @@ class Leadership:
         """Take step after step, while the boards are kept true to who is there.
 
         Raises:
-            Deposed: another trainer leads, or is to lead.
+            LeadershipLost: another trainer leads, or is to lead.
         """
         if not self._can_begin:
             await self._resign()
@@ -173,16 +173,16 @@ class Leadership:
         return self._view.head is not None or not self._view.head_revision or self._back.resume
 
     async def _resign(self) -> NoReturn:
-        """Raises: Deposed: always."""
+        """Raises: LeadershipLost: always."""
         with suppress(Conflict, CutOff):
-            await self._view.directory.transact({CONDUCTOR: self._term}, {}, [CONDUCTOR])
-        raise Deposed("the directory's head cannot be read, and this trainer remembers no other")
+            await self._view.directory.transact({LEADER: self._term}, {}, [LEADER])
+        raise LeadershipLost("the directory's head cannot be read, and this trainer remembers no other")
 
     async def _tell_losses(self) -> None:
         """Say in the directory which stages are lost, until cancelled; before the first step none is.
 
         Raises:
-            Deposed: another trainer leads.
+            LeadershipLost: another trainer leads.
         """
         view = self._view
         while True:
@@ -205,12 +205,12 @@ class Leadership:
             known = known + 1 if after.step == head.step + 1 else 0
 
     async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
-        """Raises: Deposed: somebody else leads."""
+        """Raises: LeadershipLost: somebody else leads."""
         try:
-            async with self._view.while_holds(lambda: self._view.conductor_revision == self._term):
+            async with self._view.while_holds(lambda: self._view.leader_revision == self._term):
                 return await work
         except NoLongerValid as error:
-            raise Deposed("the directory names another leader, or none") from error
+            raise LeadershipLost("the directory names another leader, or none") from error
         finally:
             work.close()  # where it was never begun
 
@@ -268,7 +268,7 @@ class Leadership:
         """Move the head, and wait until this process sees it.
 
         Raises:
-            Deposed: it was moved by another, or somebody else leads.
+            LeadershipLost: it was moved by another, or somebody else leads.
         """
         view = self._view
         await self._put(HEAD, head.entries(view.took), revision)
@@ -282,16 +282,16 @@ class Leadership:
         """Put what only the leader may, where one of the keys is at this revision.
 
         Raises:
-            Deposed: it was written by another, or another trainer leads.
+            LeadershipLost: it was written by another, or another trainer leads.
         """
         while True:
             try:
-                await self._view.directory.transact({key: revision, CONDUCTOR: self._term}, entries)
+                await self._view.directory.transact({key: revision, LEADER: self._term}, entries)
                 return
             except Conflict as error:
                 found = error.found.get(key)
                 if found is None or found.value != entries[key]:
-                    raise Deposed(f"another leader wrote {key!r}, or leads") from error
+                    raise LeadershipLost(f"another leader wrote {key!r}, or leads") from error
                 return  # it had happened before the directory was cut off
             except CutOff:
                 await self._clock.sleep(RETRY_S)

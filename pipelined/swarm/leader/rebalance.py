@@ -93,7 +93,7 @@ Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
 
 
 class Moving:
-    """One conductor's looks at the stages' loads.
+    """One leader's looks at the stages' loads.
 
     Args:
         moves: decides who changes stage.

@@ -25,7 +25,7 @@ from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
 from pipelined.swarm.leader.round import Failure
 from pipelined.swarm.protocol import RoundName, told
-from pipelined.swarm.records import CONDUCTOR, EVICTED, PEERS, Evicted, Peer
+from pipelined.swarm.records import EVICTED, LEADER, PEERS, Evicted, Peer
 from transports.rpc import Refusal
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class RollCall:
         """Others may reach those whom this one does not."""
         self._resigned = True
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
-        await self._view.directory.transact({CONDUCTOR: term}, {}, [CONDUCTOR])
+        await self._view.directory.transact({LEADER: term}, {}, [LEADER])
 
     async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
         """Strike these out of the directory, while another of the stage, who could be asked, stays."""
@@ -180,7 +180,7 @@ class RollCall:
         times, seconds = self._history.evict(peer.name, view.evictions.get(peer.name, 0), self._rules.lease_s)
         put = {EVICTED + peer.name: Evicted(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
-        await view.directory.transact({CONDUCTOR: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
         await view.wait_for(lambda: not view.is_here(peer))
         return seconds
 

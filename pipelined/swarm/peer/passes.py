@@ -1,7 +1,7 @@
 """Forward and backward passes at a peer, and evaluations, as trainers ask for them.
 
 The one rule: a gradient is counted once for each microbatch and step, and what is counted is final once it was told to
-a conductor. Whatever comes is checked before the device sees it. Knows microbatches and codes; it must not know rounds.
+a leader. Whatever comes is checked before the device sees it. Knows microbatches and codes; it must not know rounds.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""One stage at one peer, whole: what trainers and conductors ask of it, and the steps that it takes as it is told.
+"""One stage at one peer, whole: what trainers and leaders ask of it, and the steps that it takes as it is told.
 
 The one rule: a step is taken when the directory's head says that it stands, with the total that was summed for it, and
 not otherwise. Each part of what is asked lives in a file of its own; this one must not know how any is answered.

@@ -1,4 +1,4 @@
-"""One peer's part in ending a step, as the conductor asks for it: say what was counted, count again, or sum.
+"""One peer's part in ending a step, as the leader asks for it: say what was counted, count again, or sum.
 
 The one rule: what is counted is final once it was told (`prepare` freezes it), and sums stay until a step that holds
 them stands. A round is known by its name: who asks under an earlier one leads no more. Knows what was counted and the
@@ -22,7 +22,7 @@ class Rounds:
     """The rounds of one stage held, one at a time.
 
     Args:
-        load: told to the conductor, for balancing stages.
+        load: told to the leader, for balancing stages.
         coding: of what members bring one another.
 
     Attributes:
@@ -40,7 +40,7 @@ class Rounds:
         """Count nothing more, and say what is counted: indices and their losses.
 
         Raises:
-            Refusal: "stale" (another conductor leads, or the step is past), "behind".
+            Refusal: "stale" (another leader leads, or the step is past), "behind".
         """
         name, held = self._led(question), self._held
         await held.reached(whole(question.note, "step"))
@@ -54,7 +54,7 @@ class Rounds:
         return Answer((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
 
     async def resume(self, question: Question) -> Answer:
-        """Count again, after having dropped everything where the conductor says so."""
+        """Count again, after having dropped everything where the leader says so."""
         name, ledger = self._led(question), self._held.ledger
         self.abort("the step goes on")
         if ledger.frozen is not None and ledger.frozen <= name:

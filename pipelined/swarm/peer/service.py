@@ -84,15 +84,15 @@ class Topics:
         sums = self.holding.stage.sums.nbytes if self.holding else 0
         piece = self.holding.rounds.piece_bytes if self.holding else 0
         doors = self._admission
-        trainer, conductor, peer, reader = doors.trainer, doors.conductor, doors.peer, doors.reader
+        trainer, leader, peer, reader = doors.trainer, doors.leader, doors.peer, doors.reader
         return {
             "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
             "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
             "evaluate": Topic(lambda held: held.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
-            "prepare": Topic(lambda held: self._in_time(held.rounds.prepare), conductor, 0, MOST_ROUNDS),
-            "resume": Topic(lambda held: held.rounds.resume, conductor, 0, MOST_ROUNDS),
-            "reduce": Topic(lambda held: self._in_time(held.rounds.reduce), conductor, 0, MOST_ROUNDS),
-            "hears": Topic(lambda held: self._hears, conductor, 0, MOST_ROUNDS),
+            "prepare": Topic(lambda held: self._in_time(held.rounds.prepare), leader, 0, MOST_ROUNDS),
+            "resume": Topic(lambda held: held.rounds.resume, leader, 0, MOST_ROUNDS),
+            "reduce": Topic(lambda held: self._in_time(held.rounds.reduce), leader, 0, MOST_ROUNDS),
+            "hears": Topic(lambda held: self._hears, leader, 0, MOST_ROUNDS),
             "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
             "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
             "manifest": Topic(lambda held: self._in_time(held.manifest), reader, 0, MOST_ROUNDS),

@@ -127,11 +127,11 @@ class Trainer:
     async def _work(self, incarnation: int, slot: int) -> None:
         done: dict[str, Any] | None = None
         while True:
-            await self._view.wait_for(lambda: self._view.conductor is not None)
-            leader = self._view.conductor
+            await self._view.wait_for(lambda: self._view.leader is not None)
+            leader = self._view.leader
             note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
             try:
-                async with self._view.while_holds(lambda leader=leader: self._view.conductor == leader):
+                async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
                     given = (await self._endpoint.ask(leader.address, "work", note=note)).note
                 done = None  # it was heard; before, it is told again: who hears it twice counts it once
                 done = await self._while_it_stands(read_given(given))

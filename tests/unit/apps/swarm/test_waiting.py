@@ -9,9 +9,9 @@ from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import PEERS, Conductor, Head, Peer, Phase, Trainer
+from pipelined.swarm.records import PEERS, Head, LeaderRecord, Peer, Phase, Trainer
 
-HEAD, LEADER = Head(2, "m"), Conductor("t", "at t")
+HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def told(*news):
 
 NOBODY = serving(0, None) | serving(1, None)
 ALL = serving(0) | serving(1)
-STANDS = {"revision": 1, "trainers": {"t": Trainer("t", "at t", 1, "m")}, "head": HEAD, "conductor": LEADER}
+STANDS = {"revision": 1, "trainers": {"t": Trainer("t", "at t", 1, "m")}, "head": HEAD, "leader": LEADER}
 
 
 def test_waits_that_last_are_told_once_and_so_is_their_end():

@@ -7,10 +7,10 @@ import pytest
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.directory.registration import NameTaken, Standing, standing
-from pipelined.swarm.records import Conductor
+from pipelined.swarm.records import LeaderRecord
 
 KEY = "peers/p0"
-RECORD = Conductor("p0", "tcp://a:1")
+RECORD = LeaderRecord("p0", "tcp://a:1")
 
 
 class Scripted(Lease):
@@ -78,7 +78,7 @@ def test_a_record_of_no_lease_of_ours_or_of_our_address_is_taken_over_at_once(ol
     assert put({KEY: old})[KEY].value == RECORD.pack()
 
 
-THEIRS = Entry(Conductor("p0", "tcp://b:2").pack(), 5, 1)
+THEIRS = Entry(LeaderRecord("p0", "tcp://b:2").pack(), 5, 1)
 
 
 def waited(gone_after):

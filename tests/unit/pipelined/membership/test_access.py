@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.membership.access import Admission
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import Conductor, Observer, Peer, Phase, Trainer
+from pipelined.swarm.records import LeaderRecord, Observer, Peer, Phase, Trainer
 from transports.rpc import Party, Question, Refusal
 
 pytestmark = pytest.mark.virtual
@@ -19,7 +19,7 @@ OBSERVER = Observer("o0", "virtual://o0", 9)
 def view():
     known = MembershipView(None, None)
     known.trainers["t0"], known.peers["p0"], known.observers["o0"] = TRAINER, PEER, OBSERVER
-    known.conductor, known.conductor_revision = Conductor("t0", TRAINER.address), 5
+    known.leader, known.leader_revision = LeaderRecord("t0", TRAINER.address), 5
     return known
 
 
@@ -37,9 +37,9 @@ def asked_by(address, term=5):
         ("trainer", OBSERVER.address, 1, 5),
         ("reader", TRAINER.address, 1, 5),
         ("reader", PEER.address, 0, 5),
-        ("conductor", PEER.address, 1, 5),
-        ("conductor", TRAINER.address, 1, 4),
-        ("conductor", TRAINER.address, 1, 6),
+        ("leader", PEER.address, 1, 5),
+        ("leader", TRAINER.address, 1, 4),
+        ("leader", TRAINER.address, 1, 6),
     ],
 )
 async def test_strangers_are_refused(topic, address, stage, term):
@@ -51,9 +51,9 @@ async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
     """Whatever term it names: that of nobody is 0."""
 
     known = view()
-    known.conductor, known.conductor_revision = None, 0
+    known.leader, known.leader_revision = None, 0
     with pytest.raises(Refusal, match="stranger"):
-        await Admission(known).conductor(asked_by(TRAINER.address, term=0), 1)
+        await Admission(known).leader(asked_by(TRAINER.address, term=0), 1)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
     [
         ("trainer", TRAINER.address),
         ("peer", PEER.address),
-        ("conductor", TRAINER.address),
+        ("leader", TRAINER.address),
         ("reader", PEER.address),
         ("reader", OBSERVER.address),
     ],

@@ -19,7 +19,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Boards
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.placement import Choosing, Placing, fewest
-from pipelined.swarm.records import CAME, CONDUCTOR, PEERS, SAVED, Conductor, Head, Mark, Peer, Phase, Saved
+from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Mark, Peer, Phase, Saved
 from transports.rpc import Answer, Refusal
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -241,7 +241,7 @@ class Came3:
     async def lead(self, name, answer=None):
         endpoint, view = self.party(name)
         endpoint.answer("place", answer or Placing(view, 3).place)
-        await view.directory.transact({}, {CONDUCTOR: Conductor(name, endpoint.address).pack()})
+        await view.directory.transact({}, {LEADER: LeaderRecord(name, endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
         endpoint, view = self.party(name)

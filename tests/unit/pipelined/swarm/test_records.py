@@ -6,12 +6,12 @@ import msgpack
 import pytest
 
 from pipelined.directory.limits import Limits
-from pipelined.swarm.records import HEAD, MOST_STAGES, Conductor, Head, Peer, Phase, Took, Trainer, took_key
+from pipelined.swarm.records import HEAD, MOST_STAGES, Head, LeaderRecord, Peer, Phase, Took, Trainer, took_key
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", heir="p1"),
     Trainer("t0", "tcp://b:1", 8, "m"),
-    Conductor("t0", "tcp://b:1"),
+    LeaderRecord("t0", "tcp://b:1"),
     Head(2, "m", step=3, round="4.1", members=[[]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
 ]
 

@@ -15,16 +15,16 @@ from apps.swarm.waiting import MOMENT_S
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, Entry, View
 from pipelined.swarm.records import (
-    CONDUCTOR,
     EVALUATED,
     HEAD,
+    LEADER,
     OBSERVERS,
     PEERS,
     SAVED,
     TRAINERS,
-    Conductor,
     Evaluated,
     Head,
+    LeaderRecord,
     Observer,
     Peer,
     Phase,
@@ -65,7 +65,7 @@ class Members:
 
 
 def at(step, evaluated=None):
-    records = {SUBJECT: TOLD, HEAD: Head(2, "m", step, lineage="r"), CONDUCTOR: Conductor("t", "there")}
+    records = {SUBJECT: TOLD, HEAD: Head(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
     records[TRAINERS + "t"] = Trainer("t", "there", 1, "m")
     records[TRAINERS + "u"] = Trainer("u", "nowhere", 2, "m")
     return records if evaluated is None else records | {EVALUATED: Evaluated(evaluated, "r", 1.5)}
@@ -95,7 +95,7 @@ def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
         assert waits == f"the evaluation of step 5 (microbatches: {told})"
 
 
-@pytest.mark.parametrize("key", [HEAD, CONDUCTOR, EVALUATED, SUBJECT, PEERS + "x", TRAINERS + "x", SAVED + "x"])
+@pytest.mark.parametrize("key", [HEAD, LEADER, EVALUATED, SUBJECT, PEERS + "x", TRAINERS + "x", SAVED + "x"])
 def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others(key):
     told = seen(at(3) | {key: b"\xc1"})
     assert [*told["unreadable"]] == [key] and told["unreadable"][key]
@@ -156,7 +156,7 @@ def large(**flags):
     }
     trainers = {f"{TRAINERS}t{at:03}": Trainer(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
     members = Busy()
-    leads = {CONDUCTOR: Conductor("t299", "t299")}
+    leads = {LEADER: LeaderRecord("t299", "t299")}
     told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Shown(**flags)))
     return told, members
 
@@ -205,7 +205,7 @@ def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, 
 
 
 def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
-    records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), CONDUCTOR: Conductor("t", "there")}
+    records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), LEADER: LeaderRecord("t", "there")}
     saved = Saved([[5, 0, 2, "r"], [10, 0, 2, "s"]])
     waits = seen(records | {SAVED + "p": saved})["waits_for"]
     assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"

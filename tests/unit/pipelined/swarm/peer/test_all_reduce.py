@@ -116,7 +116,7 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
     with pytest.raises(Refusal, match="enough"):
         await mine
     for at in (0, 2):
-        stage.rounds[at].abort("told by the conductor")
+        stage.rounds[at].abort("told by the leader")
     await asyncio.gather(*others, return_exceptions=True)
     assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
 

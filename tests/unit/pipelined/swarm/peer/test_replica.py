@@ -64,7 +64,7 @@ async def cancelled_after(seconds, work):
 
 
 @pytest.mark.parametrize("topic", ["reduce", "resume"])
-async def test_a_conductor_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
+async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
     holding = held()
     await holding.passes.backward(microbatch(0))
     await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
