@@ -162,9 +162,9 @@ class VirtualSwarm(VirtualParties):
             name: p.peer.holding and (p.peer.holding.index, p.peer.holding.step, p.peer.holding.counted)
             for name, p in self.peers.items()
         }
-        boards = {name: t.leader.left for name, t in self.trainers.items()}
+        left = {name: t.leader.left for name, t in self.trainers.items()}
         heads = {name: t.view.head and t.view.head.step for name, t in self.trainers.items()}
-        return f"peers (stage, step, counted): {held}; steps: {heads}; left: {boards}"
+        return f"peers (stage, step, counted): {held}; steps: {heads}; left: {left}"
 
     async def _watch(self, view):
         """Look at every head that is decided."""

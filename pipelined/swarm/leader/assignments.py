@@ -1,6 +1,6 @@
 """What a leader gives out: the work of the step under way and, where updates are delayed, of the next beside it.
 
-The one rule: the step under way comes first, for all wait for it. A board stays the same one when its step's turn
+The one rule: the step under way comes first, for all wait for it. A queue stays the same one when its step's turn
 comes, with what is on it; it is known by its step and by the head's revision when it was opened, and what is told of
 any other is not heard. Knows who is there; it must not know rounds, nor who leads.
 """
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.evaluation import Evaluating
+from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol import read_done
 from pipelined.swarm.records import Head
 
 
 class Opened(NamedTuple):
-    """A board, and what its work is for.
+    """A queue, and what its work is for.
 
     Args:
         step: which.
@@ -28,11 +28,11 @@ class Opened(NamedTuple):
     step: int
     basis: str
     revision: int
-    board: Board
+    queue: WorkQueue
 
 
-class Boards:
-    """One leader's boards.
+class Assignments:
+    """One leader's assignments.
 
     Args:
         evaluating: makes them.
@@ -51,31 +51,31 @@ class Boards:
     @property
     def left(self) -> int | None:
         """Microbatches that the step under way still misses; None where there is none."""
-        return self._open[0].board.left if self._open else None
+        return self._open[0].queue.left if self._open else None
 
     @property
     def unscored(self) -> int | None:
         """Microbatches of validation data that are still to be scored; None where no step is under way."""
-        return self._open[0].board.unscored if self._open else None
+        return self._open[0].queue.unscored if self._open else None
 
     @property
     def late_in(self) -> float:
         """Seconds until something that is given is late, if no news comes; may be infinite."""
-        return min(opened.board.late_in() for opened in self._open)
+        return min(opened.queue.late_in() for opened in self._open)
 
-    def turn_to(self, head: Head, revision: int) -> Board:
-        """The board of the step that is under way now: the one that was opened before, where this is its step."""
+    def turn_to(self, head: Head, revision: int) -> WorkQueue:
+        """The queue of the step that is under way now: the one that was opened before, where this is its step."""
         before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.basis)]
-        self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.board(head))]
+        self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.new_queue(head))]
         if before:
-            self._evaluating.hold_out(head, before[0].board)
+            self._evaluating.hold_out(head, before[0].queue)
         self._changed.notify_all()
-        return self._open[0].board
+        return self._open[0].queue
 
     def open_next(self, head: Head, revision: int) -> bool:
         """Give out the step after this head's, too, if its parameters are there; whether it is given out now."""
-        if len(self._open) == 1 and (board := self._evaluating.next_board(head)) is not None:
-            self._open.append(Opened(head.step + 1, head.lineage, revision, board))
+        if len(self._open) == 1 and (queue := self._evaluating.next_queue(head)) is not None:
+            self._open.append(Opened(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
         return len(self._open) > 1
 
@@ -86,14 +86,14 @@ class Boards:
 
     def take(self, slot: str) -> Mapping[str, Any] | None:
         """The next microbatch for this slot of a trainer, as it is told of it; None while there is none to give."""
-        for step, basis, revision, board in self._open:
-            given = board.take(slot)
+        for step, basis, revision, queue in self._open:
+            given = queue.take(slot)
             if given is not None:
                 named = {"step": step, "index": given.index, "lineage": basis, "revision": revision}
                 return {**named, "stages": list(given.stages)}
         return None
 
-    def take_down(self, slot: str, told: Any, stages: int) -> None:
+    def record_done(self, slot: str, told: Any, stages: int) -> None:
         """A slot asks for more, and says what it has done.
 
         Raises:
@@ -102,8 +102,8 @@ class Boards:
         done = read_done(told, stages)
         for opened in self._open:
             if done is not None and done[:2] == (opened.step, opened.revision):
-                opened.board.done(slot, *done[2:])
-            opened.board.give_back(lambda held: held == slot)
+                opened.queue.record_done(slot, *done[2:])
+            opened.queue.requeue(lambda held: held == slot)
         self._changed.notify_all()
 
     async def watch(self) -> None:
@@ -117,8 +117,8 @@ class Boards:
                 left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
                 self._evaluating.pace.forget(left)
                 for opened in self._open:
-                    opened.board.give_back(left)
+                    opened.queue.requeue(left)
                     for peer in peers:
-                        opened.board.forget(peer.name, peer.heir)
+                        opened.queue.forget(peer.name, peer.heir)
                 peers.clear()
                 self._changed.notify_all()

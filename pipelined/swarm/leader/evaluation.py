@@ -1,4 +1,4 @@
-"""The leader's part in evaluating: when validation data is on the board, and what is kept of it.
+"""The leader's part in evaluating: when validation data is in the queue, and what is kept of it.
 
 The one rule: what is measured is the parameters of one step, so the next is not decided before that is done; and it is
 done once, for the directory has the loss and the point where it was measured. Whoever leads next finds it there, or
@@ -11,7 +11,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.board import Board, Pace
+from pipelined.swarm.leader.work_queue import Pace, WorkQueue
 from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
 
 Write = Callable[[str, Record, int], Awaitable[None]]
@@ -19,11 +19,11 @@ Write = Callable[[str, Record, int], Awaitable[None]]
 
 
 class Evaluating:
-    """One leader's boards, and the evaluations on them.
+    """One leader's assignments, and the evaluations on them.
 
     Args:
         steps: after so many the run is over; None: never.
-        changed: rung whenever a board has changed.
+        changed: rung whenever a queue has changed.
 
     Attributes:
         pace: of the slots, over all steps.
@@ -33,27 +33,27 @@ class Evaluating:
         self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
         self.pace = Pace(clock.now, rules.lease_s)
 
-    def board(self, head: Head) -> Board:
+    def new_queue(self, head: Head) -> WorkQueue:
         """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
-        return Board(rules.batch, rules.stages, held_out, self.pace, self._over(head.step))
+        return WorkQueue(rules.batch, rules.stages, held_out, self.pace, self._over(head.step))
 
-    def next_board(self, head: Head) -> Board | None:
+    def next_queue(self, head: Head) -> WorkQueue | None:
         """What is to be done of the step after, before it stands; None where updates are not delayed, or it is none."""
         if not self._rules.delayed or self._over(head.step + 1):
             return None
-        return Board(self._rules.batch, self._rules.stages, 0, self.pace)
+        return WorkQueue(self._rules.batch, self._rules.stages, 0, self.pace)
 
-    def hold_out(self, head: Head, board: Board) -> None:
-        """Put the evaluation on a board that was opened before its step stood, if there is to be one."""
+    def hold_out(self, head: Head, queue: WorkQueue) -> None:
+        """Put the evaluation into a queue that was opened before its step stood, if there is to be one."""
         if self.due(head):
-            board.hold_out(self._rules.eval_batch)
+            queue.hold_out(self._rules.eval_batch)
 
     def due(self, head: Head) -> bool:
         """Whether the parameters where the swarm stands are still to be evaluated."""
         return due(head, self._view.evaluated, self._rules, self._steps)
 
-    async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, board: Board, write: Write) -> Head:
+    async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, queue: WorkQueue, write: Write) -> Head:
         """Take a step, and do not have it decided before the evaluation is told; behind the last there is none.
 
         Args:
@@ -61,9 +61,9 @@ class Evaluating:
         """
         after = None if self._over(head.step) else await step()
         if self.due(head):
-            while not board.scored:
+            while not queue.scored:
                 await self._changed.wait()
-            await write(EVALUATED, Evaluated(*head.point, board.loss), self._view.evaluated_revision)
+            await write(EVALUATED, Evaluated(*head.point, queue.loss), self._view.evaluated_revision)
         while after is None:  # whoever is over ends this
             await self._changed.wait()
         return after

@@ -23,13 +23,13 @@ from pipelined.directory.registration import Standing
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import OtherModel, Rules
-from pipelined.swarm.leader.assignments import Boards
-from pipelined.swarm.leader.board import Board
+from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.leader.rebalance import Moves, Moving
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.step import Taking
+from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, told, whole
 from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Mark, Record
@@ -67,26 +67,26 @@ class Leader:
         self._changed, self._calling = Notifier(), Calling(view, rules, clock)
         self._placing = Placing(view, rules.stages)
         self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
-        self._boards = Boards(view, self._evaluating, self._changed)
+        self._assignments = Assignments(view, self._evaluating, self._changed)
         self._roll_call, moving = RollCall(view, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
         self._taking = Taking(view, asking, rules, clock, moving, self._roll_call, self._changed)
 
     @property
     def left(self) -> int | None:
         """Microbatches that the step under way still misses; None where another leads."""
-        return self._boards.left
+        return self._assignments.left
 
     @property
     def progress(self) -> dict[str, Any]:
         """How far the step under way is, for status; empty where another leads."""
         taking = self._taking
         told = {"step_phase": taking.phase, "attempt": taking.attempts, "last_failure": taking.last_failure}
-        return told if self._boards.open else {}
+        return told if self._assignments.open else {}
 
     @property
     def unscored(self) -> int | None:
         """Microbatches of validation data that are still to be scored; None where another leads."""
-        return self._boards.unscored
+        return self._assignments.unscored
 
     async def run(self, standing: Standing) -> None:
         """Lead whenever nobody else does, until cancelled.
@@ -112,7 +112,7 @@ class Leader:
                 warn("leadership lost", trainer=self._me.name, term=self._term, why=error)
                 continue
             finally:
-                self._boards.close()
+                self._assignments.close()
 
     async def work(self, question: Question) -> Answer:
         """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
@@ -127,16 +127,16 @@ class Leader:
         if trainer.model != self._rules.digest:
             raise Refusal("another model", here=self._rules.digest, there=trainer.model)
         slot = f"{trainer.name}/{whole(question.note, 'slot')}"
-        self._boards.take_down(slot, field(question.note, "done"), self._rules.stages)
+        self._assignments.record_done(slot, field(question.note, "done"), self._rules.stages)
         while True:
-            if not self._boards.open:
+            if not self._assignments.open:
                 raise Refusal("not leading")
             if not self._view.is_here(trainer):  # while it waited: what it were given now nobody would take back
                 raise Refusal("stranger", address=question.asker.address)
-            given = self._boards.take(slot)
+            given = self._assignments.take(slot)
             if given is not None:
                 return Answer(note=given)
-            await self._news(self._boards.late_in)
+            await self._news(self._assignments.late_in)
 
     async def place(self, question: Question) -> Answer:
         """A newcomer asks which stage it is to hold.
@@ -149,7 +149,7 @@ class Leader:
         return await self._placing.place(question)
 
     async def _lead(self) -> None:
-        """Take step after step, while the boards are kept true to who is there.
+        """Take step after step, while the assignments are kept true to who is there.
 
         Raises:
             LeadershipLost: another trainer leads, or is to lead.
@@ -161,7 +161,7 @@ class Leader:
         if self._view.head.model != self._rules.digest:
             raise OtherModel(self._rules.digest, self._view.head.model)
         async with Nursery() as tasks:
-            tasks.create_task(self._boards.watch())
+            tasks.create_task(self._assignments.watch())
             tasks.create_task(self._tell_losses())
             await self._take_steps()
 
@@ -199,8 +199,8 @@ class Leader:
         known = 0  # steps of which nobody has counted anything for who led before
         while True:
             head, revision = self._view.head, self._view.head_revision
-            board = self._boards.turn_to(head, revision)
-            after = await self._while_leading(self._led(head, revision, board, known > self._rules.delayed))
+            queue = self._assignments.turn_to(head, revision)
+            after = await self._while_leading(self._led(head, revision, queue, known > self._rules.delayed))
             await self._decide(after, revision)
             known = known + 1 if after.step == head.step + 1 else 0
 
@@ -218,19 +218,19 @@ class Leader:
         """Where a swarm begins: before the first step, or where a former one was saved."""
         return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
 
-    async def _led(self, head: Head, revision: int, board: Board, known: bool) -> Head:
+    async def _led(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
         """The step taken, with the next begun meanwhile where it can be; or, if this cannot be, where all go back to.
 
         Args:
-            known: what peers have counted is on the boards.
+            known: what peers have counted is on the assignments.
         """
 
         def complete() -> bool:
-            return known and self._boards.open_next(head, revision)
+            return known and self._assignments.open_next(head, revision)
 
-        step = lambda: self._taking.take(head, board, not known, self._next_name, complete)  # noqa: E731
+        step = lambda: self._taking.take(head, queue, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:
-            taking = self._evaluating.beside(step, head, board, self._write)
+            taking = self._evaluating.beside(step, head, queue, self._write)
             ways = [tasks.create_task(way) for way in (taking, self._back.needed(), self._calling.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for task in ways:
@@ -259,7 +259,7 @@ class Leader:
         return self._term, self._attempts
 
     async def _news(self, seconds: float) -> None:
-        """Wait until the board has changed, so many seconds at most."""
+        """Wait until the queue has changed, so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await self._changed.wait()

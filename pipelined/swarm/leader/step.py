@@ -1,6 +1,6 @@
 """Taking one step: prepare and reduce, again and again, until every stage holds the total of exactly one batch.
 
-The one rule: a try that fails changes nothing but the board, which then gives out what is missing. What comes out is
+The one rule: a try that fails changes nothing but the queue, which then gives out what is missing. What comes out is
 the head that would say that the step stands; whether it does is decided elsewhere.
 """
 
@@ -16,10 +16,10 @@ from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.board import Board
 from pipelined.swarm.leader.rebalance import Moving
 from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.round import Attempt, Cover, Failed, Failure
+from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol import RoundName, told
 from pipelined.swarm.records import Head
 
@@ -34,7 +34,7 @@ class Taking:
 
     Args:
         roll_call: of those whom a round waits for.
-        changed: rung whenever a board has changed, here and elsewhere.
+        changed: rung whenever a queue has changed, here and elsewhere.
 
     Attributes:
         phase: of the step under way: "counting", "preparing" or "summing".
@@ -58,7 +58,7 @@ class Taking:
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
     async def take(
-        self, head: Head, board: Board, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
+        self, head: Head, queue: WorkQueue, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
     ) -> Head:
         """Try until every stage holds the total of exactly one batch; the head that says so.
 
@@ -72,8 +72,8 @@ class Taking:
         pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
         if not begun:
-            await self._roll_call.during(self._until(lambda: board.complete), name())
-            within = self._leeway(board)
+            await self._roll_call.during(self._until(lambda: queue.complete), name())
+            within = self._leeway(queue)
         while True:
             members = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
@@ -92,8 +92,8 @@ class Taking:
                 plain |= attempt.beyond_codec.keys()
                 if await self._roll_call.evict(attempt.name[0], failed):
                     failed.clear()
-                board.settle(attempt.missing(covers))
-                await self._resumed(attempt, covers, board, pause)
+                queue.reconcile(attempt.missing(covers))
+                await self._resumed(attempt, covers, queue, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
             self._roll_call.summed([list(each) for each in attempt.told], self._clock.now() - began)
@@ -107,18 +107,18 @@ class Taking:
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
 
-    def _leeway(self, board: Board) -> float:
+    def _leeway(self, queue: WorkQueue) -> float:
         """Seconds for a sum beside the next step: as the quicker of the last two was, for one may have been held up."""
-        before, self._took = self._took, board.took
+        before, self._took = self._took, queue.took
         return SHARE * min(before, self._took)
 
-    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], board: Board, pause: float) -> None:
+    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
         """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
         async with Nursery() as tasks:
             telling = tasks.create_task(self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked))
             self._changed.notify_all()
             await self._clock.sleep(pause)
-            await self._roll_call.during(self._until(lambda: board.complete), attempt.name)
+            await self._roll_call.during(self._until(lambda: queue.complete), attempt.name)
             telling.cancel()
 
     def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:

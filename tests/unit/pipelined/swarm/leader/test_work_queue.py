@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.latency import MULTIPLE, UNKNOWN
-from pipelined.swarm.leader.board import Assignment, Board, Pace
+from pipelined.swarm.leader.work_queue import Assignment, Pace, WorkQueue
 from pipelined.swarm.protocol import Score
 
 BATCH, STAGES = 4, 2
@@ -15,137 +15,137 @@ INDICES = st.integers(0, BATCH - 1)
 COUNTED = st.dictionaries(st.integers(0, STAGES - 1), st.sampled_from(PEERS))
 EVENTS = st.one_of(
     st.tuples(st.just("take"), st.sampled_from(SLOTS)),
-    st.tuples(st.just("done"), st.sampled_from(SLOTS), INDICES, COUNTED),
-    st.tuples(st.just("give_back"), st.sampled_from(SLOTS).map(lambda slot: slot.__eq__)),
+    st.tuples(st.just("record_done"), st.sampled_from(SLOTS), INDICES, COUNTED),
+    st.tuples(st.just("requeue"), st.sampled_from(SLOTS).map(lambda slot: slot.__eq__)),
     st.tuples(st.just("forget"), st.sampled_from(PEERS), st.sampled_from(["", *PEERS])),
-    st.tuples(st.just("settle"), st.lists(st.sets(INDICES), min_size=STAGES, max_size=STAGES)),
+    st.tuples(st.just("reconcile"), st.lists(st.sets(INDICES), min_size=STAGES, max_size=STAGES)),
 )
 
 
-def through(board, peer="p0"):
+def through(queue, peer="p0"):
     """One slot takes all that there is and has it counted by one peer; what was given, in order."""
     given = []
-    while (assignment := board.take("slot")) is not None:
+    while (assignment := queue.take("slot")) is not None:
         given.append(assignment)
-        board.done("slot", assignment.index, dict.fromkeys(assignment.stages, peer))
+        queue.record_done("slot", assignment.index, dict.fromkeys(assignment.stages, peer))
     return given
 
 
 def test_each_microbatch_is_given_once_for_all_stages():
-    board = Board(3, 2)
-    assert through(board) == [Assignment(index, (0, 1)) for index in range(3)]
-    assert board.complete and not board.left
+    queue = WorkQueue(3, 2)
+    assert through(queue) == [Assignment(index, (0, 1)) for index in range(3)]
+    assert queue.complete and not queue.left
 
 
 def test_what_was_not_counted_somewhere_is_given_again_for_that_stage():
-    board = Board(1, 2)
-    board.take("slot")
-    board.done("slot", 0, {1: "p0"})
-    assert board.take("slot") == Assignment(0, (0,))
+    queue = WorkQueue(1, 2)
+    queue.take("slot")
+    queue.record_done("slot", 0, {1: "p0"})
+    assert queue.take("slot") == Assignment(0, (0,))
 
 
 def test_it_says_how_long_its_step_was_computed():
     now = [3.0]
-    board = Board(2, 1, pace=Pace(lambda: now[0], 1.0))
+    queue = WorkQueue(2, 1, pace=Pace(lambda: now[0], 1.0))
     for index, moment, took in [(0, 5.0, 0.0), (1, 9.0, 6.0)]:
-        board.take("slot")
+        queue.take("slot")
         now[0] = moment
-        board.done("slot", index, {0: "p0"})
-        assert board.took == took
+        queue.record_done("slot", index, {0: "p0"})
+        assert queue.took == took
 
 
 def test_who_has_it_no_longer_is_not_believed():
-    board = Board(1, 1)
-    board.take("slow")
-    board.give_back(lambda slot: slot == "slow")
-    assert board.take("other") == Assignment(0, (0,))
-    board.done("slow", 0, {0: "p0"})
-    assert not board.complete
+    queue = WorkQueue(1, 1)
+    queue.take("slow")
+    queue.requeue(lambda slot: slot == "slow")
+    assert queue.take("other") == Assignment(0, (0,))
+    queue.record_done("slow", 0, {0: "p0"})
+    assert not queue.complete
 
 
 def test_what_a_lost_peer_had_is_given_again():
-    board = Board(2, 1)
-    through(board)
-    board.forget("p0")
-    assert [given.index for given in through(board)] == [0, 1]
+    queue = WorkQueue(2, 1)
+    through(queue)
+    queue.forget("p0")
+    assert [given.index for given in through(queue)] == [0, 1]
 
 
 def test_what_was_handed_over_goes_with_its_heir():
-    board = Board(2, 1)
-    through(board)
-    board.forget("p0", "p1")
-    assert board.complete
-    board.forget("p1")
-    assert board.left == 2
+    queue = WorkQueue(2, 1)
+    through(queue)
+    queue.forget("p0", "p1")
+    assert queue.complete
+    queue.forget("p1")
+    assert queue.left == 2
 
 
 def test_ledgers_overrule_what_trainers_told():
-    board = Board(3, 2)
-    through(board)
-    board.settle([{1}, {1, 2}])
-    assert through(board) == [Assignment(1, (0, 1)), Assignment(2, (1,))]
+    queue = WorkQueue(3, 2)
+    through(queue)
+    queue.reconcile([{1}, {1, 2}])
+    assert through(queue) == [Assignment(1, (0, 1)), Assignment(2, (1,))]
 
 
 class Timed:
-    """A board of a step whose slots are seen to take a second, and a clock to turn."""
+    """A queue of a step whose slots are seen to take a second, and a clock to turn."""
 
     def __init__(self, batch, held_out=0, pace=None):
         self.now = 0.0
         self.pace = pace or Pace(lambda: self.now, least=2.0)
-        self.board = Board(batch, 1, held_out, self.pace)
+        self.queue = WorkQueue(batch, 1, held_out, self.pace)
 
     def through(self, slot, seconds=1.0):
-        assignment = self.board.take(slot)
+        assignment = self.queue.take(slot)
         self.now += seconds
-        self.board.done(slot, assignment.index, dict.fromkeys(assignment.stages, "p0"), Score(0.0, 1))
+        self.queue.record_done(slot, assignment.index, dict.fromkeys(assignment.stages, "p0"), Score(0.0, 1))
         return assignment.index
 
 
 def one_late():
     """A step of two, of which "good" has answered one, and "stuck" is late with the other as of now."""
     timed = Timed(2)
-    timed.board.take("stuck")
+    timed.queue.take("stuck")
     timed.through("good")
-    timed.now += timed.board.late_in()
+    timed.now += timed.queue.late_in()
     return timed
 
 
 def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answer_counts():
     timed = Timed(3)
-    board = timed.board
-    assert board.take("stuck").index == 0
+    queue = timed.queue
+    assert queue.take("stuck").index == 0
     assert [timed.through("good"), timed.through("good")] == [1, 2]
-    assert board.take("good") is None and board.late_in() == 4.0 - 2.0
-    timed.now += board.late_in()
-    assert board.take("good") == Assignment(0, (0,))
-    board.done("good", 0, {0: "p0"})
-    assert board.complete
-    board.done("stuck", 0, {0: "p9"})
-    board.forget("p9")
-    assert board.complete
+    assert queue.take("good") is None and queue.late_in() == 4.0 - 2.0
+    timed.now += queue.late_in()
+    assert queue.take("good") == Assignment(0, (0,))
+    queue.record_done("good", 0, {0: "p0"})
+    assert queue.complete
+    queue.record_done("stuck", 0, {0: "p9"})
+    queue.forget("p9")
+    assert queue.complete
 
 
 def test_while_nothing_was_seen_all_is_waited_for_long_but_not_for_ever():
     timed = Timed(1)
-    timed.board.take("stuck")
-    assert timed.board.take("good") is None and timed.board.late_in() == 2.0 * UNKNOWN
+    timed.queue.take("stuck")
+    assert timed.queue.take("good") is None and timed.queue.late_in() == 2.0 * UNKNOWN
     timed.now = 2.0 * UNKNOWN
-    assert timed.board.take("good") == Assignment(0, (0,))
+    assert timed.queue.take("good") == Assignment(0, (0,))
 
 
 def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
     timed = one_late()
-    timed.board.take("stuck too")
-    assert timed.board.late_in() == 2 * 4.0
+    timed.queue.take("stuck too")
+    assert timed.queue.late_in() == 2 * 4.0
 
 
 def test_who_let_one_lie_holds_up_no_step_after():
     timed = one_late()
     timed.through("good")
     after = Timed(3, pace=timed.pace)
-    assert after.board.take("stuck").index == 2
+    assert after.queue.take("stuck").index == 2
     assert [after.through("good") for _ in range(3)] == [0, 1, 2]
-    assert after.board.complete
+    assert after.queue.complete
 
 
 def test_who_comes_back_is_believed_again():
@@ -157,70 +157,70 @@ def test_who_comes_back_is_believed_again():
 
 def test_what_somebody_doubted_and_somebody_lost_had_is_to_be_had():
     timed = one_late()
-    timed.board.take("lost")
-    timed.board.give_back(lambda slot: slot == "lost")
-    assert timed.board.take("good") == Assignment(0, (0,))
+    timed.queue.take("lost")
+    timed.queue.requeue(lambda slot: slot == "lost")
+    assert timed.queue.take("good") == Assignment(0, (0,))
 
 
 def test_validation_data_is_given_behind_the_batch_and_comes_to_one_mean():
-    board = Board(1, 2, held_out=2)
-    assert [board.take(slot) for slot in "abc"] == [Assignment(0, (0, 1)), Assignment(1, ()), Assignment(2, ())]
-    board.done("c", 2, {}, Score(1.5, 1))
-    board.done("a", 0, {0: "p0", 1: "p1"})
-    assert board.complete and not board.scored and board.left == 1
-    board.done("b", 1, {}, Score(7.5, 5))
-    assert board.scored and board.loss == 1.5
+    queue = WorkQueue(1, 2, held_out=2)
+    assert [queue.take(slot) for slot in "abc"] == [Assignment(0, (0, 1)), Assignment(1, ()), Assignment(2, ())]
+    queue.record_done("c", 2, {}, Score(1.5, 1))
+    queue.record_done("a", 0, {0: "p0", 1: "p1"})
+    assert queue.complete and not queue.scored and queue.left == 1
+    queue.record_done("b", 1, {}, Score(7.5, 5))
+    assert queue.scored and queue.loss == 1.5
 
 
 def test_validation_data_without_a_score_is_given_again():
-    board = Board(2, 1, held_out=1, over=True)
-    assert board.complete
+    queue = WorkQueue(2, 1, held_out=1, over=True)
+    assert queue.complete
     for told in (None, Score(1.0, 0)):
-        board.take("slot")
-        board.done("slot", 2, {0: "p0"}, told)
-        assert not board.scored
-    board.take("slot")
-    board.give_back(lambda slot: True)
-    assert board.take("other") == Assignment(2, ())
+        queue.take("slot")
+        queue.record_done("slot", 2, {0: "p0"}, told)
+        assert not queue.scored
+    queue.take("slot")
+    queue.requeue(lambda slot: True)
+    assert queue.take("other") == Assignment(2, ())
 
 
 def test_lost_peers_and_ledgers_change_no_score():
-    board = Board(1, 1, held_out=1)
-    board.take("slot")
-    board.done("slot", 0, {0: "p0"})
-    board.take("slot")
-    board.done("slot", 1, {}, Score(3.0, 2))
-    board.forget("p0")
-    board.settle([{0}])
-    assert board.scored and board.loss == 1.5 and not board.complete
+    queue = WorkQueue(1, 1, held_out=1)
+    queue.take("slot")
+    queue.record_done("slot", 0, {0: "p0"})
+    queue.take("slot")
+    queue.record_done("slot", 1, {}, Score(3.0, 2))
+    queue.forget("p0")
+    queue.reconcile([{0}])
+    assert queue.scored and queue.loss == 1.5 and not queue.complete
 
 
 @given(st.lists(EVENTS, max_size=30))
 def test_nothing_is_lost(events):
-    board = Board(BATCH, STAGES)
+    queue = WorkQueue(BATCH, STAGES)
     for name, *arguments in events:
-        getattr(board, name)(*arguments)
-    board.give_back(lambda slot: True)
-    given = through(board)
-    assert board.complete
+        getattr(queue, name)(*arguments)
+    queue.requeue(lambda slot: True)
+    given = through(queue)
+    assert queue.complete
     assert len({assignment.index for assignment in given}) == len(given), "one was to be had twice"
 
 
 @given(st.lists(EVENTS, max_size=30))
 def test_what_is_left_is_what_is_missing_somewhere(events):
     """A plain model of the same: sets, looked through from end to end."""
-    board, missing = Board(BATCH, STAGES), [set(range(STAGES)) for _ in range(BATCH)]
+    queue, missing = WorkQueue(BATCH, STAGES), [set(range(STAGES)) for _ in range(BATCH)]
     given, counted = {}, {}
     for name, *arguments in events:
-        assignment = getattr(board, name)(*arguments)
+        assignment = getattr(queue, name)(*arguments)
         if name == "take" and assignment is not None:
             assert set(assignment.stages) == missing[assignment.index] and assignment.index not in given
             given[assignment.index] = arguments[0]
-        elif name == "done" and given.get(arguments[1]) == arguments[0]:
+        elif name == "record_done" and given.get(arguments[1]) == arguments[0]:
             del given[arguments[1]]
             missing[arguments[1]] -= arguments[2].keys()
             counted |= {(stage, arguments[1]): peer for stage, peer in arguments[2].items()}
-        elif name == "give_back":
+        elif name == "requeue":
             given = {index: slot for index, slot in given.items() if not arguments[0](slot)}
         elif name == "forget":
             peer, heir = arguments
@@ -230,15 +230,15 @@ def test_what_is_left_is_what_is_missing_somewhere(events):
                 elif holder == peer:
                     missing[index].add(stage)
                     del counted[stage, index]
-        elif name == "settle":
+        elif name == "reconcile":
             missing = [{stage for stage in range(STAGES) if index in arguments[0][stage]} for index in range(BATCH)]
             counted = {place: peer for place, peer in counted.items() if place[0] not in missing[place[1]]}
-    assert board.left == sum(map(bool, missing)) and board.complete == (not any(missing))
+    assert queue.left == sum(map(bool, missing)) and queue.complete == (not any(missing))
 
 
 HELD_OUT = 2
 ANSWERS = st.tuples(
-    st.just("done"),
+    st.just("record_done"),
     st.sampled_from(SLOTS),
     st.integers(0, BATCH + HELD_OUT - 1),
     COUNTED,
@@ -246,8 +246,8 @@ ANSWERS = st.tuples(
 )
 
 
-class Plain(Board):
-    """A board that looks through all that is given, whenever it is asked what is late."""
+class Plain(WorkQueue):
+    """A queue that looks through all that is given, whenever it is asked what is late."""
 
     def _earliest(self):
         return min(self._due(), default=(math.inf, None))
@@ -256,9 +256,9 @@ class Plain(Board):
 @given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
 @settings(max_examples=200)
 def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events):
-    """Of two boards of one pace, the second only learns what is slow."""
+    """Of two assignments of one pace, the second only learns what is slow."""
     told = []
-    for kind in (Board, Plain):
+    for kind in (WorkQueue, Plain):
         now = [0.0]
         pace = Pace(lambda now=now: now[0], least=5.0)
         for held_out in (False, True):
@@ -269,7 +269,7 @@ def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events)
             if name == "wait":
                 now[0] += arguments[0]
                 second.take("t9/0")
-                second.done("t9/0", 0, {}, None)
+                second.record_done("t9/0", 0, {}, None)
             else:
                 seen.append(getattr(first, name)(*arguments))
             seen += [first.late_in(), first.take("t9/9") if len(seen) % 3 == 0 else None]

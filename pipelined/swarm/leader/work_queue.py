@@ -2,7 +2,7 @@
 
 Validation data is on it too, where the step's parameters are to be evaluated: those microbatches have the indices
 behind the batch, are given out after it, and count nowhere; they come back as a score. What the leader was told may be
-wrong: the ledgers of the peers are the truth, and `settle` brings them in before anything is summed.
+wrong: the ledgers of the peers are the truth, and `reconcile` brings them in before anything is summed.
 """
 
 import math
@@ -64,7 +64,7 @@ class Assignment(NamedTuple):
     stages: tuple[int, ...]
 
 
-class Board:
+class WorkQueue:
     """One step's work.
 
     Args:
@@ -150,7 +150,7 @@ class Board:
         """Seconds until something that is given is late, if no news comes; may be infinite."""
         return self._earliest()[0] - self._pace.now()
 
-    def done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
+    def record_done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
         """A slot is through with one, the first of those who have it; what it lacks is given again.
 
         Args:
@@ -170,7 +170,7 @@ class Board:
             self._unscored -= 1
         self._offer(index)
 
-    def give_back(self, gone: Callable[[str], bool]) -> None:
+    def requeue(self, gone: Callable[[str], bool]) -> None:
         """What those slots were at is given again."""
         for index, holders in list(self._given.items()):
             for slot in [slot for slot in holders if gone(slot)]:
@@ -189,7 +189,7 @@ class Board:
                 else:
                     self._want(stage, index)
 
-    def settle(self, missing: Sequence[Iterable[int] | None]) -> None:
+    def reconcile(self, missing: Sequence[Iterable[int] | None]) -> None:
         """What each stage's ledgers lack, as they say themselves: it overrules what trainers told.
 
         Args:
