@@ -115,7 +115,7 @@ class Assignments:
                 await view.next_change()
                 gone = {each.name for each in trainers if not view.is_here(each)}
                 left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
-                self._evaluating.pace.forget(left)
+                self._evaluating.latency.forget(left)
                 for opened in self._open:
                     opened.queue.requeue(left)
                     for peer in peers:

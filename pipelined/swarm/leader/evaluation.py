@@ -11,7 +11,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.work_queue import Pace, WorkQueue
+from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
 
 Write = Callable[[str, Record, int], Awaitable[None]]
@@ -26,23 +26,23 @@ class Evaluating:
         changed: rung whenever a queue has changed.
 
     Attributes:
-        pace: of the slots, over all steps.
+        latency: of the slots, over all steps.
     """
 
     def __init__(self, view: MembershipView, rules: Rules, clock: Clock, steps: int | None, changed: Notifier):
         self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
-        self.pace = Pace(clock.now, rules.lease_s)
+        self.latency = SlotLatency(clock.now, rules.lease_s)
 
     def new_queue(self, head: Head) -> WorkQueue:
         """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
-        return WorkQueue(rules.batch, rules.stages, held_out, self.pace, self._over(head.step))
+        return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self._over(head.step))
 
     def next_queue(self, head: Head) -> WorkQueue | None:
         """What is to be done of the step after, before it stands; None where updates are not delayed, or it is none."""
         if not self._rules.delayed or self._over(head.step + 1):
             return None
-        return WorkQueue(self._rules.batch, self._rules.stages, 0, self.pace)
+        return WorkQueue(self._rules.batch, self._rules.stages, 0, self.latency)
 
     def hold_out(self, head: Head, queue: WorkQueue) -> None:
         """Put the evaluation into a queue that was opened before its step stood, if there is to be one."""

@@ -1,6 +1,6 @@
 """The work of one step: the microbatches that stages still lack, and the slot that has each; with the slots' latencies.
 
-Validation data is on it too, where the step's parameters are to be evaluated: those microbatches have the indices
+Validation data is in it too, where the step's parameters are to be evaluated: those microbatches have the indices
 behind the batch, are given out after it, and count nowhere; they come back as a score. What the leader was told may be
 wrong: the ledgers of the peers are the truth, and `reconcile` brings them in before anything is summed.
 """
@@ -15,11 +15,14 @@ from pipelined.aio.latency import Patience
 from pipelined.swarm.protocol import Score
 
 ENOUGH = 1
-"""Answers that tell when others are late: a step may have few, and to ask another in vain costs little."""
+"""Latencies from which the limit is computed: a step may have few, and a second assignment in vain costs little."""
 
 
-class Pace:
-    """The answer times of a swarm's slots.
+class SlotLatency:
+    """Seconds from the assignment of a microbatch to its report, over all slots of a swarm, and the slots in doubt.
+
+    An assignment is late by what was measured of assignments of its kind, never by a constant. This outlives a step, so
+    that a slot that let one microbatch lie does not delay every step anew.
 
     Args:
         now: the clock.
@@ -32,7 +35,7 @@ class Pace:
         self._doubted = set[str]()
 
     def observe(self, slot: str, held_out: bool, seconds: float) -> None:
-        """A slot answered after so long; it is believed to go on doing so.
+        """Record the latency of one report; the slot is no longer in doubt.
 
         Args:
             held_out: it was validation data, which goes forward only.
@@ -41,24 +44,24 @@ class Pace:
         self._doubted.discard(slot)
 
     def limit(self, held_out: bool) -> float:
-        """Seconds after which an answer is late."""
+        """Seconds after which a report is late."""
         return self._patience[held_out].limit_after(0)
 
     def doubt(self, slot: str) -> None:
-        """A slot's answer is late, and another was asked."""
+        """Record that a slot's report is late, and that its microbatch was assigned again."""
         self._doubted.add(slot)
 
     def doubts(self, slot: str) -> bool:
-        """Whether the last that this slot was given never came back in time."""
+        """Whether the last assignment of a slot did not come back in time."""
         return slot in self._doubted
 
     def forget(self, gone: Callable[[str], bool]) -> None:
-        """Those slots are no more."""
+        """Drop the slots that are gone."""
         self._doubted = {slot for slot in self._doubted if not gone(slot)}
 
 
 class Assignment(NamedTuple):
-    """A microbatch for a trainer, and the stages at which it is to be counted; none: it is to be scored."""
+    """A microbatch for a slot of a trainer, and the stages that are to count it; no stage: it is to be scored."""
 
     index: int
     stages: tuple[int, ...]
@@ -71,19 +74,21 @@ class WorkQueue:
         batch: microbatches of the step.
         stages: of the model.
         held_out: microbatches of validation data.
-        pace: by which slots are late; None: none ever is.
-        over: no step is to be taken any more.
+        latency: of the slots; None: no slot is ever late.
+        over: no further step will be taken.
 
     Attributes:
         took: seconds from its opening until every microbatch was counted at every stage; 0 before.
 
-    Cost: every call is linear in what it tells of, whatever the batch; the search for a late one in what is under way,
-        once for all slots that wait until something changes.
+    Cost: every call is linear in its arguments, at any size of batch; the search for a late assignment is linear in the
+        assignments under way, and made once for all slots that wait until something changes.
     """
 
-    def __init__(self, batch: int, stages: int, held_out: int = 0, pace: Pace | None = None, over: bool = False):
-        self._pace = pace or Pace(lambda: 0.0, math.inf)
-        self._opened, self.took = self._pace.now(), 0.0
+    def __init__(
+        self, batch: int, stages: int, held_out: int = 0, latency: SlotLatency | None = None, over: bool = False
+    ):
+        self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
+        self._opened, self.took = self._latency.now(), 0.0
         self._missing = [set(range(0 if over else stages)) for _ in range(batch)]
         self._incomplete = 0 if over else batch
         self._counted = [dict[int, str]() for _ in range(stages)]
@@ -96,7 +101,7 @@ class WorkQueue:
         self.hold_out(held_out)
 
     def hold_out(self, count: int) -> None:
-        """Have so many more microbatches of validation data scored."""
+        """Add microbatches of validation data, to be scored."""
         first = len(self._missing) + len(self._scores)
         self._scores += [None] * count
         self._unscored += count
@@ -125,42 +130,42 @@ class WorkQueue:
 
     @property
     def loss(self) -> float:
-        """Mean over the validation data's samples, in one order whoever scored them; needs `scored`, and some data."""
+        """Mean over the samples of validation data, summed in the order of indices; needs `scored`, and some data."""
         samples = sum(score.samples for score in self._scores)
         return math.fsum(score.loss for score in self._scores) / samples
 
     def take(self, slot: str) -> Assignment | None:
-        """The next microbatch for this slot of a trainer; None while there is none to give: see `late_in`.
+        """The next microbatch for this slot of a trainer; None while none is free: see `late_in`.
 
-        Where all are given one that is late is given again. Of who let one lie that was given to another in the end
-        nothing is expected: what it gets stays to be had by others, and is what they would come to last.
+        Where all are assigned, a late one is assigned again. A slot whose assignment was late is in doubt: what it gets
+        stays free for other slots, and is the one that they would get last.
         """
-        index = self._last() if self._pace.doubts(slot) else self._next()
+        index = self._last() if self._latency.doubts(slot) else self._next()
         if index is None:
             index = self._latest()
             for holder in self._given.get(index, ()):
-                self._pace.doubt(holder)
+                self._latency.doubt(holder)
         if index is None:
             return None
-        self._given.setdefault(index, {})[slot] = self._pace.now()
+        self._given.setdefault(index, {})[slot] = self._latency.now()
         self._first_due = None
         return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())
 
     def late_in(self) -> float:
-        """Seconds until something that is given is late, if no news comes; may be infinite."""
-        return self._earliest()[0] - self._pace.now()
+        """Seconds until an assignment is late, if nothing is reported before; may be infinite."""
+        return self._earliest()[0] - self._latency.now()
 
     def record_done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
-        """A slot is through with one, the first of those who have it; what it lacks is given again.
+        """A slot reports one of its microbatches; at the stages where it was not counted it is free again.
 
         Args:
-            counted: by stage, which peer has it.
+            counted: by stage, the peer that counted it.
             score: of validation data.
         """
         if slot not in self._given.get(index, ()):
             return
         held_out = index >= len(self._missing)
-        self._pace.observe(slot, held_out, self._pace.now() - self._given.pop(index)[slot])
+        self._latency.observe(slot, held_out, self._latency.now() - self._given.pop(index)[slot])
         self._first_due = None
         if not held_out:
             for stage, peer in counted.items():
@@ -171,7 +176,7 @@ class WorkQueue:
         self._offer(index)
 
     def requeue(self, gone: Callable[[str], bool]) -> None:
-        """What those slots were at is given again."""
+        """Free the microbatches that these slots had."""
         for index, holders in list(self._given.items()):
             for slot in [slot for slot in holders if gone(slot)]:
                 del holders[slot]
@@ -181,7 +186,7 @@ class WorkQueue:
             self._offer(index)
 
     def forget(self, peer: str, heir: str = "") -> None:
-        """This peer is gone: what its sum held has to be counted again, unless another took the sum over."""
+        """A peer is gone: what its sum held is to be counted again, unless another took the sum over."""
         for stage, counted in enumerate(self._counted):
             for index in [index for index, holder in counted.items() if holder == peer]:
                 if heir:
@@ -190,10 +195,10 @@ class WorkQueue:
                     self._want(stage, index)
 
     def reconcile(self, missing: Sequence[Iterable[int] | None]) -> None:
-        """What each stage's ledgers lack, as they say themselves: it overrules what trainers told.
+        """Take over what each stage's ledgers lack, as the peers report it: it overrules what trainers reported.
 
         Args:
-            missing: by stage; None where no ledger said anything.
+            missing: by stage; None where no peer reported.
         """
         for stage, indices in [(at, each) for at, each in enumerate(missing) if each is not None]:
             lacking = set(indices)
@@ -204,13 +209,13 @@ class WorkQueue:
                     self._have(stage, index, self._counted[stage].get(index, ""))
 
     def _have(self, stage: int, index: int, peer: str) -> None:
-        """One of its stages has a microbatch; which of its peers has it, if anybody said."""
+        """A stage has counted a microbatch, at this peer if one is named."""
         missing = self._missing[index]
         if missing == {stage}:
             self._incomplete -= 1
             self._first_due = None
             if self.complete:
-                self.took = self._pace.now() - self._opened
+                self.took = self._latency.now() - self._opened
         missing.discard(stage)
         if peer:
             self._counted[stage][index] = peer
@@ -228,14 +233,14 @@ class WorkQueue:
         return bool(self._missing[index]) if behind < 0 else self._scores[behind] is None
 
     def _offer(self, index: int) -> None:
-        """Let it be had, if it is wanted and nobody has it of whom anything is expected."""
-        expected = any(not self._pace.doubts(slot) for slot in self._given.get(index, ()))
+        """Make it free, if it is wanted and no slot that is not in doubt has it."""
+        expected = any(not self._latency.doubts(slot) for slot in self._given.get(index, ()))
         if self._wanted(index) and not expected and index not in self._offered:
             (self._free if index < len(self._missing) else self._held_out).append(index)
             self._offered.add(index)
 
     def _next(self) -> int | None:
-        """The next that is to be had, and no longer is: what the step's sums wait for before validation data."""
+        """Take the next free one: what the step's sums wait for before validation data."""
         while line := self._free or self._held_out:
             index = line.popleft()
             self._offered.discard(index)
@@ -244,25 +249,25 @@ class WorkQueue:
         return None
 
     def _last(self) -> int | None:
-        """The last that is to be had, and stays so."""
+        """The last free one, which stays free."""
         ends = chain(reversed(self._held_out), reversed(self._free))
         return next((index for index in ends if self._wanted(index) and index not in self._given), None)
 
     def _latest(self) -> int | None:
-        """What is late, if anything is: that which is longest."""
+        """The assignment that is late for longest; None: none is late."""
         due, index = self._earliest()
-        return index if due <= self._pace.now() else None
+        return index if due <= self._latency.now() else None
 
     def _earliest(self) -> tuple[float, int | None]:
-        """When the first that is given is late, and which that is; looked for only where it can be another."""
-        limits = self._pace.limit(False), self._pace.limit(True)
+        """When the first assignment is late, and which it is; searched for only where it can have changed."""
+        limits = self._latency.limit(False), self._latency.limit(True)
         if self._first_due is None or self._first_due[0] != limits:
             self._first_due = limits, *min(self._due(), default=(math.inf, None))
         return self._first_due[1:]
 
     def _due(self) -> Iterator[tuple[float, int]]:
-        """By when each that is given is to be back; each time it is given to another too, twice as much later."""
+        """The moment at which each assignment is late; twice as long after each further slot that has it."""
         for index, holders in self._given.items():
             if self._wanted(index):
-                limit = self._pace.limit(index >= len(self._missing))
+                limit = self._latency.limit(index >= len(self._missing))
                 yield max(holders.values()) + limit * 2 ** (len(holders) - 1), index

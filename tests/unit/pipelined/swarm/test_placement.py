@@ -190,7 +190,7 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
 
     async def cost(peers):
         view, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
-        assignments = Assignments(view, SimpleNamespace(pace=SimpleNamespace(forget=lambda left: None)), Notifier())
+        assignments = Assignments(view, SimpleNamespace(latency=SimpleNamespace(forget=lambda left: None)), Notifier())
         ways = assignments.watch(), Calling(view, rules, clock).needed(), GoingBack(view, 3, 1.0, clock, False).needed()
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.latency import MULTIPLE, UNKNOWN
-from pipelined.swarm.leader.work_queue import Assignment, Pace, WorkQueue
+from pipelined.swarm.leader.work_queue import Assignment, SlotLatency, WorkQueue
 from pipelined.swarm.protocol import Score
 
 BATCH, STAGES = 4, 2
@@ -46,7 +46,7 @@ def test_what_was_not_counted_somewhere_is_given_again_for_that_stage():
 
 def test_it_says_how_long_its_step_was_computed():
     now = [3.0]
-    queue = WorkQueue(2, 1, pace=Pace(lambda: now[0], 1.0))
+    queue = WorkQueue(2, 1, latency=SlotLatency(lambda: now[0], 1.0))
     for index, moment, took in [(0, 5.0, 0.0), (1, 9.0, 6.0)]:
         queue.take("slot")
         now[0] = moment
@@ -89,10 +89,10 @@ def test_ledgers_overrule_what_trainers_told():
 class Timed:
     """A queue of a step whose slots are seen to take a second, and a clock to turn."""
 
-    def __init__(self, batch, held_out=0, pace=None):
+    def __init__(self, batch, held_out=0, latency=None):
         self.now = 0.0
-        self.pace = pace or Pace(lambda: self.now, least=2.0)
-        self.queue = WorkQueue(batch, 1, held_out, self.pace)
+        self.latency = latency or SlotLatency(lambda: self.now, least=2.0)
+        self.queue = WorkQueue(batch, 1, held_out, self.latency)
 
     def through(self, slot, seconds=1.0):
         assignment = self.queue.take(slot)
@@ -142,7 +142,7 @@ def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
 def test_who_let_one_lie_holds_up_no_step_after():
     timed = one_late()
     timed.through("good")
-    after = Timed(3, pace=timed.pace)
+    after = Timed(3, latency=timed.latency)
     assert after.queue.take("stuck").index == 2
     assert [after.through("good") for _ in range(3)] == [0, 1, 2]
     assert after.queue.complete
@@ -151,7 +151,7 @@ def test_who_let_one_lie_holds_up_no_step_after():
 def test_who_comes_back_is_believed_again():
     timed = one_late()
     timed.through("good")
-    after = Timed(3, pace=timed.pace)
+    after = Timed(3, latency=timed.latency)
     assert [after.through("stuck"), after.through("stuck")] == [2, 0]
 
 
@@ -256,14 +256,14 @@ class Plain(WorkQueue):
 @given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
 @settings(max_examples=200)
 def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events):
-    """Of two assignments of one pace, the second only learns what is slow."""
+    """Of two assignments of one latency, the second only learns what is slow."""
     told = []
     for kind in (WorkQueue, Plain):
         now = [0.0]
-        pace = Pace(lambda now=now: now[0], least=5.0)
+        latency = SlotLatency(lambda now=now: now[0], least=5.0)
         for held_out in (False, True):
-            pace.observe("t9/8", held_out, 0.0)
-        first, second = kind(BATCH, STAGES, HELD_OUT, pace), kind(BATCH, STAGES, 0, pace)
+            latency.observe("t9/8", held_out, 0.0)
+        first, second = kind(BATCH, STAGES, HELD_OUT, latency), kind(BATCH, STAGES, 0, latency)
         seen = []
         for name, *arguments in events:
             if name == "wait":
@@ -277,12 +277,12 @@ def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events)
     assert told[0] == told[1]
 
 
-def pace():
-    return Pace(lambda: 0.0, least=3.0)
+def latency():
+    return SlotLatency(lambda: 0.0, least=3.0)
 
 
 def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
-    seen = pace()
+    seen = latency()
     seen.observe("slot", held_out=False, seconds=2.0)
     assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, 3.0 * UNKNOWN)
     seen.observe("slot", held_out=True, seconds=0.1)
@@ -290,7 +290,7 @@ def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
 
 
 def test_an_answer_ends_the_doubt():
-    seen = pace()
+    seen = latency()
     seen.doubt("slot")
     assert seen.doubts("slot") and not seen.doubts("other")
     seen.observe("slot", held_out=True, seconds=1.0)
@@ -298,7 +298,7 @@ def test_an_answer_ends_the_doubt():
 
 
 def test_who_is_gone_is_doubted_no_more():
-    seen = pace()
+    seen = latency()
     seen.doubt("t0/1")
     seen.forget(lambda slot: slot.startswith("t0/"))
     assert not seen.doubts("t0/1")
