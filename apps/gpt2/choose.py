@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import Layout, ScheduleError, Shape, find
+from pipelined.schedules import ScheduleError, Shape, StageMap, find
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _least_depth(wishes: Wishes, each: int) -> int:
     return each if wishes.schedule is None or _layout(wishes, each) else 2 * each
 
 
-def _layout(wishes: Wishes, depth: int) -> Layout | None:
+def _layout(wishes: Wishes, depth: int) -> StageMap | None:
     """The layout of a pipeline so deep, if there is one."""
     shape = Shape(depth, wishes.microbatches or depth, wishes.pipes, wishes.chunks, wishes.scale)
     try:

@@ -3,14 +3,14 @@
 Source: Narayanan et al., PipeDream (2019), whose updates are by every gradient.
 """
 
-from pipelined.schedules import Layout, Shape, Updates, Worker
+from pipelined.schedules import Shape, StageMap, Updates, Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s; the microbatches of all steps of a stretch one after another."""
     placement = {(0, stage): (stage,) for stage in range(shape.depth)}
     microbatches = tuple(range(shape.steps * shape.microbatches))
-    return Layout(shape.depth, shape.depth, placement, (microbatches,), updates=Updates(every=2))
+    return StageMap(shape.depth, shape.depth, placement, (microbatches,), updates=Updates(every=2))
 
 
 async def schedule(worker: Worker) -> None:

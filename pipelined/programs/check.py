@@ -12,7 +12,7 @@ from pipelined.programs.deadlock import Limits, find_deadlock
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.staleness import version_of
 from pipelined.programs.text_drawing import fault_grid
-from pipelined.schedules import Layout, ScheduleError
+from pipelined.schedules import ScheduleError, StageMap
 
 
 def check(
@@ -46,7 +46,7 @@ def check(
         _check_budget(program, budget)
 
 
-def check_layout(layout: Layout) -> None:
+def check_layout(layout: StageMap) -> None:
     """Refuse a layout in which a stage is not on one worker of the group, or a microbatch not in one pipe."""
     places = {(pipe, stage) for pipe in range(layout.pipes) for stage in range(layout.depth)}
     if set(layout.placement) != places:

@@ -7,7 +7,7 @@ prices or executes a program reads its dependencies here and nowhere else.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.layout import Layout
+from pipelined.schedules.layout import StageMap
 
 Token = tuple[str, int, int, int]
 """What one instruction leaves for another: (kind, pipe, stage it is for, microbatch).
@@ -61,7 +61,7 @@ class Instruction:
 class Program:
     """The instructions of each worker of one pipeline group."""
 
-    layout: Layout
+    layout: StageMap
     workers: tuple[tuple[Instruction, ...], ...]
 
     def everything(self) -> Iterator[tuple[Place, Instruction]]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pipelined.errors import UsageError
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import Layout, Shape, find
+from pipelined.schedules import Shape, StageMap, find
 
 
 class PlanError(UsageError):
@@ -53,7 +53,7 @@ class Plan:
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {updates.every}")
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> StageMap:
         """The layout of one group."""
         return find(self.schedule).layout(self.shape)
 

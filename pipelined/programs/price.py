@@ -15,7 +15,7 @@ from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.instructions import OPS, Program, Token
 from pipelined.programs.timeline import Timed, Timeline
 from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorker
-from pipelined.schedules import Layout, Schedule, ScheduleError, Shape
+from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
 Seconds = float | Sequence[float]
 """One number for every stage, or one a stage."""
@@ -76,7 +76,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     return run_virtual(everyone())
 
 
-def _demands(layout: Layout, costs: Costs) -> Demands:
+def _demands(layout: StageMap, costs: Costs) -> Demands:
     return Demands(layout, lambda i: costs.of(i.op, i.stage) / layout.parts)
 
 

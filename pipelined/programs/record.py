@@ -13,7 +13,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.price import Costs, price_schedule
-from pipelined.schedules import Layout, Schedule, ScheduleError, Shape, Worker
+from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.bounded import bounded
 from pipelined.schedules.own import attempted
 
@@ -43,7 +43,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
     return _traced(schedule, shape, costs or Costs(), program)
 
 
-def in_time(schedule: Schedule, layout: Layout) -> Program:
+def in_time(schedule: Schedule, layout: StageMap) -> Program:
     """What a schedule does if it finds every message there: of one with a flush, where weight halves wait longest.
 
     Nothing else holds up what comes next there, so a weight half runs when the schedule's own cap asks for it, or last.
@@ -54,7 +54,7 @@ def in_time(schedule: Schedule, layout: Layout) -> Program:
 class _RecordingWorker(Worker):
     """Writes instructions down, up to a number that no right program exceeds."""
 
-    def __init__(self, index: int, layout: Layout):
+    def __init__(self, index: int, layout: StageMap):
         super().__init__(index, layout)
         self.written: list[Instruction] = []
         self.asked = False
@@ -71,13 +71,13 @@ class _RecordingWorker(Worker):
         return True
 
 
-def _in_time(schedule: Schedule, layout: Layout) -> tuple[Program, bool]:
+def _in_time(schedule: Schedule, layout: StageMap) -> tuple[Program, bool]:
     """And whether it asked for messages."""
     workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
     return Program(layout, tuple(tuple(worker.written) for worker in workers)), any(worker.asked for worker in workers)
 
 
-def _recorded(schedule: Schedule, layout: Layout, index: int) -> _RecordingWorker:
+def _recorded(schedule: Schedule, layout: StageMap, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, layout)
     with _bounded(schedule, f"the schedule of worker {index}", worker.most):
         attempted(

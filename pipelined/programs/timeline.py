@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.staleness import most_alive, versions_held
-from pipelined.schedules import Layout
+from pipelined.schedules import StageMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Timed:
 class Timeline:
     """What every worker does when."""
 
-    layout: Layout
+    layout: StageMap
     workers: tuple[tuple[Timed, ...], ...]
 
     @property

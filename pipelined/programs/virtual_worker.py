@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from pipelined.aio.clock import VirtualClock
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.timeline import Timed
-from pipelined.schedules import Layout, Worker
+from pipelined.schedules import StageMap, Worker
 
 PATIENCE = 0.25
 """The share of a weight half's seconds that a worker waits for a message that is due before it begins one.
@@ -74,7 +74,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
         seconds: of an instruction, on a core of its own.
     """
 
-    def __init__(self, layout: Layout, seconds: Callable[[Instruction], float]):
+    def __init__(self, layout: StageMap, seconds: Callable[[Instruction], float]):
         super().__init__()
         self._layout, self._seconds = layout, seconds
 
@@ -143,7 +143,7 @@ class VirtualWorker(Worker):
     def __init__(
         self,
         index: int,
-        layout: Layout,
+        layout: StageMap,
         demands: Demands,
         post: Post,
         bench: Bench,

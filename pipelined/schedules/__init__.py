@@ -1,6 +1,6 @@
 """The schedules, one a file; a file's name is the schedule's name everywhere."""
 
-from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape, Updates
+from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.registry import Schedule, find, known, require_known
 from pipelined.schedules.worker import Worker
 
@@ -10,6 +10,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Shape",
+    "StageMap",
     "Updates",
     "Worker",
     "find",

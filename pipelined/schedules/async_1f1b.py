@@ -7,12 +7,12 @@ microbatch's forward, is at most D-1-s, none on the last stage, and reported. Th
 the forward, which are kept. A step is N updates. Source: Ravnest (2024), Algorithm 1 and equation 2.
 """
 
-from pipelined.schedules.layout import Layout, Shape, Updates
+from pipelined.schedules.layout import Shape, StageMap, Updates
 from pipelined.schedules.no_flush import stretch
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
     return stretch("async_1f1b", shape, Updates(every=1))
 

@@ -15,7 +15,7 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape
+from pipelined.schedules.layout import SCALES, ScheduleError, Shape, StageMap
 from pipelined.schedules.shapes import check_chunks, check_even, check_positive
 from pipelined.schedules.worker import Worker
 
@@ -34,13 +34,13 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChimeraLayout(Layout):
+class ChimeraStageMap(StageMap):
     """A layout that remembers its units, in their order."""
 
     units: tuple[Unit, ...]
 
 
-def layout(shape: Shape) -> ChimeraLayout:
+def layout(shape: Shape) -> ChimeraStageMap:
     """Down pipe i puts stage s on worker (i·D/f + s) mod D, up pipe i on D-1 minus that.
 
     Takes any number of microbatches: K units of D and one of the remainder. With forwards doubled a unit has 2D, and
@@ -56,7 +56,7 @@ def layout(shape: Shape) -> ChimeraLayout:
     parts = 2 if shape.scale == "backward-halving" else 1
     units = tuple(_units(shape, 2 * each_way, parts))
     placement = dict(_placement(shape.depth, each_way))
-    return ChimeraLayout(shape.depth, shape.depth, placement, _numbered(units), parts=parts, units=units)
+    return ChimeraStageMap(shape.depth, shape.depth, placement, _numbered(units), parts=parts, units=units)
 
 
 async def schedule(worker: Worker) -> None:

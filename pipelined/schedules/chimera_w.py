@@ -19,7 +19,7 @@ from pipelined.schedules.shapes import check_direct
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> chimera.ChimeraLayout:
+def layout(shape: Shape) -> chimera.ChimeraStageMap:
     """As Chimera's. Takes any even depth, its pipes, and any number of microbatches.
 
     Raises:

@@ -7,12 +7,12 @@ Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2
 """
 
 from pipelined.schedules.dualpipe_steps import dualpipe_order
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import both_ways, check_even, follow
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up, each with half of the microbatches; an odd one goes down.
 
     Raises:

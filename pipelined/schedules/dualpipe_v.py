@@ -7,12 +7,12 @@ Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025);
 """
 
 from pipelined.schedules.dualpipe_steps import dualpipe_order
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import folded, follow
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
     return folded("dualpipe_v", shape)
 

@@ -5,12 +5,12 @@ DF + B in the middle. Weights are held twice.
 Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.
 """
 
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import both_ways
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up; they take the microbatches in turn. Takes any depth and number."""
     return both_ways("gems", shape, (tuple(range(0, shape.microbatches, 2)), tuple(range(1, shape.microbatches, 2))))
 

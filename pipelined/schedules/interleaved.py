@@ -7,12 +7,12 @@ with v = 1 it is 1F1B, and D-w. Source: Narayanan et al., Efficient large-scale 
 section 2.2.
 """
 
-from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.shapes import check_direct, check_pipes, check_positive
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s mod P, where P is depth / chunks.
 
     Raises:
@@ -29,7 +29,7 @@ def layout(shape: Shape) -> Layout:
         fact = f"interleaved takes rounds of a microbatch a worker (microbatches: {shape.microbatches}, workers: "
         raise ScheduleError(f"{fact}{workers}); use --microbatches {_multiples(shape.microbatches, workers)}")
     placement = {(0, stage): (stage % workers,) for stage in range(shape.depth)}
-    return Layout(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
+    return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
 
 
 async def schedule(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""The shape a schedule is asked for and the layout it answers: which worker holds which stage of which pipe."""
+"""The shape that a schedule is asked for and the stage map that it answers."""
 
 from dataclasses import dataclass
 
@@ -51,18 +51,18 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Who does what: the answer to a shape.
+class StageMap:
+    """The layout that answers a shape: which worker holds which stage of which pipe, and which microbatches enter it.
 
     Args:
         depth: stages, D.
         workers: ranks of one pipeline group.
         placement: (pipe, stage) to the workers that hold it (one, until tensors are sharded).
         microbatches: for each pipe its microbatches in the order they enter; each of 0 … N-1 once over all pipes.
-        parts: pieces into which each microbatch of the shape is cut, and which are the microbatches here (2 where
-            backwards are halved); a piece has 1/parts of the sequences and of the cost.
-        updates: of an asynchronous schedule, whose microbatches are those of a whole stretch of steps; None: all
-            weights are updated together, behind the step.
+        parts: pieces into which each microbatch of the shape is cut; the pieces are the microbatches here (2 where
+            backwards are halved). A piece has 1/parts of the sequences and of the cost.
+        updates: of an asynchronous schedule; its microbatches are those of a whole span of steps. None: all weights
+            are updated together, behind the step.
     """
 
     depth: int
@@ -83,3 +83,7 @@ class Layout:
     def stages_of(self, worker: int) -> list[int]:
         """The distinct stages a worker holds, ascending."""
         return sorted({stage for _, stage in self.held_by(worker)})
+
+
+Layout = StageMap
+"""The earlier name, which users' own schedules may import."""

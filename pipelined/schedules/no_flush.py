@@ -6,12 +6,12 @@ definite past, however long the stretch is.
 
 from dataclasses import replace
 
-from pipelined.schedules.layout import Layout, Shape, Updates
+from pipelined.schedules.layout import Shape, StageMap, Updates
 from pipelined.schedules.shapes import one_pipe
 from pipelined.schedules.worker import Worker
 
 
-def stretch(name: str, shape: Shape, updates: Updates) -> Layout:
+def stretch(name: str, shape: Shape, updates: Updates) -> StageMap:
     """A single pipe that takes the microbatches of all steps of a stretch one after another.
 
     Raises:

@@ -3,12 +3,12 @@
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
 
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import one_pipe
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth and any number of microbatches."""
     return one_pipe("one_f_one_b", shape)
 

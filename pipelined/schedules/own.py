@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pipelined.schedules.bounded import announced, bounded
-from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
 
@@ -33,12 +33,12 @@ class OwnSchedule:
     def __name__(self) -> str:
         return self.name
 
-    def layout(self, shape: Shape) -> Layout:
+    def layout(self, shape: Shape) -> StageMap:
         """What the module answers; raises ScheduleError, whatever it raises."""
         with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
             answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
-        if not isinstance(answer, Layout):
-            raise ScheduleError(f"the layout of {self.__name__} is no Layout (but {answer!r}); return Layout(…)")
+        if not isinstance(answer, StageMap):
+            raise ScheduleError(f"the layout of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
         return answer
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:

@@ -5,12 +5,12 @@ other weights, D-s versions of its weights: w(t+1) = w(t) - lr g(w_0(t-D+1), …
 A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
-from pipelined.schedules.layout import Layout, Shape, Updates
+from pipelined.schedules.layout import Shape, StageMap, Updates
 from pipelined.schedules.no_flush import one_f_one_b, stretch
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
     return stretch("pipedream", shape, Updates(every=1))
 

@@ -5,12 +5,12 @@ with version max(m // N - 1, 0), so where a stretch ends makes no difference. St
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 
-from pipelined.schedules.layout import Layout, ScheduleError, Shape, Updates
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.no_flush import one_f_one_b, stretch
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, at least as many microbatches, and any number of steps.
 
     Raises:

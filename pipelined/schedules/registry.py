@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Protocol
 
-from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.own import is_module, load
 from pipelined.schedules.table import read_table
 from pipelined.schedules.worker import Worker
@@ -47,7 +47,7 @@ class Schedule(Protocol):
 
     __name__: str
 
-    def layout(self, shape: Shape) -> Layout:
+    def layout(self, shape: Shape) -> StageMap:
         """Who holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
         ...
 

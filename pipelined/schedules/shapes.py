@@ -6,14 +6,14 @@ A refusal gives the fact, the numbers and the remedy.
 from collections import Counter
 from collections.abc import Iterable
 
-from pipelined.schedules.layout import Layout, ScheduleError, Shape
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
 Place = tuple[int, int]
 """(pipe, stage)."""
 
 
-def one_pipe(name: str, shape: Shape) -> Layout:
+def one_pipe(name: str, shape: Shape) -> StageMap:
     """A single pipe: stage s on worker s, microbatches in their order.
 
     Raises:
@@ -24,10 +24,10 @@ def one_pipe(name: str, shape: Shape) -> Layout:
     check_pipes(name, shape, 1)
     check_direct(name, shape)
     placement = {(0, stage): (stage,) for stage in range(shape.depth)}
-    return Layout(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
+    return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
 
 
-def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tuple[int, ...]]) -> Layout:
+def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tuple[int, ...]]) -> StageMap:
     """Two pipes over the same workers: stage s of pipe 0 on worker s, of pipe 1 on worker D-1-s.
 
     Args:
@@ -41,10 +41,10 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     check_direct(name, shape)
     down = {(0, stage): (stage,) for stage in range(shape.depth)}
     up = {(1, stage): (shape.depth - 1 - stage,) for stage in range(shape.depth)}
-    return Layout(shape.depth, shape.depth, down | up, microbatches)
+    return StageMap(shape.depth, shape.depth, down | up, microbatches)
 
 
-def folded(name: str, shape: Shape) -> Layout:
+def folded(name: str, shape: Shape) -> StageMap:
     """One pipe down D/2 workers and up again, like a V: worker w holds the stages w and D-1-w.
 
     There is only one way to fold, so a shape that says nothing of chunks (1) is taken for one that says 2.
@@ -59,7 +59,7 @@ def folded(name: str, shape: Shape) -> Layout:
         raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {shape.chunks}); use --chunks 2")
     check_even(name, shape)
     placement = {(0, stage): (min(stage, shape.depth - 1 - stage),) for stage in range(shape.depth)}
-    return Layout(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
+    return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
 
 
 async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:

@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from pipelined.schedules.layout import Layout, ScheduleError, Shape, Updates
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.worker import Worker
 
 Cell = tuple[str, int, int, int]
@@ -60,7 +60,7 @@ class Table:
         (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), pipes, max(held.values()))
 
-    def layout(self, shape: Shape) -> Layout:
+    def layout(self, shape: Shape) -> StageMap:
         """Each stage on the worker that does most in it.
 
         Raises:
@@ -78,7 +78,7 @@ class Table:
         if self.updates is not None:
             check_stretch(self.name, self.rows, entering, self.updates)
             entering = (tuple(range(shape.steps * shape.microbatches)),)
-        return Layout(depth, len(self.rows), placement, entering, updates=self.updates)
+        return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
 
     async def schedule(self, worker: Worker) -> None:
         """One step of one worker, or its stretch where there is no flush: its row."""
@@ -119,7 +119,7 @@ class Table:
 class Recorded(Protocol):
     """As much as a table needs of a program."""
 
-    layout: Layout
+    layout: StageMap
     workers: tuple[tuple[object, ...], ...]
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 
-from pipelined.schedules.layout import Layout, ScheduleError
+from pipelined.schedules.layout import ScheduleError, StageMap
 
 
 class Worker(ABC):
@@ -23,7 +23,7 @@ class Worker(ABC):
         layout: the whole group's layout.
     """
 
-    def __init__(self, index: int, layout: Layout):
+    def __init__(self, index: int, layout: StageMap):
         self.index, self.layout = index, layout
         self._taken: Counter[tuple[str, int, int]] = Counter()
         self._first = {pipe: stage for pipe, stage in reversed(layout.held_by(index))}

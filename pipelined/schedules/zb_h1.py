@@ -5,12 +5,12 @@ the input and of the weight half. Every worker has min(N, D) microbatches alive,
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.
 """
 
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import one_pipe
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth and any number of microbatches."""
     return one_pipe("zb_h1", shape)
 

@@ -8,12 +8,12 @@ those beyond left out. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024
 
 from collections.abc import Iterator
 
-from pipelined.schedules.layout import Layout, Shape
+from pipelined.schedules.layout import Shape, StageMap
 from pipelined.schedules.shapes import Place, folded, follow
 from pipelined.schedules.worker import Worker
 
 
-def layout(shape: Shape) -> Layout:
+def layout(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
     return folded("zb_v", shape)
 

@@ -48,7 +48,7 @@ def rank_memory(
 
     Args:
         held: its stages; parameters that several of them share are held once.
-        parts: pieces each microbatch is cut into, `Layout.parts`.
+        parts: pieces each microbatch is cut into, `StageMap.parts`.
     """
     stages = set(held)
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]

@@ -16,7 +16,7 @@ from pipelined.programs.staleness import shared_version, steps_to_fill
 from pipelined.programs.steady import FURTHER
 from pipelined.programs.timeline import Timeline
 from pipelined.programs.virtual_worker import Demands, Post, VirtualWorker
-from pipelined.schedules import Layout, Updates, find
+from pipelined.schedules import StageMap, Updates, find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import Job
 from pipelined.simulation.links import VirtualLinks
@@ -95,7 +95,7 @@ class _Bucket:
 class _Updates:
     """The updates of the one stage of a worker."""
 
-    def __init__(self, job: Job, hardware: Hardware, layout: Layout, index: int, tasks: Nursery):
+    def __init__(self, job: Job, hardware: Hardware, layout: StageMap, index: int, tasks: Nursery):
         (stage,) = layout.stages_of(index)
         assert layout.updates is not None
         self._rule: Updates = layout.updates
@@ -142,7 +142,7 @@ class _Worker(VirtualWorker):
     """One worker that updates its stage on its way through a stretch."""
 
     def __init__(
-        self, index: int, layout: Layout, hardware: Hardware, post: Post, bench: GroupBench, updates: _Updates
+        self, index: int, layout: StageMap, hardware: Hardware, post: Post, bench: GroupBench, updates: _Updates
     ):
         super().__init__(index, layout, hardware.demands, post, bench)
         self._updates = updates

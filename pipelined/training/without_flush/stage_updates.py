@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pipelined.programs.staleness import shared_version
-from pipelined.schedules import Layout, Updates
+from pipelined.schedules import StageMap, Updates
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
 from pipelined.training.without_flush.versioned_stage import VersionedStage
@@ -59,7 +59,7 @@ class StageUpdates:
         *,
         seat: Seat,
         held: VersionedStage,
-        layout: Layout,
+        layout: StageMap,
         rate: Callable[[int], float],
         sums: GradientSums,
         account: Callable[[int], StepAccount],

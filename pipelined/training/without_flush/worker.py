@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction
-from pipelined.schedules import Layout, Worker
+from pipelined.schedules import StageMap, Worker
 from pipelined.training.prefetch import Address, Inbox
 from pipelined.training.without_flush.admission import Admission
 from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
@@ -38,7 +38,7 @@ class AsynchronousWorker(Worker):
     def __init__(
         self,
         seat: Seat,
-        layout: Layout,
+        layout: StageMap,
         start: int,
         held: VersionedStage,
         admission: Admission,

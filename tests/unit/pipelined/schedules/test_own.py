@@ -37,20 +37,36 @@ def test_it_is_found_by_its_path_and_by_its_bare_name(own):
         check(record(find(name), Shape(3, 1)))
 
 
+EARLIER = """
+from pipelined.schedules import Layout
+
+def layout(shape):
+    return Layout(1, 1, {(0, 0): (0,)}, (tuple(range(shape.microbatches)),))
+
+async def schedule(worker):
+    await worker.forward(0)
+    await worker.backward(0)
+"""
+
+
+def test_a_schedule_that_returns_the_stage_map_by_its_earlier_name_is_taken(own):
+    check(record(find(own(EARLIER)), Shape(1, 1)))
+
+
 CLASSES = """
 from dataclasses import dataclass
-from pipelined.schedules import Layout
+from pipelined.schedules import StageMap
 from pipelined.schedules import gpipe
 
 @dataclass(frozen=True)
-class OwnLayout(Layout):
+class OwnStageMap(StageMap):
     pass
 
 def layout(shape):
-    return OwnLayout(**vars(gpipe.layout(shape)))
+    return OwnStageMap(**vars(gpipe.layout(shape)))
 
 async def schedule(worker):
-    assert isinstance(worker.layout, OwnLayout)
+    assert isinstance(worker.layout, OwnStageMap)
     await gpipe.schedule(worker)
 """
 
@@ -58,7 +74,7 @@ async def schedule(worker):
 def test_a_file_s_classes_are_the_same_however_often_it_is_named(own):
     path = own(CLASSES)
     layout = find(path).layout(Shape(2, 2))
-    assert isinstance(layout, find(path).module.OwnLayout)
+    assert isinstance(layout, find(path).module.OwnStageMap)
     check(record(find(path), Shape(2, 2)))
 
 
@@ -87,7 +103,7 @@ WRONG = {
     "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); mend that"),
     "no layout": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks layout\); it must define"),
     "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
-    "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no Layout \(but None\); return Layout"),
+    "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
     "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
     "no such pipe": (LAYOUT + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),

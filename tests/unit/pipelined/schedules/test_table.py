@@ -13,7 +13,7 @@ from pipelined.programs.check import check
 from pipelined.programs.instructions import Program
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
-from pipelined.schedules import Layout, ScheduleError, Shape, find, known
+from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
 from pipelined.schedules.table import read_table, write_table
 
 ONE_PIPE = {
@@ -47,7 +47,7 @@ def read_back(path):
 def as_a_table_says_it(program):
     """A program without what only its schedule's file knows of its layout."""
     whole = program.layout
-    layout = Layout(whole.depth, whole.workers, whole.placement, whole.microbatches, updates=whole.updates)
+    layout = StageMap(whole.depth, whole.workers, whole.placement, whole.microbatches, updates=whole.updates)
     return Program(layout, program.workers)
 
 
