@@ -1,10 +1,10 @@
-"""What neighbours tell each other. A message is its address: the fields say what it is, so nothing depends on order."""
+"""Addresses of the messages between neighbouring stages: the fields name the tensor, so nothing depends on order."""
 
 from typing import NamedTuple
 
 
-class Message(NamedTuple):
-    """Which tensor between two stages it is; its kind says whether it goes down or up."""
+class Address(NamedTuple):
+    """The address of a tensor between two stages; its kind says whether it goes down or up."""
 
     step: int
     pipe: int
@@ -17,14 +17,14 @@ class Message(NamedTuple):
         return (self.kind, *self)
 
 
-class Activation(Message):
+class Activation(Address):
     """The input of `stage`, sent by the stage before it."""
 
     __slots__ = ()
     kind = "activation"
 
 
-class Gradient(Message):
+class Gradient(Address):
     """The gradient of the output of `stage`, sent by the stage after it."""
 
     __slots__ = ()
@@ -48,4 +48,4 @@ def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
     """Step, pipe, stage and microbatch of an address, by name; nothing where it is not one between stages."""
     if key[0] not in KINDS:
         return {}
-    return dict(zip(Message._fields, map(int, key[1:]), strict=True))
+    return dict(zip(Address._fields, map(int, key[1:]), strict=True))

@@ -13,8 +13,8 @@ from typing import Any
 from pipelined.actors.actor import Actor
 from transports import Frame
 
-Address = tuple[int, tuple[int | str, ...]]
-"""Whom a message comes from, and its key."""
+Origin = tuple[int, tuple[int | str, ...]]
+"""The rank that sends a message, and the key of its address."""
 Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Frame]]
 
 
@@ -23,31 +23,31 @@ class Inbox:
 
     Args:
         actor: whose mailbox it is.
-        expected: addresses in the order the program needs them; empty where that is not known beforehand.
+        expected: origins in the order the program needs them; empty where that is not known beforehand.
         ahead: how many to ask for before their turn: peak extra memory is this many messages.
         receive: takes one from the mailbox; the actor's own where nothing else is said.
     """
 
-    def __init__(self, actor: Actor, expected: Iterable[Address] = (), ahead: int = 2, receive: Receive | None = None):
+    def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
         self._actor, self._expected, self._ahead = actor, deque(expected), ahead
         self._receive = receive or actor.receive
-        self._asked: dict[Address, asyncio.Task[Frame]] = {}
+        self._asked: dict[Origin, asyncio.Task[Frame]] = {}
         self._ask()
 
-    def expect(self, addresses: Iterable[Address]) -> None:
+    def expect(self, origins: Iterable[Origin]) -> None:
         """Say what will be needed after what was expected before."""
-        self._expected.extend(addresses)
+        self._expected.extend(origins)
         self._ask()
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
         """The message with this address; waits for it if need be. It may come before its turn."""
-        address = peer, key
-        if address in self._asked:
-            frame = await self._asked.pop(address)
+        origin = peer, key
+        if origin in self._asked:
+            frame = await self._asked.pop(origin)
             self._ask()
             return frame
-        if address in self._expected:
-            self._expected.remove(address)
+        if origin in self._expected:
+            self._expected.remove(origin)
         return await self._receive(peer, key)
 
     def here(self, peer: int, key: tuple[int | str, ...]) -> bool:

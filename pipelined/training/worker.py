@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Device
-from pipelined.actors.messages import Activation, Gradient, Message
+from pipelined.actors.messages import Activation, Address, Gradient
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
@@ -23,7 +23,7 @@ from pipelined.schedules import Worker
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import Noise
-from pipelined.training.prefetch import Address, Inbox
+from pipelined.training.prefetch import Inbox, Origin
 from transports import Frame, TransportError
 
 
@@ -115,7 +115,7 @@ class TrainWorker(Worker):
         self.seat, self.step, self.sync = seat, step, sync
         self.losses: dict[int, float] = {}
         self._due = Due(program)
-        expected = map(self._address, program)
+        expected = map(self._origin, program)
         self._inbox = Inbox(seat.actor, filter(None, expected), receive=seat.messages.receive)
         self._left = Counter(
             stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
@@ -136,14 +136,14 @@ class TrainWorker(Worker):
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Whether an instruction's message is on this rank, or it needs none."""
-        address = self._address(Instruction(op, pipe, stage, microbatch))
-        return address is None or self._inbox.here(*address)
+        origin = self._origin(Instruction(op, pipe, stage, microbatch))
+        return origin is None or self._inbox.here(*origin)
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Wait for a message that is due, no longer than a share of what the last weight half took here."""
         at = Instruction(op, pipe, stage, microbatch)
-        patience, address = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._address(at)
-        return address is not None and self._due(at, self.halves) and await self._inbox.within(patience, *address)
+        patience, origin = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._origin(at)
+        return origin is not None and self._due(at, self.halves) and await self._inbox.within(patience, *origin)
 
     async def _forward(self, at: Instruction) -> None:
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
@@ -172,10 +172,10 @@ class TrainWorker(Worker):
 
     async def _arrival(self, at: Instruction) -> Frame:
         """The message an instruction works on."""
-        address = self._address(at)
-        assert address is not None
-        with self.seat.tracer.span("receive", str(address[1][0]), **self._place(at)):
-            return await self._inbox.take(*address)
+        origin = self._origin(at)
+        assert origin is not None
+        with self.seat.tracer.span("receive", str(origin[1][0]), **self._place(at)):
+            return await self._inbox.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]
@@ -183,16 +183,16 @@ class TrainWorker(Worker):
         self.seat.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
         return result
 
-    def _tell(self, at: Instruction, message: Message, tensor: Any) -> None:
+    def _tell(self, at: Instruction, address: Address, tensor: Any) -> None:
         async def send() -> None:
-            with self.seat.tracer.span("send", message.kind, **self._place(at)):
-                await self.seat.messages.send(peer, message.key, tensor)
+            with self.seat.tracer.span("send", address.kind, **self._place(at)):
+                await self.seat.messages.send(peer, address.key, tensor)
 
-        peer = self.seat.plan.holder(self.seat.group, message.pipe, message.stage)
+        peer = self.seat.plan.holder(self.seat.group, address.pipe, address.stage)
         self.seat.actor.start(send())
 
-    def _address(self, at: Instruction) -> Address | None:
-        """Where an instruction's message comes from and what it is called; None if it needs none."""
+    def _origin(self, at: Instruction) -> Origin | None:
+        """The rank and the key that an instruction's message comes with; None if it needs none."""
         holder, group = self.seat.plan.holder, self.seat.group
         if at.op == "F" and at.stage > 0:
             return holder(group, at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key

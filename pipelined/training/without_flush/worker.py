@@ -12,7 +12,7 @@ from dataclasses import replace
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction
 from pipelined.schedules import StageMap, Worker
-from pipelined.training.prefetch import Address, Inbox
+from pipelined.training.prefetch import Inbox, Origin
 from pipelined.training.without_flush.admission import Admission
 from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
 from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
@@ -96,8 +96,8 @@ class AsynchronousWorker(Worker):
         asked = []
         for op, pipe, stage, microbatch in choices:
             step, inside = divmod(microbatch, self._each)
-            address = self._steps[step].address(Instruction(op, pipe, stage, inside))
-            asked.append(self._mail.asked(*address))
+            origin = self._steps[step].origin(Instruction(op, pipe, stage, inside))
+            asked.append(self._mail.asked(*origin))
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
 
 
@@ -111,10 +111,10 @@ class Mail:
     def __init__(self, activations: Inbox, gradients: Inbox):
         self._of = {"activation": activations, "gradient": gradients}
 
-    def expect(self, addresses: Sequence[Address]) -> None:
+    def expect(self, origins: Sequence[Origin]) -> None:
         """Ask for further messages, in the order in which each kind will be taken."""
         for kind, inbox in self._of.items():
-            inbox.expect([address for address in addresses if address[1][0] == kind])
+            inbox.expect([origin for origin in origins if origin[1][0] == kind])
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
         return await self._of[str(key[0])].take(peer, key)
@@ -134,13 +134,13 @@ class StepWorker(TrainWorker):
         self._inbox = mail
         (place,) = self.layout.held_by(self.index)
         each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]
-        mail.expect([address for address in map(self._address, each) if address])
+        mail.expect([origin for origin in map(self._origin, each) if origin])
 
-    def address(self, at: Instruction) -> Address:
-        """Where an instruction's message comes from and what it is called."""
-        address = self._address(at)
-        assert address is not None
-        return address
+    def origin(self, at: Instruction) -> Origin:
+        """The rank and the key that an instruction's message comes with."""
+        origin = self._origin(at)
+        assert origin is not None
+        return origin
 
 
 async def _no_sum(bucket: object) -> None:
