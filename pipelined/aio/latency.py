@@ -1,26 +1,58 @@
-"""How long an answer is waited for: as long as answers were seen to take, and much longer. Never a constant.
+"""How long a reply takes, as measured, and the time-out that follows from it. A time-out doubles with each retry.
 
-Until enough was seen somebody else is asked after many leases, later each time: leases end the wait for who is silent
-altogether. Nobody is late before his lease would be, for a busy machine is no lost one.
+`RoundTrip` follows the mean and its variation, for a client and one server. `TimeoutEstimator` takes the median and the
+median deviation of the last replies, for requests that make a peer compute. A busy machine is not a lost one, so no
+reply is late before a lease would have ended.
+
+Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 """
 
 from collections import deque
 from statistics import median
 
+FIRST_S = 1.0
+"""The time-out before any reply was measured, as in RFC 6298."""
+LEAST_S = 0.25
+"""The shortest time-out: a process that computes replies late by that much."""
 KEPT = 64
 ENOUGH = 5
 DEVIATIONS = 10.0
 MULTIPLE = 4.0
 UNKNOWN = 10.0
-"""Times the least that an answer is waited for of which nothing is known: it may be the first, and long."""
+"""The time-out of a kind of request before it was measured, as a multiple of the least: the first one may be long."""
 
 
-class Patience:
-    """Answer times of one kind of question to one stage, whoever answered.
+class RoundTrip:
+    """The smoothed time of a reply, and how much it varies; all in seconds.
+
+    Attributes:
+        seen: whether a reply was measured.
+    """
+
+    def __init__(self) -> None:
+        self._mean = self._variation = 0.0
+        self.seen = False
+
+    def add(self, seconds: float) -> None:
+        """Add the time of a reply to a request that was sent only once."""
+        if self.seen:
+            self._variation += (abs(seconds - self._mean) - self._variation) / 4
+            self._mean += (seconds - self._mean) / 8
+        else:
+            self.seen, self._mean, self._variation = True, seconds, seconds / 2
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a reply is not expected any more."""
+        return max(LEAST_S, self._mean + 4 * self._variation) if self.seen else FIRST_S
+
+
+class TimeoutEstimator:
+    """The reply times of one kind of request to one stage, from any of its peers.
 
     Args:
-        least: seconds that are never too long.
-        enough: answers that must have been seen before any can be late.
+        least: seconds before which no reply is late.
+        enough: replies that must have been measured before any can be late.
     """
 
     def __init__(self, least: float, enough: int = ENOUGH) -> None:
@@ -29,19 +61,19 @@ class Patience:
         self._limit: float | None = None
 
     def observe(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Add the time of a reply, in seconds."""
         self._seen.append(seconds)
         self._limit = None
 
     def limit_after(self, late: int) -> float:
-        """Seconds after which an answer is late, after so many others that were: there always is a limit."""
+        """Seconds after which a reply is late, after `late` replies that were late; never None."""
         return UNKNOWN * self._least * 2**late if self.limit is None else self.limit
 
     @property
     def limit(self) -> float | None:
-        """Seconds after which an answer is late: the median and ten median deviations, four medians at least.
+        """Seconds after which a reply is late: the median and ten median deviations, at least four medians.
 
-        Cost: two medians for each answer seen, however often this is asked.
+        Cost: two medians for each reply, however often this is read.
         """
         if self._limit is None and len(self._seen) >= self._enough:
             middle = median(self._seen)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipelined.aio.clock import Clock
+from pipelined.aio.latency import RoundTrip
 from pipelined.aio.notifier import Notifier
-from pipelined.aio.round_trip import RoundTrip
 from pipelined.directory import messages as letters
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import Limits
-from pipelined.directory.retry import PATIENCE_S, Insistence, NoAnswer
+from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
 from transports.rpc import Answer, Endpoint, Party, Question, Refusal, Unreachable
 
 AGAIN = ("unknown topic", "busy", "failed", letters.STOPPING)
@@ -33,19 +33,19 @@ class Caller:
 
     def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float):
         self.endpoint, self.address = endpoint, address
-        self.insistence = Insistence(address, clock, patience)
+        self.retry = Retry(address, clock, patience)
 
     async def ask(self, topic: str, letter: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
         """Ask until there is an answer; the same letter each time.
 
         Args:
-            wait: see `Insistence.ask`.
+            wait: see `Retry.run`.
         Raises:
             CutOff: see there; also where the answer can never come, as with a `WrongKey`.
             Exception: what a refusal stands for, see `letters.MEANINGS`.
         """
         packed = letters.pack(letter)
-        return await self.insistence.ask(lambda: self._once(topic, packed), wait)
+        return await self.retry.run(lambda: self._once(topic, packed), wait)
 
     async def _once(self, topic: str, packed: bytes) -> dict[str, Any]:
         try:
@@ -117,7 +117,7 @@ class EmbeddedDirectory(Directory):
 
     async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
         self._limits.check_prefixes(prefix)
-        wait = min(self._caller.insistence.patience / 2, self._limits.longest_wait)
+        wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
         while True:
             told = await self._ask(letters.CHANGES, wait, prefix=prefix, after=after, wait=wait)
             if changes := letters.read_changes(told["changes"]):
@@ -139,11 +139,11 @@ class EmbeddedDirectory(Directory):
     @property
     def grace(self) -> float:
         """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
-        return self._round_trip.silence
+        return self._round_trip.timeout
 
     @property
     def _round_trip(self) -> RoundTrip:
-        return self._caller.insistence.round_trip
+        return self._caller.retry.round_trip
 
     async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
         """What a lease asks for itself."""

@@ -1,34 +1,31 @@
-"""Asking until there is an answer. The rule: between a kill and a restart nothing but time makes anyone give up.
-
-Knows a clock and silence; it must not know who is asked, nor what.
-"""
+"""Send a request again until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.round_trip import RoundTrip
+from pipelined.aio.latency import RoundTrip
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory.api import CutOff
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
-"""How long a client asks unless told otherwise: a coordinator can be started again by then."""
+"""Default seconds for which a client retries: enough to start a coordinator again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 
 
 class NoAnswer(Exception):
-    """There was none, and there may be one the next time; the message says why."""
+    """No reply came, and the next attempt may succeed; the message says why."""
 
 
-class Insistence:
-    """How long one client asks.
+class Retry:
+    """How often, and for how long, one client sends a request again.
 
     Args:
-        where: the directory is, for messages.
-        patience: seconds without an answer after which the client is cut off.
+        where: address of the directory, for messages.
+        patience: seconds without a reply after which the client is cut off.
     Attributes:
-        round_trip: as observed.
+        round_trip: measured on the replies.
     """
 
     def __init__(self, where: str, clock: Clock, patience: float):
@@ -36,23 +33,24 @@ class Insistence:
         self.round_trip = RoundTrip()
         self._clock = clock
 
-    async def ask(self, once: Callable[[], Awaitable[T]], wait: float | None = None) -> T:
-        """Ask, and ask again after `NoAnswer` or silence, each time waiting longer.
+    async def run(self, once: Callable[[], Awaitable[T]], wait: float | None = None) -> T:
+        """Send a request; send it again after `NoAnswer` or a time-out, which doubles each time.
 
         Args:
-            wait: seconds that who is asked may let pass before it answers, so that it says nothing of a round trip;
-                None: it answers at once.
+            once: sends the request and returns its reply.
+            wait: seconds that the server may wait before it replies; such a reply measures no round trip. None: the
+                server replies at once.
         Raises:
-            CutOff: there was no answer for as long as patience lasts.
+            CutOff: there was no reply for `patience` seconds.
         """
         end, last = self._clock.now() + max(self.patience, wait or 0.0), None
         for tries, pause in enumerate(_pauses()):
             start = self._clock.now()
             if last is not None and start >= end:  # it slept longer than it was to
                 raise self._cut_off(last) from last
-            silence = (wait or 0.0) + self.round_trip.silence * 2**tries
+            timeout = (wait or 0.0) + self.round_trip.timeout * 2**tries
             try:
-                answer = await with_timeout(self._clock, min(end - start, silence), once())
+                reply = await with_timeout(self._clock, min(end - start, timeout), once())
             except (NoAnswer, TimeoutError) as error:
                 if self._clock.now() + pause >= end:
                     raise self._cut_off(error) from error
@@ -61,7 +59,7 @@ class Insistence:
                 continue
             if not tries and wait is None:
                 self.round_trip.add(self._clock.now() - start)
-            return answer
+            return reply
         raise AssertionError("pauses do not end")
 
     def _cut_off(self, last: Exception) -> CutOff:

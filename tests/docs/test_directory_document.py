@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 
-from pipelined.aio.round_trip import LEAST_S
+from pipelined.aio.latency import LEAST_S
 from pipelined.directory import Limits
 from pipelined.directory.journal import LEAST_COMPACTED, MAGIC
 from pipelined.directory.retry import PATIENCE_S

@@ -109,7 +109,7 @@ class EtcdDirectory(Directory):
                     if changes := self._keys.changes(told):
                         yield changes
                         after = changes[-1].revision
-                    told = await with_timeout(self._clock, self._gateway.insistence.patience / 2, anext(stream))
+                    told = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
             except (NoAnswer, TimeoutError):
                 self._gateway.leave()
             finally:
@@ -127,7 +127,7 @@ class EtcdDirectory(Directory):
 
     async def close(self) -> None:
         with suppress(CutOff, EtcdError, TimeoutError):
-            await with_timeout(self._clock, self._gateway.insistence.round_trip.silence, self._marks.close())
+            await with_timeout(self._clock, self._gateway.retry.round_trip.timeout, self._marks.close())
         await self._gateway.close()
 
     async def _compare(

@@ -13,7 +13,7 @@ import httpx2
 from pipelined.aio.clock import Clock
 from pipelined.directory.api import CutOff, Full
 from pipelined.directory.etcd.url import EtcdPlace
-from pipelined.directory.retry import Insistence, NoAnswer
+from pipelined.directory.retry import NoAnswer, Retry
 from pipelined.errors import UsageError
 
 NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
@@ -67,7 +67,7 @@ class Gateway:
     """
 
     def __init__(self, place: EtcdPlace, clock: Clock, patience: float):
-        self.insistence = Insistence(f"etcd://{','.join(place.members)}", clock, patience)
+        self.retry = Retry(f"etcd://{','.join(place.members)}", clock, patience)
         self._place, self._turn = place, 0
         self._http = httpx2.AsyncClient(verify=place.tls(), timeout=None, trust_env=False)
         self._token = ""
@@ -78,11 +78,11 @@ class Gateway:
         Raises:
             EtcdError: it was refused. CutOff; UsageError: this client is not let in. Full.
         """
-        return await self.insistence.ask(lambda: self._once(path, body))
+        return await self.retry.run(lambda: self._once(path, body))
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
         """Ask until some member begins to answer; the stream, and the first answer. Raises as `call`."""
-        return await self.insistence.ask(lambda: self._begin(path, body))
+        return await self.retry.run(lambda: self._begin(path, body))
 
     def leave(self) -> None:
         """Ask the next member from now on."""

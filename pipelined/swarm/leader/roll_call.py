@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.latency import UNKNOWN, Patience
+from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
@@ -43,7 +43,7 @@ class RollCall:
     def __init__(self, view: MembershipView, asking: Asking, rules: Rules, clock: Clock):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
         self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
-        self._history, self._sums = History(), Patience(rules.lease_s)
+        self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)
 
     async def during(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from pipelined.aio.latency import Patience
+from pipelined.aio.latency import TimeoutEstimator
 from pipelined.swarm.protocol import Score
 
 ENOUGH = 1
@@ -31,7 +31,7 @@ class SlotLatency:
 
     def __init__(self, now: Callable[[], float], least: float):
         self.now = now
-        self._patience = {held_out: Patience(least, ENOUGH) for held_out in (False, True)}
+        self._patience = {held_out: TimeoutEstimator(least, ENOUGH) for held_out in (False, True)}
         self._doubted = set[str]()
 
     def observe(self, slot: str, held_out: bool, seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.latency import Patience
+from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
@@ -69,7 +69,7 @@ class Trainer:
         self.name, self._stages, self._data = name, stages, data
         self._endpoint, self._view, self._clock, self._wiring, self._slots = endpoint, view, clock, wiring, slots
         self._asking = Asking(endpoint, view)
-        self._patience = {(stage, topic): Patience(lease_s) for stage in range(stages) for topic in TOPICS}
+        self._patience = {(stage, topic): TimeoutEstimator(lease_s) for stage in range(stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
         self._unheard, self._spoilt = set[Party](), 0

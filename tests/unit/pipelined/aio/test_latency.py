@@ -1,23 +1,23 @@
-"""What was seen says how long is too long, and nobody is late before a lease would end."""
+"""Time-outs follow measured replies: the known answers of RFC 6298, and medians that no lease is shorter than."""
 
 import pytest
 
-from pipelined.aio.latency import DEVIATIONS, ENOUGH, KEPT, MULTIPLE, Patience
+from pipelined.aio.latency import DEVIATIONS, ENOUGH, FIRST_S, KEPT, LEAST_S, MULTIPLE, RoundTrip, TimeoutEstimator
 
 
 def seen(least, *seconds):
-    patience = Patience(least)
+    estimator = TimeoutEstimator(least)
     for each in seconds:
-        patience.observe(each)
-    return patience
+        estimator.observe(each)
+    return estimator
 
 
-def test_nobody_is_late_before_enough_was_seen():
+def test_no_reply_is_late_before_enough_were_measured():
     assert seen(1.0, *[0.1] * (ENOUGH - 1)).limit is None
     assert seen(1.0, *[0.1] * ENOUGH).limit is not None
 
 
-def test_nobody_is_late_before_his_lease_would_end():
+def test_no_reply_is_late_before_a_lease_would_end():
     assert seen(3.0, *[0.1] * ENOUGH).limit == 3.0
 
 
@@ -35,3 +35,19 @@ def test_one_late_answer_changes_nothing():
 
 def test_the_old_is_forgotten():
     assert seen(0.0, *[100.0] * KEPT, *[1.0] * KEPT).limit == MULTIPLE
+
+
+def timeout_after(*seconds):
+    round_trip = RoundTrip()
+    for each in seconds:
+        round_trip.add(each)
+    return round_trip.timeout
+
+
+def test_the_first_time_out_before_any_reply():
+    assert timeout_after() == FIRST_S
+
+
+@pytest.mark.parametrize("seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), LEAST_S)])
+def test_the_time_out_is_the_mean_and_four_variations_and_never_below_the_least(seen, timeout):
+    assert timeout_after(*seen) == pytest.approx(timeout)

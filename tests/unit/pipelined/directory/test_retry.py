@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import CutOff
-from pipelined.directory.retry import Insistence, NoAnswer
+from pipelined.directory.retry import NoAnswer, Retry
 
 
 class Oversleeps(VirtualClock):
@@ -21,7 +21,7 @@ def test_who_is_cut_off_tells_the_last_error_though_sleeps_are_longer_than_asked
 
     async def ask(patience):
         with pytest.raises(CutOff, match="last: connection refused"):
-            await Insistence("tcp://there", Oversleeps(), patience).ask(nobody)
+            await Retry("tcp://there", Oversleeps(), patience).run(nobody)
 
     for milliseconds in range(100, 200, 2):
         run_virtual(ask(milliseconds / 1e3))
