@@ -22,7 +22,7 @@ from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
 from pipelined.aio.events import last_words, log_to_stderr, printable
-from pipelined.aio.watchdog import Stuck
+from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process, hush, tell
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ChildFailed as error:
         tell(complaint(error, PROGRAM))
         return USAGE if error.code == USAGE else FAILED
-    except (CutOff, JournalError, Stuck) as error:
+    except (CutOff, JournalError, DeviceStalled) as error:
         tell(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:

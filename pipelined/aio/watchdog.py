@@ -1,9 +1,8 @@
-"""A device that is watched: whether it gets on, by what it was seen to do.
+"""A watchdog for a device: it compares the time of the current piece of work with earlier ones of the same kind.
 
-The one rule: progress counts. As long as one piece of work after another ends nothing is late, however many wait; and
-how long one may last follows from what others of its kind lasted. A kind that never ended here may be compiled first:
-it is late at last, for others wait, and never called stuck. Only time that this process lived is counted. Knows kinds
-of work by their names; it must not know what they are for.
+While one piece of work after another ends, nothing is late, however many wait. The first piece of a kind may include
+compilation: it can be late, because others wait, but never counts as stalled. Time in which this process was stopped is
+not counted.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ from transports.rpc import Refusal
 T = TypeVar("T")
 KEPT = 64
 LATE, STUCK = 4.0, 10.0
-"""So many times the longest of the last `KEPT` pieces of its kind one may last."""
+"""A piece of work is late, or the device stalled, after this multiple of the longest of the last `KEPT` of its kind."""
 UNKNOWN_LEASES = 10.0
-"""Leases that a kind of work is given at least of which nothing is known, or before a device is called stuck."""
+"""Leases before a kind of work that was never measured is late, and before any device counts as stalled."""
 LOOKS = 4
-"""In the time of a lease."""
+"""Checks in the time of a lease."""
 
 
-class Stuck(RuntimeError):
-    """The device does nothing any more."""
+class DeviceStalled(RuntimeError):
+    """The device makes no progress any more."""
 
 
-class Watched:
-    """A device, asked as any other.
+class DeviceWatchdog:
+    """A device with the same `run`, and a check of its progress.
 
     Args:
-        lease_s: seconds of a member's lease; nothing is late before.
+        lease_s: seconds of a member's lease; no work is late before.
     """
 
     def __init__(self, device: Device, lease_s: float):
@@ -62,16 +61,16 @@ class Watched:
 
     @property
     def late(self) -> bool:
-        """It does not get on, as far as can be told."""
+        """Whether the current piece of work takes too long."""
         took = self._took.get(self._doing)
         limit = UNKNOWN_LEASES * self._lease_s if took is None else max(self._lease_s, LATE * max(took))
         return self._still > limit
 
     async def unless_late(self, work: Coroutine[Any, Any, T]) -> T:
-        """What needs the device and others wait for: as long as the device gets on.
+        """The result of work that needs the device and that a peer waits for, unless the device is late.
 
         Raises:
-            Refusal: "busy", it does not.
+            Refusal: "busy": the device is late.
         """
         scope = asyncio.timeout(None)
         try:
@@ -88,10 +87,10 @@ class Watched:
             raise Refusal("busy", doing=self._doing, seconds=round(self._still, 3)) from None
 
     async def watch(self) -> NoReturn:
-        """Look at it until cancelled.
+        """Check the device until cancelled.
 
         Raises:
-            Stuck: it has been at one piece of work for far longer than it ever was.
+            DeviceStalled: one piece of work takes far longer than any before.
         """
         every = self._lease_s / LOOKS
         while True:
@@ -106,7 +105,7 @@ class Watched:
         took = self._took.get(self._doing)
         if took is not None and self._still > max(UNKNOWN_LEASES * self._lease_s, STUCK * max(took)):
             told = f"seconds: {self._still:.0f}, at most {max(took):.3g} before"
-            raise Stuck(f"the device is stuck ({self._doing}, {told}); look at it, and start this peer again")
+            raise DeviceStalled(f"the device is stuck ({self._doing}, {told}); look at it, and start this peer again")
 
     def _look(self) -> None:
         if self.late:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.aio.watchdog import Stuck
+from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import MemoryDisk
 from pipelined.membership.view import MembershipView
 from pipelined.state.manifest import layout_of
@@ -131,7 +131,7 @@ class VirtualSwarm(VirtualParties):
                 assert waiting <= self.slots, f"{told} has more to do than all trainers ask ({waiting} > {self.slots})"
         for name, task in self.tasks.items():
             if task.done() and not task.cancelled() and task.exception() is not None:
-                if task in self._hung and isinstance(task.exception(), Stuck):
+                if task in self._hung and isinstance(task.exception(), DeviceStalled):
                     continue
                 raise AssertionError(f"{name} failed") from task.exception()
 

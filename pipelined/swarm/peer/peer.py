@@ -13,7 +13,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.watchdog import Watched
+from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Standing, standing
 from pipelined.membership.client import Asking
@@ -70,7 +70,12 @@ class StagePeer:
     ):
         self.name = name
         self._build, self._rules, self._endpoint, self._view = build, rules, endpoint, view
-        self._clock, self._device, self._coding, self._wanted = clock, Watched(device, rules.lease_s), coding, stage
+        self._clock, self._device, self._coding, self._wanted = (
+            clock,
+            DeviceWatchdog(device, rules.lease_s),
+            coding,
+            stage,
+        )
         self._asking = Asking(endpoint, view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
@@ -95,7 +100,7 @@ class StagePeer:
         """Live under one lease after another, until asked to leave.
 
         Raises:
-            OtherModel: the swarm trains something else. Stuck: the device does nothing any more.
+            OtherModel: the swarm trains something else. DeviceStalled: the device does nothing any more.
             NameTaken: another process of the swarm has this peer's name.
         """
         self._topics.open(self._rules.batch)

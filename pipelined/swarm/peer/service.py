@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from pipelined.aio.events import recent
-from pipelined.aio.watchdog import Watched
+from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.membership.access import Admission
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
@@ -61,7 +61,7 @@ class Topics:
         announce: Callable[[], None],
         told: Callable[[], Mapping[str, Any]],
         hears: Handler,
-        device: Watched,
+        device: DeviceWatchdog,
     ):
         self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(view), announce, told
         self._hears, self._device = hears, device

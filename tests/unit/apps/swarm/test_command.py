@@ -8,7 +8,7 @@ import pytest
 from apps.swarm import __main__ as swarm
 from apps.swarm.config import ChildFailed
 from pipelined.aio.events import emit, warn
-from pipelined.aio.watchdog import Stuck
+from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
 from tests.terminal import closed_over
@@ -16,7 +16,7 @@ from tests.terminal import closed_over
 CASES = [
     (CutOff("no answer"), 1),
     (JournalError("cannot write the journal"), 1),
-    (Stuck("the device is stuck"), 1),
+    (DeviceStalled("the device is stuck"), 1),
     (ChildFailed("a trainer", -9), 1),
     (ChildFailed("a trainer", 2), 2),
     (UsageError("no"), 2),

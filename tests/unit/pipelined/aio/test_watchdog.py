@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, Stuck, Watched
+from pipelined.aio.watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
 from transports.rpc import Refusal
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -24,7 +24,7 @@ async def seen(before, kind="op", stopped=0.0):
     """
     network, took = VirtualNetwork(), {}
     clock = network.clock("p0")
-    device = Watched(TimedDevice(took, clock), LEASE_S)
+    device = DeviceWatchdog(TimedDevice(took, clock), LEASE_S)
     watching = network.run("p0", device.watch())
     for took["op"] in before:
         await device.run("op", lambda: None)
@@ -43,7 +43,7 @@ async def seen(before, kind="op", stopped=0.0):
     ended = clock.now() - began if watching.done() else None
     network.kill("p0")
     told = await asyncio.gather(watching, stuck, return_exceptions=True)
-    assert isinstance(told[0], Stuck) == (ended is not None)
+    assert isinstance(told[0], DeviceStalled) == (ended is not None)
     return late, ended
 
 
@@ -68,7 +68,7 @@ def test_who_was_stopped_itself_calls_nothing_late_for_that():
 @pytest.mark.virtual
 async def test_as_long_as_one_thing_after_another_ends_nothing_is_late():
     clock = VirtualNetwork().clock("p0")
-    device = Watched(TimedDevice({"op": 0.9}, clock), LEASE_S)
+    device = DeviceWatchdog(TimedDevice({"op": 0.9}, clock), LEASE_S)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(device.watch())
         line = [device.unless_late(device.run("op", lambda: None)) for _ in range(50)]
@@ -82,7 +82,7 @@ async def test_what_is_waited_for_ends_as_it_ends():
     async def fails():
         raise TimeoutError
 
-    device = Watched(TimedDevice({}, VirtualNetwork().clock("p0")), LEASE_S)
+    device = DeviceWatchdog(TimedDevice({}, VirtualNetwork().clock("p0")), LEASE_S)
     with pytest.raises(TimeoutError):
         await device.unless_late(fails())
     assert await device.unless_late(asyncio.sleep(0, "told")) == "told"
