@@ -118,7 +118,7 @@ class Gateway:
             told = await self._once(AUTHENTICATE, {"name": self._place.user, "password": self._place.password})
             self._token = told["token"]
         if self._http.is_closed:
-            raise CutOff(f"the directory at {self.insistence.where} was closed here; open it again")
+            raise CutOff(f"the directory at {self.retry.where} was closed here; open it again")
         headers = {"Grpc-Metadata-hasleader": "true"} | ({"Authorization": self._token} if self._token else {})
         request = self._http.build_request("POST", self._url(path), json=body, headers=headers)
         return await self._http.send(request, stream=True)
