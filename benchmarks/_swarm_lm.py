@@ -177,7 +177,7 @@ async def _note(view: MembershipView, losses: dict[int, float], tell: Tell) -> N
 async def _all_at(parties: VirtualParties, step: int) -> list[TorchStage]:
     """One peer's stage of each, once it is at this step."""
     while True:
-        held = [process.peer.holding for process in parties.peers.values() if process.peer.holding is not None]
+        held = [process.peer.replica for process in parties.peers.values() if process.peer.replica is not None]
         there = {each.index: each.stage for each in held if each.step == step}
         if len(there) == parties.rules.stages:
             return [there[index] for index in sorted(there)]

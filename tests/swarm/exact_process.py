@@ -21,8 +21,7 @@ from pipelined.directory import open_directory, serve_directory
 from pipelined.state import donor
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer import all_reduce as averaging
-from pipelined.swarm.peer import load, passes, rounds
-from pipelined.swarm.peer import replica as holding
+from pipelined.swarm.peer import load, passes, replica, rounds
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.trainer import trainer
@@ -46,7 +45,7 @@ PHASES = {
     "reduce": (rounds.Rounds, "reduce"),
     "piece": (averaging.Round, "take"),
     "summed": (rounds, "digest_of"),
-    "commit": (holding.Holding, "follow"),
+    "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),
     "microbatch": (trainer.Trainer, "_through"),

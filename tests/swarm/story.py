@@ -205,7 +205,7 @@ class Story:
         stage, peers = self._draw.randrange(self.stages), self.swarm.peers
         if common_step(self.store.marks()) is None:
             return
-        lost = {name for name, each in peers.items() if each.peer.holding and each.peer.holding.index == stage}
+        lost = {name for name, each in peers.items() if each.peer.replica and each.peer.replica.index == stage}
         self._tell(f"all peers of stage {stage} die, and one comes: {sorted(lost)}")
         for name in sorted(lost | {f"anchor{stage}"}):
             self.swarm.kill(name)

@@ -34,7 +34,7 @@ async def test_the_last_of_a_stage_that_parts_is_followed_by_one_of_another():
     assert asyncio.get_running_loop().time() - began < GRACE_S / 4
     del swarm.peers["p1"], swarm.tasks["p1"]
     await swarm.finish(within=20)
-    assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
+    assert {process.peer.replica.index for process in swarm.peers.values()} == {0, 1}
     taken = sorted(set(steps(swarm)))
     assert taken == list(range(10)) and steps(swarm) == sorted(steps(swarm)), "a step was lost"
     await swarm.close()
@@ -59,7 +59,7 @@ async def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_s
     await training(swarm, None if rebalance_s else store, until=3)
     swarm.kill("p1")
     await asyncio.sleep(10.0)
-    assert {process.peer.holding.index for process in swarm.peers.values()} == {0}
+    assert {process.peer.replica.index for process in swarm.peers.values()} == {0}
     swarm.check()
     await swarm.close()
 

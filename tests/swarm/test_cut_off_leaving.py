@@ -68,7 +68,7 @@ async def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up(h
     for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
         swarm.peer(name, stage)
     swarm.trainer("t0", steps=1000)
-    await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+    await swarm.until(lambda: swarm.peers["p1"].peer.replica and swarm.peers["p1"].peer.replica.counted)
     swarm.kill("last")
     heir(swarm)
     asked = asyncio.get_running_loop().time()

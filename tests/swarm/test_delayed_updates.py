@@ -63,7 +63,7 @@ class Swarm:
         self.parties.start("watcher", self._watch(MembershipView(directory, clock)))
         self.parties.start_trainer("t0", data, slots=4, steps=STEPS)
         await self.parties.tasks["t0"]
-        held = [peer.peer.holding for peer in self.parties.peers.values()]
+        held = [peer.peer.replica for peer in self.parties.peers.values()]
         weights = [each.stage.state()["0/weights"] for each in held]
         await self.parties.close()
         return weights, [after - before for before, after in pairwise(self.decided)]

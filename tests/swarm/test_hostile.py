@@ -224,10 +224,10 @@ async def over_tcp():
         running += [tasks.create_task(shouted_at(end.address, random.Random(at))) for at, end in enumerate(ends)]
         trainer = TrainerProcess("t0", data, rules, ends[3], views[2], clock, steps=steps)
         await trainer.run()
-        while any(peer.peer.holding.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
+        while any(peer.peer.replica.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
         await end_in_order(running)
-        return [peer.peer.holding.stage.weights for peer in peers], [end.rejected for end in ends]
+        return [peer.peer.replica.stage.weights for peer in peers], [end.rejected for end in ends]
 
 
 def test_bytes_from_strangers_at_every_port_change_nothing_and_are_counted():

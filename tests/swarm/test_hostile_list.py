@@ -157,10 +157,10 @@ async def troubled():
         assert not training.done(), "all was said too late to trouble anybody"
         grown = resident() - before
         await training
-        while any(peer.peer.holding.step < STEPS for peer in swarm.peers):  # noqa: ASYNC110 (nothing tells of it)
+        while any(peer.peer.replica.step < STEPS for peer in swarm.peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
         await end_in_order(swarm.running)
-        weights = [peer.peer.holding.stage.weights for peer in swarm.peers]
+        weights = [peer.peer.replica.stage.weights for peer in swarm.peers]
         counted = {name: (dict(end.rejected), dict(end.refused)) for name, end in swarm.ends.items()}
         return weights, outcomes, counted, grown
 

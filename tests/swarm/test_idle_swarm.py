@@ -41,7 +41,7 @@ async def test_whose_donor_failed_once_asks_it_again(topic):
 
     swarm.network.overhear(hear)
     swarm.peer("late", stage=0)
-    await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+    await swarm.until(lambda: swarm.peers["late"].peer.replica is not None)
     assert struck
     await swarm.close()
 
@@ -58,9 +58,9 @@ async def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
     swarm = VirtualSwarm(stages=1, batch=4)
     swarm.peer("p0")
     swarm.trainer("t0", steps=1000)
-    await swarm.until(lambda: swarm.peers["p0"].peer.holding is not None)
+    await swarm.until(lambda: swarm.peers["p0"].peer.replica is not None)
     swarm.peer("p1")
-    await swarm.until(lambda: swarm.peers["p1"].peer.holding is not None)
+    await swarm.until(lambda: swarm.peers["p1"].peer.replica is not None)
 
     def hear(passing):
         if "prepare" in passing.key and passing.destination == "p0":
@@ -78,8 +78,8 @@ async def test_a_newcomer_that_knows_no_stage_comes_once_a_trainer_leads():
     swarm = await trained()
     swarm.peer("late")
     await asyncio.sleep(5)
-    assert swarm.peers["late"].peer.holding is None
+    assert swarm.peers["late"].peer.replica is None
     swarm.trainer("t1", steps=4)
-    await swarm.until(lambda: swarm.peers["late"].peer.holding is not None)
+    await swarm.until(lambda: swarm.peers["late"].peer.replica is not None)
     await swarm.finish(within=20)
     await swarm.close()

@@ -40,7 +40,7 @@ async def test_the_last_of_a_stage_serves_on_until_whoever_comes_has_its_state()
     assert not swarm.tasks["p1"].done(), "it left a stage that nobody else has"
     swarm.peer("late")
     assert await gone(swarm, "p1", within=5) < GRACE_S / 4
-    assert swarm.peers["late"].peer.holding.index == 1
+    assert swarm.peers["late"].peer.replica.index == 1
     await swarm.finish(within=20)
     assert steps(swarm) == list(range(9))
     await swarm.close()

@@ -62,7 +62,7 @@ async def test_a_peer_that_missed_that_the_step_goes_on_counts_again(kind, topic
     """A new leader asks first what is counted, which freezes it; the last peer of a stage must not stay so."""
 
     swarm = await trained(heads=2, steps=4, slots=2)
-    await swarm.until(lambda: len(swarm.peers["p0"].peer.holding.counted) == 2)
+    await swarm.until(lambda: len(swarm.peers["p0"].peer.replica.counted) == 2)
     swarm.kill("t0")
     broken = []
 

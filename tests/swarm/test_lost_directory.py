@@ -20,7 +20,7 @@ async def status(swarm, name):
 
 def passes(swarm):
     """Forwards and backwards that all peers have done."""
-    return sum(sum(each.peer.holding.passes.done.values()) for each in swarm.peers.values())
+    return sum(sum(each.peer.replica.passes.done.values()) for each in swarm.peers.values())
 
 
 async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
@@ -33,7 +33,7 @@ async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
     swarm.kill("directory")
     await asyncio.sleep(3.0)
     assert passes(swarm) == before + 40 * 3, "the step under way was not computed to its end"
-    assert {each.peer.holding.step for each in swarm.peers.values()} == {1}, "a step was taken without the directory"
+    assert {each.peer.replica.step for each in swarm.peers.values()} == {1}, "a step was taken without the directory"
     assert all([(await status(swarm, name))["cut_off"] for name in ("p0", "p3", "t0")])
     swarm.start_directory()
     await swarm.finish(within=20)
@@ -51,7 +51,7 @@ async def test_a_peer_cut_off_from_the_directory_says_so_and_takes_no_step_while
     await swarm.until(lambda: len(swarm.heads) == 3)
     swarm.network.cut("p0", "directory")
     await swarm.until(lambda: swarm.heads[-1].step >= 8)
-    alone = swarm.peers["p0"].peer.holding.step
+    alone = swarm.peers["p0"].peer.replica.step
     assert (await status(swarm, "p0"))["cut_off"] and not (await status(swarm, "p1"))["cut_off"]
     assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [members_of(["p1"])]
     swarm.network.heal("p0", "directory")

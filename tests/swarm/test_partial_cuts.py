@@ -115,7 +115,7 @@ async def test_whose_device_hangs_leaves_in_its_time():
     for at, stage in enumerate((0, 0, 1)):
         swarm.peer(f"p{at}", stage)
     swarm.trainer("t0", 1000, slots=2)
-    await swarm.until(lambda: swarm.peers["p1"].peer.holding and swarm.peers["p1"].peer.holding.counted)
+    await swarm.until(lambda: swarm.peers["p1"].peer.replica and swarm.peers["p1"].peer.replica.counted)
     swarm.hang("p1", "counted")
     swarm.peers["p1"].peer.leave()
     await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)

@@ -61,7 +61,7 @@ def test_a_newcomer_whose_name_comes_first_does_not_take_over_the_saving(theirs)
         store = MemoryStore()
         await training(swarm, 3, "p", store)
         swarm.peer("a", 0, store=theirs)
-        await swarm.until(lambda: swarm.peers["a"].peer.holding)
+        await swarm.until(lambda: swarm.peers["a"].peer.replica)
         await stands(swarm, 20)
         assert steps(store) == list(range(2, steps(store)[-1] + 1, 2)) and steps(store)[-1] >= 18
         assert theirs is None or not steps(theirs)

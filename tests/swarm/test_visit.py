@@ -83,6 +83,6 @@ async def test_an_observer_does_not_keep_a_spare_peer_from_a_stage_that_lost_all
     swarm.kill("b")
     observer = observing(swarm)
     await swarm.until(lambda: swarm.heads[-1].step > 7)
-    assert {process.peer.holding.index for process in swarm.peers.values()} == {0, 1}
+    assert {process.peer.replica.index for process in swarm.peers.values()} == {0, 1}
     await observer
     await swarm.close()

@@ -123,11 +123,11 @@ class VirtualSwarm(VirtualParties):
     def check(self):
         """Every peer that holds a stage has the parameters that it must have at its step, to the bit."""
         for name, process in self.peers.items():
-            holding = process.peer.holding
-            if holding is not None:
-                told = f"{name} at step {holding.step} of stage {holding.index}"
-                assert np.array_equal(weights_of(holding), self._right(holding)), f"{told} differs"
-                waiting = holding.load.waiting
+            replica = process.peer.replica
+            if replica is not None:
+                told = f"{name} at step {replica.step} of stage {replica.index}"
+                assert np.array_equal(weights_of(replica), self._right(replica)), f"{told} differs"
+                waiting = replica.load.waiting
                 assert waiting <= self.slots, f"{told} has more to do than all trainers ask ({waiting} > {self.slots})"
         for name, task in self.tasks.items():
             if task.done() and not task.cancelled() and task.exception() is not None:
@@ -151,15 +151,15 @@ class VirtualSwarm(VirtualParties):
                 self.check()
                 await asyncio.sleep(0.01)
 
-    def _right(self, holding):
+    def _right(self, replica):
         """What one process has at this step; where sums lose, what the first peer had who was seen there."""
         if not self.rules.sums_codec:
-            return self.reference.weights(holding.step, holding.index)
-        return self._told.setdefault((holding.point, holding.index), weights_of(holding).copy())
+            return self.reference.weights(replica.step, replica.index)
+        return self._told.setdefault((replica.point, replica.index), weights_of(replica).copy())
 
     def describe(self):
         held = {
-            name: p.peer.holding and (p.peer.holding.index, p.peer.holding.step, p.peer.holding.counted)
+            name: p.peer.replica and (p.peer.replica.index, p.peer.replica.step, p.peer.replica.counted)
             for name, p in self.peers.items()
         }
         left = {name: t.leader.left for name, t in self.trainers.items()}
@@ -197,8 +197,8 @@ class VirtualSwarm(VirtualParties):
         def noting(handler):
             async def reduce(question):
                 answer = await handler(question)
-                holding, (term, attempt) = process.peer.holding, question.note["round"]
-                self.summed[f"{term}.{attempt}"][holding.index][holding.name] = frozenset(holding.counted)
+                replica, (term, attempt) = process.peer.replica, question.note["round"]
+                self.summed[f"{term}.{attempt}"][replica.index][replica.name] = frozenset(replica.counted)
                 return answer
 
             return reduce
@@ -206,6 +206,6 @@ class VirtualSwarm(VirtualParties):
         endpoint.answer = answer
 
 
-def weights_of(holding):
+def weights_of(replica):
     """What is held of the step that stands."""
-    return np.asarray(Block.of(holding.stage.state()[f"{holding.index}/weights"]).numpy())
+    return np.asarray(Block.of(replica.stage.state()[f"{replica.index}/weights"]).numpy())

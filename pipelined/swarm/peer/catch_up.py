@@ -9,31 +9,31 @@ from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import TransferError
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import missed
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head
 from transports.rpc import Refusal
 
 
-async def catch_up(holding: Holding, head: Head, view: MembershipView, asking: Asking, limit: float) -> bool:
+async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: Asking, limit: float) -> bool:
     """Take what another of the stage kept of the steps up to this head; whether that led to where the swarm is.
 
     Args:
         limit: seconds after which an answer is late.
     """
-    had_part = [peer for peer in view.holding(holding.index) if head.was_taken_by(peer.name, holding.index)]
-    others = by_preference(holding.name, had_part)
+    had_part = [peer for peer in view.holding(replica.index) if head.was_taken_by(peer.name, replica.index)]
+    others = by_preference(replica.name, had_part)
     try:
-        while holding.step < head.step and others:
-            await holding.take_missed(await missed(asking, others[0], holding.point, holding.stage.sums, limit))
+        while replica.step < head.step and others:
+            await replica.take_missed(await missed(asking, others[0], replica.point, replica.stage.sums, limit))
     except (NoLongerValid, Refusal, TransferError):
         return False
-    return await holding.follow(view.head)
+    return await replica.follow(view.head)
 
 
-def late_and_on_time(holding: Holding, head: Head, view: MembershipView) -> tuple[set[str], set[str]]:
+def late_and_on_time(replica: Replica, head: Head, view: MembershipView) -> tuple[set[str], set[str]]:
     """Addresses of the other peers of a stage: those that had no part in the last step, and those that had one."""
     late, on_time = set[str](), set[str]()
-    for peer in [*view.joining(holding.index), *view.holding(holding.index)]:
-        if peer.name != holding.name:
-            (on_time if head.was_taken_by(peer.name, holding.index) else late).add(peer.address)
+    for peer in [*view.joining(replica.index), *view.holding(replica.index)]:
+        if peer.name != replica.name:
+            (on_time if head.was_taken_by(peer.name, replica.index) else late).add(peer.address)
     return late, on_time

@@ -10,17 +10,17 @@ import numpy as np
 
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST, inherited
 from pipelined.swarm.records import Peer
 from transports.rpc import Answer, Question, Refusal
 
 
 class Succession:
-    """The leaving, and the inheriting, of one stage held."""
+    """Gives away what one replica counted, and takes in what another did."""
 
-    def __init__(self, held: Held):
-        self._held = held
+    def __init__(self, state: StageState):
+        self._state = state
 
     async def find_successor(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
         """Give what was counted here to one of these peers. Returns its name; None: none of them took it.
@@ -41,18 +41,18 @@ class Succession:
             NoLongerValid: it is gone, or late. Refusal: "busy", a round is under way here, or as it says. All stays
                 here then.
         """
-        held = self._held
-        if held.ledger.frozen is not None:
+        state = self._state
+        if state.ledger.frozen is not None:
             raise Refusal("busy")
-        held.handing_over, held.ledger.frozen = True, (MOST, 0)
+        state.handing_over, state.ledger.frozen = True, (MOST, 0)
         try:
-            sums, losses = await held.counted()
+            sums, losses = await state.counted()
             arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.ask(successor, "inherit", *arrays, limit=limit, **held.point._asdict())
-            await held.drop()
+            await asking.ask(successor, "inherit", *arrays, limit=limit, **state.point._asdict())
+            await state.drop()
         finally:
-            held.handing_over, held.ledger.frozen = False, None
-            held.changed.notify_all()
+            state.handing_over, state.ledger.frozen = False, None
+            state.changed.notify_all()
 
     async def inherit(self, question: Question) -> Answer:
         """Add the sum of a peer that leaves to this one.
@@ -60,21 +60,21 @@ class Succession:
         Raises:
             Refusal: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
         """
-        held = self._held
-        await held.reached_point(question)
-        sums, indices, losses = inherited(question, held.stage.sums, held.rules.batch)
-        point = held.point
+        state = self._state
+        await state.reached_point(question)
+        sums, indices, losses = inherited(question, state.stage.sums, state.rules.batch)
+        point = state.point
 
         def work() -> None:
-            ledger = held.ledger
-            if held.given_up or held.point != point:  # a step was taken while the device was busy
-                raise Refusal("stale", step=held.step)
-            if ledger.frozen is not None or held.handing_over:
+            ledger = state.ledger
+            if state.given_up or state.point != point:  # a step was taken while the device was busy
+                raise Refusal("stale", step=state.step)
+            if ledger.frozen is not None or state.handing_over:
                 raise Refusal("busy")
             if not ledger.losses.keys().isdisjoint(indices):
                 raise Refusal("overlap")
-            held.stage.sums += sums
+            state.stage.sums += sums
             ledger.losses.update(zip(indices, losses, strict=True))
 
-        await held.device.run("inherit", work)
+        await state.device.run("inherit", work)
         return Answer()

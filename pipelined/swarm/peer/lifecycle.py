@@ -21,7 +21,7 @@ from pipelined.directory.registration import Standing
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.saver import Saver
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import EVICTED, Peer, Phase
 
 NEWS_S = 1.0
@@ -133,12 +133,12 @@ class Drain:
         """Whether no other peer has the stage's state."""
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
-    async def find_successor(self, holding: Holding, asking: Asking) -> str | None:
+    async def find_successor(self, replica: Replica, asking: Asking) -> str | None:
         """Give what was counted to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
-        while holding.counted and view.trainers and not view.cut_off and await holding.follow(view.head):
+        while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.head):
             limit = max(RETRY_S, self.left_s)
-            successor = await holding.succession.find_successor(view.serving(holding.index), asking, limit)
+            successor = await replica.succession.find_successor(view.serving(replica.index), asking, limit)
             if successor is not None or self.left_s <= 0:
                 return successor
             await view.next_change(RETRY_S)

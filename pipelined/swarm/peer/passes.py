@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
 from pipelined.swarm.peer.load import Load
-from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import check_layouts, grouped, whole
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
@@ -24,16 +24,16 @@ LEAST_BYTES = 1 << 14
 
 
 class Passes:
-    """The passes of one stage held.
+    """The passes of one replica.
 
     Attributes:
         load: what waits for the device.
         done: passes of each kind.
     """
 
-    def __init__(self, held: Held, coding: Coding):
-        self._held, self._coding = held, coding
-        self.load, self.done = Load(held.device.clock), {"forwards": 0, "backwards": 0}
+    def __init__(self, state: StageState, coding: Coding):
+        self._state, self._coding = state, coding
+        self.load, self.done = Load(state.device.clock), {"forwards": 0, "backwards": 0}
 
     async def forward(self, question: Question) -> Answer:
         """The outputs of one microbatch.
@@ -41,9 +41,9 @@ class Passes:
         Raises:
             Refusal: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
         """
-        which = await self._which(question, range(self._held.rules.batch), ahead=True)
+        which = await self._which(question, range(self._state.rules.batch), ahead=True)
         (inputs,) = await self._inputs(question, 1)
-        outputs = await self._compute("forward", which, lambda: self._held.stage.forward(which, inputs))
+        outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
         blocks, note = await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}")
         return Answer(blocks, {"codec": note})
 
@@ -54,14 +54,14 @@ class Passes:
         Raises:
             Refusal: as `forward`.
         """
-        which = await self._which(question, range(self._held.rules.batch), ahead=True)
+        which = await self._which(question, range(self._state.rules.batch), ahead=True)
         inputs, given = await self._inputs(question, 2)
         asked = question.note.get("count") is True
 
         def work() -> tuple[Any, bool]:
-            ledger = self._held.ledger_of(which.step)
+            ledger = self._state.ledger_of(which.step)
             count = asked and ledger.frozen is None and which.index not in ledger.losses
-            passed = self._held.stage.backward(which, inputs, given, count)
+            passed = self._state.stage.backward(which, inputs, given, count)
             if count:
                 ledger.losses[which.index] = passed.loss or 0.0
             return passed, which.index in ledger.losses
@@ -76,10 +76,10 @@ class Passes:
         Raises:
             Refusal: as `forward`.
         """
-        rules, last = self._held.rules, self._held.index == self._held.rules.stages - 1
+        rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
         which = await self._which(question, range(rules.batch, rules.batch + rules.eval_batch))
         groups = await self._inputs(question, 1 + last, fewer=True)
-        outputs = await self._compute("forward", which, lambda: self._held.stage.evaluate(*groups))
+        outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
         blocks, note = await self._packed(coding, outputs, f"outputs of microbatch {which.index}")
         return Answer(blocks, {"codec": note})
@@ -87,7 +87,7 @@ class Passes:
     @property
     def most_bytes(self) -> int:
         """What one group of arrays may come to, decoded."""
-        layouts = [*self._held.stage.expects(), *self._held.stage.expects_given()]
+        layouts = [*self._state.stage.expects(), *self._state.stage.expects_given()]
         return LEAST_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
 
     async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
@@ -95,15 +95,15 @@ class Passes:
         try:
             return await coding.pack(arrays, what)
         except WireError as error:
-            warn("arrays go uncoded", peer=self._held.name, stage=self._held.index, codec=coding.codec, why=error)
+            warn("arrays go uncoded", peer=self._state.name, stage=self._state.index, codec=coding.codec, why=error)
             return tuple(arrays), None
 
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:
-            if self._held.given_up:
+            if self._state.given_up:
                 raise Refusal("left")
-            if which.step < self._held.step:
-                raise Refusal("stale", step=self._held.step)
+            if which.step < self._state.step:
+                raise Refusal("stale", step=self._state.step)
             try:
                 return work()
             except NotFinite as error:
@@ -112,7 +112,7 @@ class Passes:
                 raise Refusal("malformed", why=str(error)) from error
 
         with self.load.one():
-            result, *_ = await self._held.device.run(op, current)
+            result, *_ = await self._state.device.run(op, current)
         self.done[f"{op}s"] += 1
         return result
 
@@ -120,12 +120,12 @@ class Passes:
         which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
         if which.index not in indices:
             raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
-        await self._held.reached_basis(question, ahead)
+        await self._state.reached_basis(question, ahead)
         return which
 
     async def _inputs(self, question: Question, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
         """The question's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
-        stage = self._held.stage
+        stage = self._state.stage
         taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(question, groups)]
         for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):
             check_layouts(blocks, wanted, less)

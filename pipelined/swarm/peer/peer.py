@@ -26,7 +26,7 @@ from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import Topics
 from pipelined.swarm.placement import Choosing
 from pipelined.swarm.protocol import field, read_round
@@ -87,9 +87,9 @@ class StagePeer:
         self._joining: Joining | None = None
 
     @property
-    def holding(self) -> Holding | None:
-        """What it holds now."""
-        return self._topics.holding
+    def replica(self) -> Replica | None:
+        """The replica that it serves now; None: none."""
+        return self._topics.replica
 
     @property
     def trouble(self) -> str:
@@ -106,7 +106,7 @@ class StagePeer:
         self._topics.open(self._rules.batch)
         async with Nursery() as self._tasks:
             watching = self._tasks.create_task(self._device.watch())
-            while not self._drain.requested or (self.holding and self._drain.left_s > 0):
+            while not self._drain.requested or (self.replica and self._drain.left_s > 0):
                 try:
                     await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ class StagePeer:
         """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
-            async with self._view.while_holds(lambda: bool(self.holding) or not self._drain.requested):
+            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
                 waiting = standing(self._view.directory, key, seconds, self._clock, mine)
                 return await stack.enter_async_context(waiting)
         return None
@@ -158,7 +158,7 @@ class StagePeer:
         """Whether a peer that was struck out is to come again at once, or to leave. A process that holds nothing yet is
         needed where any stage is lost.
         """
-        lost = not self._view.serving(self.holding.index) if self.holding else bool(self._view.lost)
+        lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
         return self._drain.requested or lost
 
     async def _live(self, place: Standing) -> None:
@@ -167,22 +167,22 @@ class StagePeer:
         await self._saver.tell(place)
         if not await self._comes_to_serve(place):
             return
-        while not self._drain.may_go(self.holding.index):
-            head, before = self._view.head, self.holding.point
-            if not await self.holding.follow(head) and not await self._catch_up(head):
+        while not self._drain.may_go(self.replica.index):
+            head, before = self._view.head, self.replica.point
+            if not await self.replica.follow(head) and not await self._catch_up(head):
                 if not await self._comes_to_serve(place):
                     return
                 continue
-            if self.holding.point != before:
-                await self._save(self.holding)
+            if self.replica.point != before:
+                await self._save(self.replica)
             await self._saver.look_after(self._view.lost)
             await self._saver.tell(place)
-            target = self.holding.index if self._drain.requested else head.moves.get(self.name, self.holding.index)
-            if target != self.holding.index and head.point == self.holding.point and await self._can_be_spared(head):
+            target = self.replica.index if self._drain.requested else head.moves.get(self.name, self.replica.index)
+            if target != self.replica.index and head.point == self.replica.point and await self._can_be_spared(head):
                 self._wanted = target
                 self._let_go()
                 return
-            self.holding.donor.expect(*late_and_on_time(self.holding, head, self._view))
+            self.replica.donor.expect(*late_and_on_time(self.replica, head, self._view))
             due = self._presence.due_s
             if due <= 0 or self._presence.is_outdated(self._drain.phase):
                 await self._say(place, self._drain.phase)
@@ -194,7 +194,7 @@ class StagePeer:
         """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
         view = self._view
         try:
-            async with view.while_holds(lambda: bool(self.holding) or not self._drain.requested):
+            async with view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
                 await view.wait_for(lambda: view.head is not None)
                 if view.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, view.head.model)
@@ -208,13 +208,13 @@ class StagePeer:
         return True
 
     async def _catch_up(self, head: Head) -> bool:
-        return await catch_up(self.holding, head, self._view, self._asking, self._rules.lease_s)
+        return await catch_up(self.replica, head, self._view, self._asking, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Head) -> bool:
         """Whether another peer of the stage stays, has this step's state, and answers: a peer that died just now is
         still in the directory.
         """
-        index = self.holding.index
+        index = self.replica.index
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Refusal):
@@ -225,19 +225,19 @@ class StagePeer:
 
     async def _come_to_hold(self, place: Standing) -> None:
         """Get the state of this peer's stage, as it stands now; what is held already is kept as far as it goes."""
-        holding = self.holding
-        if holding:
-            index = holding.index
+        replica = self.replica
+        if replica:
+            index = replica.index
             await self._say(place, Phase.JOINING)
             await self._view.wait_for(lambda: self._view.revision >= place.revision)
-            await holding.follow(self._view.head)  # it may have been decided while this peer was none
-            await holding.start_afresh()
+            await replica.follow(self._view.head)  # it may have been decided while this peer was none
+            await replica.start_afresh()
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on has it
             await place.put(self._presence.record(place, Phase.JOINING, index))
             await self._view.turn_to({index})
-        stage, point = (holding.stage, holding.point) if holding else (self._built(index), Point(0, ""))
+        stage, point = (replica.stage, replica.point) if replica else (self._built(index), Point(0, ""))
         self._let_go()
         self._view.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
@@ -245,7 +245,7 @@ class StagePeer:
         self._joining = Joining(self.name, stage, index, point, *ways)
         point = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._view.head.basis
-        self._topics.holding = Holding(
+        self._topics.replica = Replica(
             self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis
         )
         self._topics.open(rules.batch)
@@ -259,41 +259,41 @@ class StagePeer:
         await self._saver.tell(place)
         return await self._saver.find(point, layout)
 
-    async def _save(self, holding: Holding) -> None:
+    async def _save(self, replica: Replica) -> None:
         """Save the state, if this step is to be saved and this peer is the one of its stage to do it.
 
         A peer that could not save tries at each step that is to be saved; another that can does so beside it.
         """
-        chosen = choose_saver(self._view.serving(holding.index), holding.step)
+        chosen = choose_saver(self._view.serving(replica.index), replica.step)
         mine = chosen is not None and chosen.name == self.name
-        if self._saver.due(holding.step) and (mine or self._saver.failed):
-            await self._saver.save(self._tasks, holding.mark(), holding.copy)
+        if self._saver.due(replica.step) and (mine or self._saver.failed):
+            await self._saver.save(self._tasks, replica.mark(), replica.copy)
 
     async def _say(self, place: Standing, phase: Phase, successor: str = "") -> None:
-        await self._presence.announce(place, phase, self.holding.index, successor)
+        await self._presence.announce(place, phase, self.replica.index, successor)
 
     async def _hand_over(self, place: Standing) -> None:
         """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
-        holding = self.holding
+        replica = self.replica
         await self._say(place, Phase.LEAVING)
-        last = self._drain.is_last(holding.index)
-        if not last and (successor := await self._drain.find_successor(holding, self._asking)):
+        last = self._drain.is_last(replica.index)
+        if not last and (successor := await self._drain.find_successor(replica, self._asking)):
             await self._say(place, Phase.LEAVING, successor)
-        if last and self._saver.saves and holding.step > 0:
-            await self._saver.save(self._tasks, holding.mark(), holding.copy)
+        if last and self._saver.saves and replica.step > 0:
+            await self._saver.save(self._tasks, replica.mark(), replica.copy)
         self._let_go()
 
     def _let_go(self) -> None:
-        if self.holding:
-            self.holding.give_up("its peer holds it no longer")
-        self._topics.holding = None
+        if self.replica:
+            self.replica.give_up("its peer holds it no longer")
+        self._topics.replica = None
 
     async def _hears(self, question: Question) -> Answer:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         name = read_round(question.note.get("round"))
-        mates = [peer for peer in self._view.holding(self.holding.index) if peer.name != self.name]
+        mates = [peer for peer in self._view.holding(self.replica.index) if peer.name != self.name]
         silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
-        return Answer(note={"silent": silent, **(self.holding.rounds.awaited(name) if self.holding else {})})
+        return Answer(note={"silent": silent, **(self.replica.rounds.awaited(name) if self.replica else {})})
 
     def _told(self) -> Mapping[str, Any]:
         donor = self._joining.donor if self._joining else ""

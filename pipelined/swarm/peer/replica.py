@@ -1,7 +1,7 @@
-"""One stage at one peer, whole: what trainers and leaders ask of it, and the steps that it takes as it is told.
+"""One peer's replica of one stage: what trainers and the leader request of it, and the optimizer steps that it applies.
 
-The one rule: a step is taken when the directory's head says that it stands, with the total that was summed for it, and
-not otherwise. Each part of what is asked lives in a file of its own; this one must not know how any is answered.
+A step is applied when the directory's head says that it is committed, with the total that was summed for it, and not
+otherwise. Each kind of request has a module of its own.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -13,7 +13,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import Rounds
-from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST
 from pipelined.swarm.records import Head, Mark, Point
 from pipelined.swarm.stages.codec import Coding
@@ -22,8 +22,8 @@ from transports import Block
 from transports.rpc import Answer, Endpoint, Question
 
 
-class Holding:
-    """A stage held.
+class Replica:
+    """One stage at one peer.
 
     Args:
         name: of the peer.
@@ -49,26 +49,26 @@ class Holding:
         basis: str | None = None,
     ):
         self.name, self.index, self.stage, self._rules = name, index, stage, rules
-        self._held = Held(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
-        self.passes = Passes(self._held, coding)
+        self._state = StageState(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
+        self.passes = Passes(self._state, coding)
         self.load = self.passes.load
-        self.rounds = Rounds(self._held, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
-        self.succession, self.donor = Succession(self._held), Donor(stage, device, coding.beside)
+        self.rounds = Rounds(self._state, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
+        self.succession, self.donor = Succession(self._state), Donor(stage, device, coding.beside)
 
     @property
     def step(self) -> int:
         """The next step to be taken."""
-        return self._held.step
+        return self._state.step
 
     @property
     def point(self) -> Point:
         """Where its parameters are."""
-        return self._held.point
+        return self._state.point
 
     @property
     def counted(self) -> Set[int]:
         """The microbatches of the present step in this peer's sum."""
-        return self._held.ledger.losses.keys()
+        return self._state.ledger.losses.keys()
 
     async def manifest(self, question: Question) -> Answer:
         """Which state a joiner can have from here."""
@@ -80,21 +80,21 @@ class Holding:
 
     async def copy(self) -> Mapping[str, Block]:
         """Its state as it is between two pieces of work."""
-        return (await self._held.device.run("copy", lambda: copied(self.stage.state())))[0]
+        return (await self._state.device.run("copy", lambda: copied(self.stage.state())))[0]
 
     async def start_afresh(self) -> None:
         """Forget what was counted, and count no more: under another incarnation nobody counts on it."""
         self.rounds.abort("its peer begins another life")
-        self._held.ledger.frozen = self._held.next_ledger.frozen = MOST, 0
-        await self._held.drop(next_too=True)
+        self._state.ledger.frozen = self._state.next_ledger.frozen = MOST, 0
+        await self._state.drop(next_too=True)
 
     async def follow(self, head: Head) -> bool:
-        """Take the step that stands now, if it is not taken yet; whether this holding is where the swarm is.
+        """Take the step that stands now, if it is not taken yet; whether this replica is where the swarm is.
 
         False means that it was not a member of what was decided: its state is of no use any more.
         """
         if head.point == self.point:
-            self._held.basis = head.basis
+            self._state.basis = head.basis
             return True
         total = self.rounds.total(head.round)
         here = head.step == self.step + 1 and head.was_taken_by(self.name, self.index)
@@ -114,21 +114,21 @@ class Holding:
         before = self.point
 
         def take() -> None:
-            held = self._held
-            if held.point != before:  # by who was cancelled meanwhile
+            state = self._state
+            if state.point != before:  # by who was cancelled meanwhile
                 return
-            self.stage.apply(held.step, step.total, step.scale)
+            self.stage.apply(state.step, step.total, step.scale)
             self.donor.took(before, step.after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
-            held.go_on(step.after, basis)
+            state.go_on(step.after, basis)
             self.rounds.forget()
 
-        await self._held.device.run("step", take)
-        self._held.changed.notify_all()
+        await self._state.device.run("step", take)
+        self._state.changed.notify_all()
 
     def give_up(self, why: str) -> None:
-        """This holding is no more: whoever waits for it is refused."""
-        self._held.given_up = True
+        """This replica is no more: whoever waits for it is refused."""
+        self._state.given_up = True
         self.rounds.abort(why)
-        self._held.changed.notify_all()
+        self._state.changed.notify_all()

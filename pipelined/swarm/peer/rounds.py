@@ -12,14 +12,14 @@ import numpy as np
 
 from pipelined.swarm.peer.all_reduce import Round, Spread
 from pipelined.swarm.peer.load import Load
-from pipelined.swarm.peer.stage_state import Held
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, number, read_members, read_round, told, whole
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Answer, Endpoint, Question, Refusal
 
 
 class Rounds:
-    """The rounds of one stage held, one at a time.
+    """The rounds of one replica, one at a time.
 
     Args:
         load: told to the leader, for balancing stages.
@@ -29,9 +29,9 @@ class Rounds:
         piece_bytes: what one of them brings at once, before it is coded.
     """
 
-    def __init__(self, held: Held, load: Load, endpoint: Endpoint, coding: Coding):
-        self._held, self._load, self._endpoint, self._coding = held, load, endpoint, coding
-        self.piece_bytes = held.rules.piece_bytes
+    def __init__(self, state: StageState, load: Load, endpoint: Endpoint, coding: Coding):
+        self._state, self._load, self._endpoint, self._coding = state, load, endpoint, coding
+        self.piece_bytes = state.rules.piece_bytes
         self._round: Round | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._term = (0, 0)
@@ -42,24 +42,24 @@ class Rounds:
         Raises:
             Refusal: "stale" (another leader leads, or the step is past), "behind".
         """
-        name, held = self._led(question), self._held
-        await held.reached(whole(question.note, "step"))
-        await held.until(lambda: not held.handing_over)
+        name, state = self._led(question), self._state
+        await state.reached(whole(question.note, "step"))
+        await state.until(lambda: not state.handing_over)
         self._led(question)  # a later one may have begun meanwhile
         self.abort("another round began")
-        held.ledger.frozen = name
-        await held.device.run("prepare", lambda: None)  # what is being counted now is in
-        indices = sorted(held.ledger.losses)
-        losses = [held.ledger.losses[index] for index in indices]
+        state.ledger.frozen = name
+        await state.device.run("prepare", lambda: None)  # what is being counted now is in
+        indices = sorted(state.ledger.losses)
+        losses = [state.ledger.losses[index] for index in indices]
         return Answer((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
 
     async def resume(self, question: Question) -> Answer:
         """Count again, after having dropped everything where the leader says so."""
-        name, ledger = self._led(question), self._held.ledger
+        name, ledger = self._led(question), self._state.ledger
         self.abort("the step goes on")
         if ledger.frozen is not None and ledger.frozen <= name:
             await self._keep(question)
-            self._held.ledger.frozen = None
+            self._state.ledger.frozen = None
         return Answer()
 
     async def reduce(self, question: Question) -> Answer:
@@ -70,21 +70,21 @@ class Rounds:
             Refusal: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
                 "not finite" (the total), "part not finite", "beyond codec" (sum again with the note `coded` False).
         """
-        name, members, held = self._led(question), read_members(question.note.get("members")), self._held
-        me = [at for at, member in enumerate(members) if member.name == held.name]
-        if held.ledger.frozen != name or len(me) != 1:
+        name, members, state = self._led(question), read_members(question.note.get("members")), self._state
+        me = [at for at, member in enumerate(members) if member.name == state.name]
+        if state.ledger.frozen != name or len(me) != 1:
             raise Refusal("not prepared", round=str(name))
         await self._keep(question)
         sums = await self._sums()
         self.abort("another round began")
         coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
         self._round = Round(self._endpoint, name, members, me[0], sums, coding, self.piece_bytes)
-        held.changed.notify_all()
-        total = await self._round.run(Spread(held.device.clock, number(question.note, "within")))
-        (square, digest), *_ = await held.device.run("square", lambda: (held.stage.square(total), digest_of(total)))
+        state.changed.notify_all()
+        total = await self._round.run(Spread(state.device.clock, number(question.note, "within")))
+        (square, digest), *_ = await state.device.run("square", lambda: (state.stage.square(total), digest_of(total)))
         if not math.isfinite(square):
             raise Refusal(NOT_FINITE, why="all gradients together")
-        if held.ledger.frozen != name:
+        if state.ledger.frozen != name:
             raise Refusal("round aborted", why="another began")
         self._summed = name, total
         return Answer(note={"square": square, "digest": digest})
@@ -92,7 +92,7 @@ class Rounds:
     async def piece(self, question: Question) -> Answer:
         """Another member's part of a piece that this one owns; waits until this one has begun the round."""
         name = read_round(question.note.get("round"))
-        await self._held.until(lambda: self._round is not None and self._round.name >= name)
+        await self._state.until(lambda: self._round is not None and self._round.name >= name)
         if self._round.name != name:
             raise Refusal("stale", round=str(name))
         return await self._round.take(question)
@@ -117,15 +117,15 @@ class Rounds:
 
     async def _sums(self) -> np.ndarray:
         """What goes into a round: nobody writes to it, though the next step may be under way."""
-        stage = self._held.stage
-        if not self._held.rules.delayed:
+        stage = self._state.stage
+        if not self._state.rules.delayed:
             return stage.sums
-        return (await self._held.device.run("copy", lambda: stage.sums.copy()))[0]
+        return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
 
     async def _keep(self, question: Question) -> None:
         keep: Any = question.note.get("keep")
         if keep is not True:
-            await self._held.drop()
+            await self._state.drop()
 
     def _led(self, question: Question) -> RoundName:
         """The round's name; one before the last heard of comes from who leads no more."""

@@ -12,7 +12,7 @@ from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.membership.access import Admission
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol import field
 from transports.rpc import Answer, Endpoint, Handler, Question, Refusal
 
@@ -28,13 +28,13 @@ class Topic(NamedTuple):
     """One kind of question.
 
     Args:
-        method: of what is held, that answers it.
+        method: of the replica, that answers it.
         admit: lets in who may ask.
         most_bytes: that it may bring.
         most_waiting: of one asker, at once.
     """
 
-    method: Callable[[Holding], Handler]
+    method: Callable[[Replica], Handler]
     admit: Admit
     most_bytes: int
     most_waiting: int
@@ -45,12 +45,12 @@ class Topics:
 
     Args:
         announce: called when a trainer that banned this peer would have it back.
-        told: facts for the status that are not of what is held.
+        told: facts for the status that are not the replica's.
         hears: answers a leader who asks whom of its stage the peer cannot reach.
         device: who does not get on says so to a leader who waits.
 
     Attributes:
-        holding: what is held; None: nothing, and whoever asks is refused.
+        replica: the one that is served; None: every request is refused.
         incarnation: the peer's; who means another is refused.
     """
 
@@ -65,7 +65,7 @@ class Topics:
     ):
         self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(view), announce, told
         self._hears, self._device = hears, device
-        self.holding: Holding | None = None
+        self.replica: Replica | None = None
         self.incarnation = 0
 
     def open(self, batch: int) -> None:
@@ -80,32 +80,32 @@ class Topics:
         self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
 
     def _table(self, batch: int) -> Mapping[str, Topic]:
-        arrays = self.holding.passes.most_bytes if self.holding else 0
-        sums = self.holding.stage.sums.nbytes if self.holding else 0
-        piece = self.holding.rounds.piece_bytes if self.holding else 0
+        arrays = self.replica.passes.most_bytes if self.replica else 0
+        sums = self.replica.stage.sums.nbytes if self.replica else 0
+        piece = self.replica.rounds.piece_bytes if self.replica else 0
         doors = self._admission
         trainer, leader, peer, reader = doors.trainer, doors.leader, doors.peer, doors.reader
         return {
-            "forward": Topic(lambda held: held.passes.forward, trainer, arrays, MOST_PASSES),
-            "backward": Topic(lambda held: held.passes.backward, trainer, 2 * arrays, MOST_PASSES),
-            "evaluate": Topic(lambda held: held.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
-            "prepare": Topic(lambda held: self._in_time(held.rounds.prepare), leader, 0, MOST_ROUNDS),
-            "resume": Topic(lambda held: held.rounds.resume, leader, 0, MOST_ROUNDS),
-            "reduce": Topic(lambda held: self._in_time(held.rounds.reduce), leader, 0, MOST_ROUNDS),
-            "hears": Topic(lambda held: self._hears, leader, 0, MOST_ROUNDS),
-            "piece": Topic(lambda held: held.rounds.piece, peer, piece, 2 * UNDER_WAY),
-            "inherit": Topic(lambda held: held.succession.inherit, peer, sums + 16 * batch, 1),
-            "manifest": Topic(lambda held: self._in_time(held.manifest), reader, 0, MOST_ROUNDS),
-            "chunk": Topic(lambda held: held.donor.chunk, reader, 0, 2 * UNDER_WAY),
-            "totals": Topic(lambda held: held.donor.totals, reader, 0, MOST_ROUNDS),
+            "forward": Topic(lambda replica: replica.passes.forward, trainer, arrays, MOST_PASSES),
+            "backward": Topic(lambda replica: replica.passes.backward, trainer, 2 * arrays, MOST_PASSES),
+            "evaluate": Topic(lambda replica: replica.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
+            "prepare": Topic(lambda replica: self._in_time(replica.rounds.prepare), leader, 0, MOST_ROUNDS),
+            "resume": Topic(lambda replica: replica.rounds.resume, leader, 0, MOST_ROUNDS),
+            "reduce": Topic(lambda replica: self._in_time(replica.rounds.reduce), leader, 0, MOST_ROUNDS),
+            "hears": Topic(lambda replica: self._hears, leader, 0, MOST_ROUNDS),
+            "piece": Topic(lambda replica: replica.rounds.piece, peer, piece, 2 * UNDER_WAY),
+            "inherit": Topic(lambda replica: replica.succession.inherit, peer, sums + 16 * batch, 1),
+            "manifest": Topic(lambda replica: self._in_time(replica.manifest), reader, 0, MOST_ROUNDS),
+            "chunk": Topic(lambda replica: replica.donor.chunk, reader, 0, 2 * UNDER_WAY),
+            "totals": Topic(lambda replica: replica.donor.totals, reader, 0, MOST_ROUNDS),
         }
 
     def _for_us(self, topic: Topic) -> Handler:
         async def answer(question: Question) -> Answer:
             self._check_meant(question)
-            await topic.admit(question, self.holding.index)
+            await topic.admit(question, self.replica.index)
             self._check_meant(question)
-            return await topic.method(self.holding)(question)
+            return await topic.method(self.replica)(question)
 
         return answer
 
@@ -116,7 +116,7 @@ class Topics:
     def _check_meant(self, question: Question) -> None:
         if field(question.note, "to") != self.incarnation:
             raise Refusal("stale", incarnation=self.incarnation)
-        if self.holding is None:
+        if self.replica is None:
             raise Refusal("behind")
 
     async def _announce(self, question: Question) -> Answer:
@@ -126,9 +126,11 @@ class Topics:
 
     async def _status(self, question: Question) -> Answer:
         """What this peer does, for whoever looks on."""
-        held, endpoint = self.holding, self._endpoint
-        holds = {} if held is None else {"step": held.step, "counted": len(held.counted), **held.load.told()}
-        done = {"forwards": 0, "backwards": 0} if held is None else held.passes.done
+        replica, endpoint = self.replica, self._endpoint
+        holds, done = {}, {"forwards": 0, "backwards": 0}
+        if replica is not None:
+            holds = {"step": replica.step, "counted": len(replica.counted), **replica.load.told()}
+            done = replica.passes.done
         traffic = {
             "sent": endpoint.bytes_sent,
             "received": endpoint.bytes_received,

@@ -1,7 +1,6 @@
-"""What a peer holds of one stage: its parameters, where they are, and what was counted since they were there.
+"""The state of one stage at one peer: its parameters, their version, and what was counted since the last step.
 
-The one rule: between two steps parameters do not change, and ledger and sums say the same whenever the device is free.
-Knows the device and who waits for what; it must not know what is asked, nor of whom.
+Parameters do not change between two steps. Ledger and gradient sums agree whenever the device is free.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,8 +30,8 @@ class Ledger:
     frozen: RoundName | None = None
 
 
-class Held:
-    """One stage at one peer.
+class StageState:
+    """One stage at one peer, shared by the parts of a replica that answer requests.
 
     Args:
         name: of the peer.
@@ -43,7 +42,7 @@ class Held:
     Attributes:
         next_ledger: where updates are delayed, of the step after the one that stands.
         handing_over: another peer is being given what was counted.
-        changed: rung when a step was taken, a round has begun, or what is held was given up.
+        changed: notified when a step was applied, a round has begun, or the replica was given up.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Held:
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until this holds. Raises Refusal: "left", what is held was given up."""
+        """Wait until this holds. Raises Refusal: "left", the replica was given up."""
         while not holds():
             if self.given_up:
                 raise Refusal("left")

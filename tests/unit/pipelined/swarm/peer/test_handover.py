@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head, Peer, Phase, Point
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
@@ -24,11 +24,11 @@ HEIR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
 X = np.arange(WIDTH, dtype=np.float64)
 
 
-def held(delayed=False):
+def new_replica(delayed=False):
     endpoint, device = VirtualNetwork().endpoint("p0"), TimedDevice({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = late(ExactStage(0, 1), delayed)
-    return Holding("p0", 0, stage, Point(0, ""), rules, device, endpoint, Coding(threads=False))
+    return Replica("p0", 0, stage, Point(0, ""), rules, device, endpoint, Coding(threads=False))
 
 
 def asked(topic, *blocks, **note):
@@ -62,24 +62,24 @@ class Heir:
 async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
     """The heir's device was busy, and then took the step."""
 
-    holding = held()
-    await holding.passes.backward(microbatch(0, 0))
-    await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    await holding.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
-    following = await soon(holding.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
+    replica = new_replica()
+    await replica.passes.backward(microbatch(0, 0))
+    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    await replica.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
+    following = await soon(replica.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
     legacy = X, np.array([5]), np.array([1.0])
-    inheriting = await soon(holding.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
-    assert await following and holding.step == 1
+    inheriting = await soon(replica.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
+    assert await following and replica.step == 1
     with pytest.raises(Refusal, match="stale"):
         await inheriting
-    assert not holding.counted and not holding.stage.sums.any()
+    assert not replica.counted and not replica.stage.sums.any()
 
 
 async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_computed_meanwhile():
-    holding, heir = held(delayed=True), Heir(seconds=5.0)
-    await holding.passes.backward(microbatch(0, 0))
-    counted = holding.stage.sums.copy()
-    handing = await soon(holding.succession.hand_over(HEIR, heir, 60.0))
-    await holding.passes.backward(microbatch(1, 3))
+    replica, heir = new_replica(delayed=True), Heir(seconds=5.0)
+    await replica.passes.backward(microbatch(0, 0))
+    counted = replica.stage.sums.copy()
+    handing = await soon(replica.succession.hand_over(HEIR, heir, 60.0))
+    await replica.passes.backward(microbatch(1, 3))
     await handing
     assert counted.any() and np.array_equal(heir.sums, counted)

@@ -9,7 +9,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.replica import Holding
+from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head, Point
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
@@ -31,11 +31,11 @@ class Slow:
         await VirtualClock().sleep(1.0)
 
 
-def held(codec=""):
+def new_replica(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
     device = TimedDevice(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
-    return Holding("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(codec, threads=False))
+    return Replica("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(codec, threads=False))
 
 
 def asked(topic, *blocks, **note):
@@ -47,13 +47,13 @@ def microbatch(index, count=True):
     return asked("backward", x, x, step=0, index=index, count=count, codecs=[None, None], blocks=[1, 1])
 
 
-def is_what_it_says(holding):
+def is_what_it_says(replica):
     """The sum is that of the microbatches in the ledger, added again."""
     again = ExactStage(0, 1)
-    for index in sorted(holding.counted):
+    for index in sorted(replica.counted):
         x = Block.of(np.arange(WIDTH, dtype=np.float64) + index)
         again.backward(Microbatch(0, index), [x], [x], True)
-    return np.array_equal(holding.stage.sums, again.sums)
+    return np.array_equal(replica.stage.sums, again.sums)
 
 
 async def cancelled_after(seconds, work):
@@ -65,91 +65,91 @@ async def cancelled_after(seconds, work):
 
 @pytest.mark.parametrize("topic", ["reduce", "resume"])
 async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
-    holding = held()
-    await holding.passes.backward(microbatch(0))
-    await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    busy = asyncio.ensure_future(holding.passes.backward(microbatch(1, count=False)))
+    replica = new_replica()
+    await replica.passes.backward(microbatch(0))
+    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    busy = asyncio.ensure_future(replica.passes.backward(microbatch(1, count=False)))
     await asyncio.sleep(0)
     question = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
-    await cancelled_after(0.5, getattr(holding.rounds, topic)(question))
+    await cancelled_after(0.5, getattr(replica.rounds, topic)(question))
     await busy
-    assert is_what_it_says(holding)
+    assert is_what_it_says(replica)
 
 
 async def test_what_is_asked_while_a_life_ends_is_not_counted():
-    holding = held()
-    await holding.passes.backward(microbatch(0))
-    busy = asyncio.ensure_future(holding.passes.backward(microbatch(1)))
+    replica = new_replica()
+    await replica.passes.backward(microbatch(0))
+    busy = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
-    ending = asyncio.ensure_future(holding.start_afresh())
+    ending = asyncio.ensure_future(replica.start_afresh())
     await asyncio.sleep(0)
-    late = asyncio.ensure_future(holding.passes.backward(microbatch(2)))
+    late = asyncio.ensure_future(replica.passes.backward(microbatch(2)))
     await ending
-    holding.give_up("moved")
+    replica.give_up("moved")
     await asyncio.gather(busy, late, return_exceptions=True)
-    assert not holding.stage.sums.any() and not holding.counted
+    assert not replica.stage.sums.any() and not replica.counted
 
 
 async def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
-    holding = held()
-    waiting = asyncio.ensure_future(holding.passes.backward(microbatch(1)))
+    replica = new_replica()
+    waiting = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
-    holding.give_up("moved")
+    replica.give_up("moved")
     with pytest.raises(Refusal, match="left"):
         await waiting
-    assert not holding.stage.sums.any()
+    assert not replica.stage.sums.any()
 
 
 async def test_a_peer_counts_again_after_any_round_that_came_before():
-    holding = held()
-    await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    assert not (await holding.passes.backward(microbatch(0))).note["counted"]
-    await holding.rounds.resume(asked("resume", step=0, round=[2, 1], keep=True))
-    assert (await holding.passes.backward(microbatch(0))).note["counted"]
+    replica = new_replica()
+    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    assert not (await replica.passes.backward(microbatch(0))).note["counted"]
+    await replica.rounds.resume(asked("resume", step=0, round=[2, 1], keep=True))
+    assert (await replica.passes.backward(microbatch(0))).note["counted"]
     with pytest.raises(Refusal, match="stale"):
-        await holding.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
-    assert holding.counted == {0} and is_what_it_says(holding)
+        await replica.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
+    assert replica.counted == {0} and is_what_it_says(replica)
 
 
 async def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
-    holding = held()
-    handing = asyncio.ensure_future(holding.succession.hand_over(None, Slow(), 60.0))
+    replica = new_replica()
+    handing = asyncio.ensure_future(replica.succession.hand_over(None, Slow(), 60.0))
     await asyncio.sleep(0)
     rounds = [
-        asyncio.ensure_future(holding.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)
+        asyncio.ensure_future(replica.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)
     ]
     await handing
     with pytest.raises(Refusal, match="stale"):
         await rounds[0]
     await rounds[1]
-    await holding.rounds.reduce(asked("reduce", round=[2, 1], keep=True, within=0.0, members=[["p0", "", 1]]))
+    await replica.rounds.reduce(asked("reduce", round=[2, 1], keep=True, within=0.0, members=[["p0", "", 1]]))
 
 
 async def test_who_lags_one_step_behind_what_all_went_back_to_is_no_member_of_it():
-    assert not await held().follow(Head(1, "exact", step=1, round="3.1", lineage="a"))
+    assert not await new_replica().follow(Head(1, "exact", step=1, round="3.1", lineage="a"))
 
 
 async def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_taken():
     """Who is cancelled in it does not wait for long, and in its next life may find the device still at it."""
 
-    holding, head = held(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
-    await holding.passes.backward(microbatch(0))
-    await holding.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    await holding.rounds.reduce(
+    replica, head = new_replica(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
+    await replica.passes.backward(microbatch(0))
+    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    await replica.rounds.reduce(
         asked("reduce", round=[1, 1], keep=True, within=0.0, members=[["p0", "virtual://p0", 1]])
     )
     once = ExactStage(0, 1)
-    once.apply(0, holding.stage.sums.copy(), 1.0)
-    assert await asyncio.gather(holding.follow(head), holding.follow(head)) == [True, True]
-    assert np.array_equal(holding.stage.weights, once.weights) and holding.step == 1
+    once.apply(0, replica.stage.sums.copy(), 1.0)
+    assert await asyncio.gather(replica.follow(head), replica.follow(head)) == [True, True]
+    assert np.array_equal(replica.stage.weights, once.weights) and replica.step == 1
 
 
 async def test_outputs_beyond_the_codec_go_without_it_and_a_warning_says_why():
     """Its refusal would have been a peer's fault to the trainer, which banned one peer of the stage after another."""
 
-    holding = held("fp16")
-    holding.stage.forward = lambda which, inputs: [np.full(WIDTH, 7e4)]
+    replica = new_replica("fp16")
+    replica.stage.forward = lambda which, inputs: [np.full(WIDTH, 7e4)]
     question = asked("forward", np.zeros(WIDTH), step=0, index=0, codecs=[None], blocks=[1])
-    answer = await holding.passes.forward(question)
+    answer = await replica.passes.forward(question)
     assert answer.note["codec"] is None and np.array_equal(answer.blocks[0], np.full(WIDTH, 7e4))
     assert "beyond float16" in events.recent()[-1].facts["why"]
