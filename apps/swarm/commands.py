@@ -112,14 +112,12 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         )
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
-            rate, tokens = training.recipe.rate, subject.batch * subject.seq
-            log = StepLog(process.view, process.is_to_evaluate, rate, tokens, flags.metrics, say)
-            scoring = process.is_to_evaluate, feed.held_out, lambda: process.leader.unscored
-            waits = WaitLog(name, process.view, *scoring, say)
-            told = [tasks.create_task(each.follow()) for each in (log, waits)]
+            steps = StepLog(process, training.recipe, subject.batch * subject.seq, flags.metrics, say)
+            waits = WaitLog(process, feed.held_out, say)
+            logs = [tasks.create_task(each.follow()) for each in (steps, waits)]
             await until_asked(process.run())
-            for each in told:
-                each.cancel()
+            for log in logs:
+                log.cancel()
         if process.is_over and not wish.empty:
             weights = await fetch(name, training, rules, endpoint, directory, say)
             await wish.fulfil(weights, text.tokenizer, say)

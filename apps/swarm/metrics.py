@@ -1,4 +1,4 @@
-"""What became of each step, for people and programs: a line each, and a JSON object each in a file."""
+"""The log of a trainer's steps: a line for each on the terminal, and a JSON object for each in a file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,32 +8,36 @@ from typing import Any
 
 from apps.common.json_lines import append
 from pipelined.membership.view import MembershipView
+from pipelined.swarm.processes import TrainerProcess
 from pipelined.swarm.records import Head
+from pipelined.training.optimizer import Recipe
 
 STEP = "step "
-"""What a line that tells of a step begins with."""
+"""The beginning of a line about a step."""
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """One process's account of the steps that it sees taken.
+    """The steps as one trainer sees them committed.
 
     Args:
-        due: whether the parameters of a head are still to be evaluated.
-        rate: the learning rate of a step.
+        recipe: the learning rate of each step.
         tokens: of a step.
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
 
-    view: MembershipView
-    due: Callable[[Head], bool]
-    rate: Callable[[int], float]
+    trainer: TrainerProcess
+    recipe: Recipe
     tokens: int
     metrics: Path | None
     say: Callable[[str], None]
 
+    @property
+    def view(self) -> MembershipView:
+        return self.trainer.view
+
     async def follow(self) -> None:
-        """Tell of every step, until cancelled."""
+        """Log every step, until cancelled."""
         await self.view.wait_for(lambda: self.view.head is not None)
         await self._begin("goes on from")
         step, began = self.view.head.step, monotonic()
@@ -53,19 +57,19 @@ class StepLog:
             self._write({**row, **await self._evaluated(head, row["step"])})
 
     async def _begin(self, how: str) -> None:
-        """Tell of a head that was not stepped to."""
+        """Log a head that no step led to."""
         head = self.view.head
         if head.step and not head.was_summed:
             self.say(f"{how} step {head.step}, which all stages had saved")
-        if told := await self._evaluated(head, head.step):
-            self._write({"step": head.step, **told})
+        if loss := await self._evaluated(head, head.step):
+            self._write({"step": head.step, **loss})
 
     async def _evaluated(self, head: Head, step: int) -> dict[str, float]:
-        """What validation data came to there, if it is evaluated: known before the next step is."""
-        if not self.due(head):
+        """The validation loss of this head, if it is evaluated; it is known before the next step is committed."""
+        if not self.trainer.is_to_evaluate(head):
             return {}
-        await self.view.wait_for(lambda: not self.due(head) or self.view.head != head)
-        if self.due(head):  # all went back meanwhile
+        await self.view.wait_for(lambda: not self.trainer.is_to_evaluate(head) or self.view.head != head)
+        if self.trainer.is_to_evaluate(head):  # the swarm went back meanwhile
             return {}
         self.say(f"step {step}: eval {self.view.evaluated.loss:.4f}")
         return {"eval_loss": self.view.evaluated.loss}
@@ -75,7 +79,7 @@ class StepLog:
             "step": head.step - 1,
             "loss": head.loss,
             "grad_norm": head.norm,
-            "lr": self.rate(head.step - 1),
+            "lr": self.recipe.rate(head.step - 1),
             "tokens": self.tokens,
             "tokens_per_s": self.tokens / seconds,
             "step_s": seconds,

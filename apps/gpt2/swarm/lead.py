@@ -85,9 +85,7 @@ class Lead:
         return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), self.busy, report)
 
     def _waits(self, report: Report) -> WaitLog:
-        trainer = self.trainer
-        scoring = trainer.is_to_evaluate, self.rank.feed.held_out, lambda: trainer.leader.unscored
-        return WaitLog(trainer.name, trainer.view, *scoring, report.say)
+        return WaitLog(self.trainer, self.rank.feed.held_out, report.say)
 
     async def _fetch_model(
         self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool

@@ -127,7 +127,6 @@ async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
     more["unsaved_stages"] = _unsaved_stages(head, every_peer, saved)
     left = told.held_out if told and head and not (evaluated and evaluated.point == head.point) else 0
-    where = head, leader and leader.name, saved_steps(saved) if head is None else ""
     more["unreadable"] = records.unreadable
     more["events"] = _events(seen)
     more |= _progress(seen[len(peers) :], leader and leader.name)
@@ -135,7 +134,17 @@ async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     more["savers"] = _savers(head, every_peer)
     more["summary"] = _summary(head, every_peer)
     more["left_out"] = {"peers": len(every_peer) - len(peers), "trainers": len(every_trainer) - len(trainers)}
-    return {**_told(*where, every_peer, seen[: len(peers)], seen[len(peers) :], told, left), **more}
+    position = _position(
+        head,
+        told,
+        leader=leader and leader.name,
+        saved=saved_steps(saved) if head is None else "",
+        every_peer=every_peer,
+        peers=seen[: len(peers)],
+        trainers=seen[len(peers) :],
+        left=left,
+    )
+    return position | more
 
 
 class _Records:
@@ -196,21 +205,23 @@ def _events(members: Sequence[Look]) -> list[Look]:
     return [each for _, each in sorted(told.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
 
 
-def _told(
+def _position(
     head: Head | None,
+    told: Told | None,
+    *,
     leader: str | None,
     saved: str,
     every_peer: Sequence[Peer],
     peers: list[Look],
     trainers: list[Look],
-    told: Told | None,
     left: int,
 ) -> Look:
-    """
+    """The step, the members and what the swarm waits for.
+
     Args:
-        peers, trainers: those that were asked.
-        saved: which steps were saved of which stage, where no step stands yet.
-        left: microbatches of validation data, if the parameters where it stands were not measured on them.
+        peers, trainers: the members that were requested to report.
+        saved: the saved steps of each stage, while no step is committed.
+        left: microbatches of validation data, if the parameters of the head are not evaluated yet.
     """
     answers = sum((Counter(trainer.get("answers", {})) for trainer in trainers), Counter())
     stages, of_stage = head.stages if head else 0, Counter[int]()
@@ -225,6 +236,7 @@ def _told(
     rate = sum(trainer.get("rate", 0.0) for trainer in trainers)
     scored = [f"{left - trainer['unscored']} of " for trainer in trainers if trainer.get("unscored") is not None]
     evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
+    waiting = {"evaluates": evaluates, "over": last and not left, "saved": saved}
     return {
         "step": head.step if head else None,
         "loss": head.loss if head else None,
@@ -235,7 +247,7 @@ def _told(
         "trainers": trainers,
         "steps": told and told.subject.steps,
         "tokens_per_s": told and rate * told.subject.tokens,
-        "waits_for": waits_for(head, leader, bool(trainers), empty, evaluates, last and not left, saved),
+        "waits_for": waits_for(head, leader, bool(trainers), empty, **waiting),
     }
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 from apps.swarm.metrics import StepLog
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.records import Evaluated, Head
+from pipelined.training.optimizer import Recipe
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
 
@@ -22,7 +24,8 @@ async def told(path, *news):
     """What one process writes and says while it hears this, one thing after another."""
     view, said = MembershipView(None, None), []
     is_due = lambda each: due(each, view.evaluated, RULES, 5)  # noqa: E731
-    log = StepLog(view, is_due, lambda step: 0.1, 7, path, said.append)
+    trainer = SimpleNamespace(view=view, is_to_evaluate=is_due)
+    log = StepLog(trainer, Recipe(0.1, 5), 7, path, said.append)
     following = asyncio.ensure_future(log.follow())
     for each in news:
         setattr(view, "head" if isinstance(each, Head) else "evaluated", each)

@@ -1,6 +1,7 @@
 """A wait that lasts is told, and its end; one that is over in a moment is not."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,8 +40,9 @@ async def told(*news):
     """What a trainer says while this changes in its view, or in the directory, each for so long."""
     view, said = MembershipView(None, None), []
     view.unscored = None
-    scoring = lambda: view.evaluated is not None, 7, lambda: view.unscored
-    following = asyncio.ensure_future(WaitLog("t", view, *scoring, said.append).follow())
+    due = lambda: view.evaluated is not None  # noqa: E731
+    trainer = SimpleNamespace(name="t", view=view, is_to_evaluate=due, leader=view)
+    following = asyncio.ensure_future(WaitLog(trainer, 7, said.append).follow())
     for seconds, changes in news:
         for name, value in changes.items():
             if name.startswith(PEERS):
