@@ -1,4 +1,4 @@
-"""What rank 0 tells people and files while a job trains: a bar, a line every ten steps, one JSON object a step."""
+"""The report of rank 0 while a job trains: a bar, a line every ten steps, one JSON object a step."""
 
 import resource
 import statistics
@@ -30,11 +30,11 @@ class Report:
         steps: the last step, exclusive.
         tokens: tokens a step.
         metrics: the file that the JSON lines go to; None writes none.
-        predicted: seconds that a plan says a step takes; None where no plan is followed.
+        predicted: seconds that a plan predicts for a step; None without a plan.
     """
 
     def __init__(
-        self, shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+        self, shown: bool, *, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
     ):
         self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
         self._predicted, self._taken = predicted, list[float]()
@@ -43,7 +43,7 @@ class Report:
         self._task = self._bar.add_task("starting", total=steps, completed=first)
 
     def step(self, report: StepReport, evaluated: float | None) -> None:
-        """Tell of one finished step."""
+        """Report a finished step."""
         rate = self._tokens / report.step_s
         self._taken.append(report.step_s)
         self._bar.update(
@@ -57,7 +57,7 @@ class Report:
             self._line(report, rate, evaluated)
 
     def evaluated(self, done: int, loss: float) -> None:
-        """Tell of an evaluation without a step of training before it, after so many steps."""
+        """Report an evaluation that no step of training preceded, after `done` steps."""
         self._write({"step": done, "eval_loss": loss})
 
     def _write(self, *rows: Mapping[str, Any]) -> None:
@@ -66,16 +66,16 @@ class Report:
 
     @contextmanager
     def evaluating(self) -> Iterator[Callable[[int, int], None]]:
-        """A block that evaluates; it may say how many forwards are done, and of how many."""
+        """A block that evaluates. It yields a function that takes the number of forwards done, and of how many."""
         task = self._bar.add_task("evaluating", total=None)
         lines = Progress(monotonic, self.say)
 
-        def tell(done: int, of: int) -> None:
+        def show(done: int, of: int) -> None:
             self._bar.update(task, completed=done, total=of)
             if self._bar.disable:
-                lines.tell(f"evaluating: {done / of:.0%}")
+                lines.show(f"evaluating: {done / of:.0%}")
 
-        yield tell
+        yield show
         self._bar.remove_task(task)
 
     def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
@@ -106,44 +106,46 @@ class Report:
         self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
 
     def drift(self) -> None:
-        """Tell how the plan kept its prediction, where one is followed."""
+        """Compare the steps with the prediction of the plan, if a plan is followed."""
         if self._predicted is not None and self._taken:
             self.say(drifted(self._predicted, self._taken))
 
     def say(self, text: str) -> None:
-        """Print above the bar, whole."""
+        """Print above the bar, without wrapping."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def bar(console: Console) -> progress.Progress:
-    """What goes on, how much of it is done, and how long the rest takes, on a terminal; elsewhere nothing."""
+    """A progress bar with the work, its share done and the time left, on a terminal; elsewhere nothing."""
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     about = progress.TextColumn("{task.description}")
     return progress.Progress(about, *columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 def drifted(predicted: float, taken: Sequence[float]) -> str:
-    """How far the median step is from the prediction; the first, in which everything is done for the first time, is
-    left out where there are others.
+    """The difference of the median step and the prediction, in words.
+
+    The first step sets up everything, so it is left out where there are others.
     """
     step = statistics.median(taken[1:] or taken)
     drift = step / predicted - 1
-    told = f"a step took {step * 1e3:.1f} ms, planned {predicted * 1e3:.1f} ms: {drift:+.0%}"
+    text = f"a step took {step * 1e3:.1f} ms, planned {predicted * 1e3:.1f} ms: {drift:+.0%}"
     if abs(drift) <= DRIFT:
-        return told
-    return f"{told}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"
+        return text
+    return f"{text}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"
 
 
 @contextmanager
 def reporting(
-    shown: bool, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+    shown: bool, *, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
 ) -> Iterator[Report]:
-    """A report whose bar is closed at the end; where it is not shown (on all ranks but 0), it is silent.
+    """A report. Its bar is closed at the end; on all ranks but 0 nothing is shown.
 
     Raises:
         UsageError: the metrics file cannot be written.
     """
-    report = Report(shown, first, steps, tokens, metrics if shown else None, predicted)
+    metrics = metrics if shown else None
+    report = Report(shown, first=first, steps=steps, tokens=tokens, metrics=metrics, predicted=predicted)
     report._write()
     with report._bar:
         yield report

@@ -1,4 +1,4 @@
-"""The GPT-2 program of one rank, from built stages to the last sample. Everything here has torch."""
+"""The GPT-2 program of one rank, from its stages to the last sample. Needs torch."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 @dataclass
 class Session:
-    """One rank's training, and what it needs to tell of it."""
+    """The training of one rank, and what its report needs."""
 
     job: Job
     text: Text
@@ -54,27 +54,27 @@ class Session:
         return self.trainer.seat.actor.rank == 0
 
     async def save(self, step: int) -> Path | None:
-        """Save what `step` steps came to; where it lies, if anywhere."""
+        """Save the state after `step` steps; returns the checkpoint's path, or None without --checkpoint."""
         config = self.job.config
         if config.checkpoint is None:
             return None
-        told = {**self.job.plain(), "text": self.text.digests}
-        return await save(self.trainer, config.checkpoint, step, told, config.keep, self.claimed)
+        resolved = {**self.job.plain(), "text": self.text.digests}
+        return await save(self.trainer, config.checkpoint, step, resolved, config.keep, self.claimed)
 
     async def evaluate(self, tag: int, report: Report) -> float:
-        """Mean nats a token over the validation text."""
+        """The mean nats a token over the validation text."""
         windows = windows_of(self.text, self.job.sequence)
-        with report.evaluating() as tell:
-            return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, tell)
+        with report.evaluating() as show:
+            return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, show)
 
 
 async def train(
-    transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest, claimed: bool = False
+    transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest, *, claimed: bool = False
 ) -> int:
     """Run one rank of a job to its end; returns its exit code.
 
     Args:
-        claimed: on rank 0: no other run can be saving where this one saves.
+        claimed: on rank 0: whether this run has claimed its checkpoint directory, so that no other run saves there.
     """
     config, clock = job.config, RealClock()
     place = place_of(launch, transport.world_size)
@@ -84,7 +84,7 @@ async def train(
         async with Actor(transport) as actor:
             if actor.rank == 0:
                 print(described(job, text, place), flush=True)
-            trainer = _build(actor, job, text, device, place, tracer, await _orders(transport, job))
+            trainer = _build(actor, job, text, device, place=place, tracer=tracer, orders=await _orders(transport, job))
             await _run(Session(job, text, trainer, stop, claimed))
             if config.trace:
                 await write_trace(transport, tracer, config.trace)
@@ -94,7 +94,7 @@ async def train(
 
 
 def place_of(launch: Launch, world_size: int) -> torch.device:
-    """This rank's GPU where there are any, else the CPU with its share of the cores."""
+    """This rank's GPU where the machine has one, else the CPU with this rank's share of the cores."""
     if torch.cuda.is_available():
         return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or world_size)))
@@ -102,13 +102,13 @@ def place_of(launch: Launch, world_size: int) -> torch.device:
 
 
 def described(job: Job, text: Text, place: torch.device) -> str:
-    """What is trained on, and where, in a line."""
+    """The data and the device, in a line."""
     used = place if place.type == "cuda" else f"{place} (threads a rank: {torch.get_num_threads()})"
     return f"{text.describe(job.plan.batch * job.sequence * job.config.steps, job.config.steps)}; device: {used}"
 
 
 async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
-    """What this rank does in each step where an earlier run is replayed; rank 0 reads the file."""
+    """This rank's order of instructions in each step, where --replay is given; rank 0 reads the file."""
     path, orders = job.config.replay, None
     if path is None:
         return {}
@@ -118,7 +118,7 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
 
 
 def numerics(config: Config) -> Numerics:
-    """How numbers are kept."""
+    """The dtypes and codecs that the flags request."""
     autocast = config.dtype == "bfloat16"
     return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, config.compress)
 
@@ -128,6 +128,7 @@ def _build(
     job: Job,
     text: Text,
     device: TorchDevice,
+    *,
     place: torch.device,
     tracer: Tracer,
     orders: Mapping[int, Order],
@@ -152,11 +153,18 @@ def _build(
 
 
 async def _run(session: Session) -> None:
-    """Load, train, evaluate, save, export, sample; or stop early where asked to."""
+    """Load, train, evaluate, save, export, sample; or save and stop early on a stop request."""
     job, config = session.job, session.job.config
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
-    with reporting(session.first_rank, done, config.steps, tokens, config.metrics, job.expected_s) as report:
+    with reporting(
+        session.first_rank,
+        first=done,
+        steps=config.steps,
+        tokens=tokens,
+        metrics=config.metrics,
+        predicted=job.expected_s,
+    ) as report:
         stopped, loss = await _steps(session, report, done)
         report.drift()
         if stopped is not None:
@@ -172,7 +180,7 @@ async def _run(session: Session) -> None:
 async def _steps(session: Session, report: Report, done: int) -> tuple[int | None, float | None]:
     """Train.
 
-    Returns: after how many steps it was asked to stop, or None at the end; and the last evaluation's loss.
+    Returns: the number of steps done at a stop request, or None at the end; and the loss of the last evaluation.
     """
     config, trainer, count, loss = session.job.config, session.trainer, done, None
     while count < config.steps:
@@ -209,7 +217,7 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
 
 
 def compare(loss: float, grams: dict[str, float]) -> str:
-    """The validation loss beside what counting alone reaches on the same tokens."""
+    """The validation loss beside those of n-gram models on the same tokens."""
     others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
     below = grams["bigram"] - loss
     where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
@@ -226,7 +234,7 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
 
 
 async def _restore(session: Session) -> int:
-    """Load what the run begins with; returns how many steps it has behind it."""
+    """Load the checkpoint or the weights that the run begins with; returns the number of steps done."""
     config = session.job.config
     path = start_of(config)
     if path is not None:
@@ -237,7 +245,7 @@ async def _restore(session: Session) -> int:
 
 
 async def _initialise(session: Session, directory: Path) -> None:
-    """Fill in the values of a Hugging Face directory."""
+    """Load the parameters of a Hugging Face directory."""
     from apps.lm.huggingface.write import read_tensors
     from pipelined.actors.agree import agree
 
@@ -250,7 +258,7 @@ async def _initialise(session: Session, directory: Path) -> None:
 
 
 async def _export(session: Session, directory: Path) -> None:
-    """Bring every parameter to rank 0 and write a Hugging Face directory there."""
+    """Gather every parameter at rank 0, which writes a Hugging Face directory."""
     from apps.lm.huggingface.write import export
     from pipelined.actors.agree import agree
 

@@ -119,7 +119,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             for log in logs:
                 log.cancel()
         if process.is_over and not wish.empty:
-            weights = await fetch(name, training, rules, endpoint, directory, say)
+            weights = await fetch(name, training, rules, endpoint, directory, say=say)
             await wish.fulfil(weights, text.tokenizer, say)
 
 

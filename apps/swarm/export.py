@@ -105,11 +105,11 @@ async def _fetch_told(flags: Export, text: Text, say: Say) -> Weights:
         training = await asyncio.to_thread(training_of, told)
         if flags.to is not None:
             check_destination("--to", flags.to, training.model)
-        return await fetch("export", training, rules_of(told, training), endpoint, directory, say)
+        return await fetch("export", training, rules_of(told, training), endpoint, directory, say=say)
 
 
 async def fetch(
-    name: str, training: Training, rules: Rules, endpoint: Endpoint, directory: Directory, say: Say
+    name: str, training: Training, rules: Rules, endpoint: Endpoint, directory: Directory, *, say: Say
 ) -> Weights:
     """Bring every stage's parameters here, as they stand; waits while a stage has no peer.
 

@@ -83,7 +83,7 @@ class WaitLog:
 
     def _log_scores(self, progress: Progress) -> None:
         if left := self.trainer.leader.unscored:
-            progress.tell(f"{self.trainer.name}: {self.held_out - left} of {self.held_out} microbatches evaluated")
+            progress.show(f"{self.trainer.name}: {self.held_out - left} of {self.held_out} microbatches evaluated")
 
     async def _lasts(self, account: str) -> bool:
         try:

@@ -60,7 +60,8 @@ class Lead:
         job, transport = self.rank.job, self.rank.transport
         others = range(1, transport.world_size)
         begun = self.rank.begun
-        with reporting(True, begun.step if begun else 0, job.subject.steps, job.tokens, job.config.metrics) as report:
+        first, steps = begun.step if begun else 0, job.subject.steps
+        with reporting(True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics) as report:
             async with entered(self.place) as (endpoint, directory), Nursery() as tasks:
                 report.say(f"others join by: {joining(self.place.coordinator, self.rank.job.config)}")
                 if begun and begun.step:
@@ -82,7 +83,7 @@ class Lead:
                 await transport.send(rank, OVER)
 
     def _log(self, directory: Directory, report: Report) -> Log:
-        return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), self.busy, report)
+        return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), busy=self.busy, report=report)
 
     def _waits(self, report: Report) -> WaitLog:
         return WaitLog(self.trainer, self.rank.feed.held_out, report.say)

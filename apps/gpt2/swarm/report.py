@@ -58,7 +58,7 @@ class Log:
         recipe: the number of steps, and the learning rate of each.
     """
 
-    def __init__(self, directory: Directory, rules: Rules, recipe: Recipe, clock: Clock, busy: Busy, report: Report):
+    def __init__(self, directory: Directory, rules: Rules, recipe: Recipe, clock: Clock, *, busy: Busy, report: Report):
         self._directory, self._rules, self._recipe = directory, rules, recipe
         self._clock, self._busy, self._report = clock, busy, report
         self._step, self._began, self._loss = -1, clock.now(), None

@@ -8,5 +8,5 @@ def test_a_word_comes_after_a_moment_and_then_every_few_seconds_if_there_is_news
     progress = Progress(lambda: clock[0], said.append)
     for passed, text in [(0, "a"), (MOMENT_S, "b"), (0.9 * EVERY_S, "c"), (0.2 * EVERY_S, "d"), (2 * EVERY_S, "d")]:
         clock[0] += passed
-        progress.tell(text)
+        progress.show(text)
     assert said == ["b", "d"]

@@ -56,9 +56,9 @@ def follow(path, directory, steps, first=0):
     """What it returns, and the rows that it writes."""
 
     async def told():
-        with reporting(True, first, steps, 64, path) as report:
+        with reporting(True, first=first, steps=steps, tokens=64, metrics=path) as report:
             busy = Busy(Alone(), Device())
-            return await Log(directory, RULES, Recipe(1e-2, steps), RealClock(), busy, report).follow()
+            return await Log(directory, RULES, Recipe(1e-2, steps), RealClock(), busy=busy, report=report).follow()
 
     loss = asyncio.run(told())
     return loss, [json.loads(line) for line in path.read_text().splitlines()]
