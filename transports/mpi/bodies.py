@@ -1,7 +1,7 @@
-"""Bodies that wait at their sender. The one rule: a body moves when its receiver asks, straight to where it belongs.
+"""Large bodies over MPI: held at the sender until the receiver fetches them, straight into the receiver's arrays.
 
-A synchronous send (Issend) is done only when it is matched. So a tag is never borne by two bodies at once, however long
-the first is held, and memory is bounded: nothing large lies in MPI's own buffers.
+A synchronous send (Issend) is done only when a receive matches it. So two bodies never bear one tag, however long the
+first is held, and memory is bounded: nothing large lies in MPI's own buffers.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ from contextlib import suppress
 from mpi4py import MPI
 
 from transports.errors import TransportError
+from transports.mpi.frames import Frames
+from transports.mpi.node import Neighbours
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import Tags, start
 from transports.wire.arrays import Block, Layout, landing
@@ -21,19 +23,13 @@ class Bodies:
 
     Args:
         piece: bytes that MPI is told about at once, below 2 GiB.
-        tell: sends a frame to a peer.
-        fetched: called with the peer once a body of its has been fetched.
+        frames: sends the header to the peer.
+        node: rings the doorbell of a peer once a body of its has been fetched.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        progress: ProgressEngine,
-        piece: int,
-        tell: Callable[[int, bytes], None],
-        fetched: Callable[[int], None],
-    ):
-        self._comm, self._progress, self._piece, self._tell, self._fetched = comm, progress, piece, tell, fetched
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node: Neighbours):
+        self._comm, self._progress, self._piece = comm, progress, piece
+        self._frames, self._node = frames, node
         self._tags = Tags()
 
     def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
@@ -46,7 +42,7 @@ class Bodies:
             raise
         datas = [block.data for block in blocks if block.nbytes]
         requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
-        self._tell(peer, frame)
+        self._frames.start(peer, frame)
         return self._progress.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
@@ -58,7 +54,7 @@ class Bodies:
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
         """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
-        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._fetched(peer))
+        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._node.ring(peer))
         self._progress.poll_for(coming.done)
         try:
             await asyncio.shield(coming)
@@ -71,5 +67,5 @@ class Bodies:
             raise
 
     def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
-        """Let the peer go of a body that nobody wants."""
+        """Fetch and throw away a body that no receive will ask for, so that its sender is done."""
         self._progress.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)

@@ -1,25 +1,54 @@
-"""Headers, and small bodies with them. The one rule: frames are asked for (a probe) and fetched one at a time.
+"""Frames over MPI: the header of each message, and a small body behind it, sent and received on one communicator.
 
-No receive from "anybody" is ever left open: over MPICH's UCX module, with ranks on several nodes, such a receive hears
-the first frame of each peer and then no more. A probe also tells the length, so that no memory waits for the longest.
+A frame is probed for, then received, one at a time. No receive from any source is left open: over MPICH's UCX module,
+with ranks on several nodes, such a receive gets the first frame of each peer and then no more. A probe also gives the
+length, so that no memory is kept for the longest frame.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from transports.errors import TransportError, WireError
+from transports.mpi.node import Neighbours
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
+from transports.wire.arrays import Block, fill, landing
+from transports.wire.frames import Header
 
-TAG = 0  # the other tags of the communicator are for those who make communicators out of it
+TAG = 0  # the other tags of this communicator are used to make communicators out of it
 PROBES = 8
-MOST = 16  # frames taken in at one poll, so that a flood leaves the loop its turns
+MOST = 16  # frames received at one poll, so that a flood leaves the loop its turns
 
-Heard = Callable[[int, memoryview], None]
+Dispatch = Callable[[int, memoryview], None]
+
+
+@dataclass(slots=True)
+class Message:
+    """A message that came.
+
+    Args:
+        tag: what its bytes are held under at the sender.
+        blocks: its bytes; None while they are held there.
+    """
+
+    header: Header
+    tag: int
+    blocks: tuple[Block, ...] | None
+
+    def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
+        """The blocks to hand out: filled, unless their bytes are still held at the sender."""
+        if self.blocks is None:
+            return landing(self.header.layouts, into)
+        if into is None:
+            return self.blocks
+        blocks = landing(self.header.layouts, into)
+        fill(blocks, self.blocks)
+        return blocks
 
 
 class Frames:
@@ -27,9 +56,8 @@ class Frames:
 
     Args:
         longest: bytes of the longest frame that a peer may send.
-        sent: called with the peer once MPI has taken a frame for it.
-        heard: called with (source, frame) for every frame; the memory is its own to keep.
-        failed: called when a frame cannot be received or `heard` raises a TransportError; nothing more is heard then.
+        node: rings the doorbell of a peer once MPI has taken a frame for it.
+        failed: called when a frame cannot be sent or received, or its dispatch raises a TransportError.
     """
 
     def __init__(
@@ -37,27 +65,30 @@ class Frames:
         comm: MPI.Comm,
         progress: ProgressEngine,
         longest: int,
-        sent: Callable[[int], None],
-        heard: Heard,
+        node: Neighbours,
         failed: Callable[[TransportError], None],
     ):
         self._comm, self._progress, self._longest = comm, progress, longest
-        self._sent, self._heard, self._failed = sent, heard, failed
+        self._node, self._failed = node, failed
         self._status, self._fetching = MPI.Status(), False
-        progress.listen(self._listen)
+
+    def listen(self, dispatch: Dispatch) -> None:
+        """Receive frames from now on: `dispatch(source, frame)` is called with each, and keeps its memory."""
+        self._dispatch = dispatch
+        self._progress.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
-        """Send; returns when MPI has taken the frame, which needs nobody to ask for it."""
+        """Send; returns when MPI has taken the frame, which needs no posted receive."""
         if (sending := self.begin(peer, frame)) is not None:
             await sending
 
     def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
-        """The same without a coroutine where MPI takes the frame at once, as most; None then."""
+        """As `send`, without a coroutine where MPI takes the frame at once, as it does most; None then."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = self._progress.poll_until(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
-            return self._progress.wait(request, done=lambda outcome: self._sent(peer))
-        self._sent(peer)
+            return self._progress.wait(request, done=lambda outcome: self._node.ring(peer))
+        self._node.ring(peer)
         if isinstance(outcome, Exception):
             raise outcome
         return None
@@ -72,19 +103,19 @@ class Frames:
             self._taken(peer, outcome)
 
     def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
-        self._sent(peer)
+        self._node.ring(peer)
         if isinstance(outcome, TransportError):
             self._failed(outcome)
 
     def _listen(self) -> bool:
-        """Take in the frames that are here; whether there was any."""
+        """Receive the frames that are here; returns whether there was any."""
         taken, probes = 0, PROBES
         while taken < MOST and self._progress.failure is None and self._take(probes):
             taken, probes = taken + 1, 1
         return taken > 0
 
     def _take(self, probes: int) -> bool:
-        """Begin to fetch the next frame, which almost always ends it too; not while one is being fetched."""
+        """Begin to receive the next frame, which mostly ends at once; not while another is being received."""
         if self._fetching:
             return False
         try:
@@ -98,7 +129,7 @@ class Frames:
         return True
 
     def _probe(self, times: int) -> MPI.Message | None:
-        """Several times, 0.1 µs each: MPICH looks before it makes progress, by one packet a call."""
+        """Probe several times, 0.1 µs each: MPICH looks before it makes progress, by one packet a call."""
         for _ in range(times):
             message = self._comm.Improbe(MPI.ANY_SOURCE, TAG, self._status)
             if message is not None:
@@ -122,6 +153,6 @@ class Frames:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            self._heard(source, frame)
+            self._dispatch(source, frame)
         except TransportError as error:
             self._failed(error)

@@ -1,7 +1,8 @@
-"""How the ranks of an MPI world let one another go. The one rule: nobody goes while anybody holds something for it.
+"""Shutdown of an MPI world: no rank returns from `close` while a peer holds messages for it, or it for a peer.
 
-Everybody says GOODBYE, with the number of bare buffers sent to each peer. A rank that hears it fetches all that this
-peer still holds, so that the peer can go; a rank that closes throws away what still comes, for the same end.
+Each rank sends GOODBYE to all, with the number of bare buffers that it sent to each. A rank that receives it fetches
+all that this peer still holds, so that the peer can close; a rank that closes throws away what it still receives, so
+that its peers can.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +16,14 @@ from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
-from transports.mpi.frames import Frames
-from transports.mpi.message import Message
+from transports.mpi.frames import Frames, Message
 from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import landing
 from transports.wire.frames import Kind, Limits, encode_head
 
 
-class Parting:
-    """One rank's goodbyes, said and heard.
+class Shutdown:
+    """One rank's goodbyes, sent and received.
 
     Args:
         failed: called when what a peer held cannot be fetched.
@@ -31,6 +31,7 @@ class Parting:
 
     def __init__(
         self,
+        *,
         world_size: int,
         end_state: EndState,
         mailbox: Mailbox[Message],
@@ -46,14 +47,14 @@ class Parting:
 
     @property
     def over(self) -> bool:
-        """Everybody closed, everything came, and nothing is under way; or all has failed."""
+        """Whether every rank closed, everything came, and nothing is under way; or all has failed."""
         if self._progress.failure is not None:
             return True
         return len(self._end_state.lost) == self._world_size and self._buffers.swallow() and not self._progress.requests
 
-    def say(self, limits: Limits) -> None:
-        """Let peers go of what they hold for this rank, and tell them that nothing more will come."""
-        self._progress.is_woken(False)  # bare buffers that nobody asked for come without a ring
+    def begin(self, limits: Limits) -> None:
+        """Discard what peers hold for this rank, and send them GOODBYE: nothing more will come."""
+        self._progress.is_woken(False)  # bare buffers without a posted receive come without a ring
         for peer in range(self._world_size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
@@ -61,8 +62,8 @@ class Parting:
             goodbye = encode_head(Kind.GOODBYE, note=self._buffers.sent[peer], limits=limits)
             self._frames.start(peer, goodbye)
 
-    def heard(self, source: int, buffers: int) -> None:
-        """Fetch all that the peer still holds, so that it can go; receives fail when nothing is left to come."""
+    def peer_closed(self, source: int, buffers: int) -> None:
+        """Fetch all that the peer still holds, so that it can close; then fail receives for which nothing is left."""
         self._end_state.lose(PeerLost(source, "it closed"))
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)

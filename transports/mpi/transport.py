@@ -34,15 +34,14 @@ from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import Patience
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
-from transports.mpi.frames import Frames
-from transports.mpi.message import Message
+from transports.mpi.dispatch import Dispatcher
+from transports.mpi.frames import Frames, Message
 from transports.mpi.native import MpiNative
 from transports.mpi.node import Neighbours, cores_of, nodes_of
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.reception import Reception
 from transports.mpi.requests import keep_alive, outcomes_now
 from transports.mpi.shared import MpiShared
-from transports.mpi.shutdown import Parting
+from transports.mpi.shutdown import Shutdown
 from transports.shm.barrier import KEEPS_ORDER
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Key, Kind, Limits, encode, encode_head
@@ -67,6 +66,7 @@ class MpiTransport(Transport):
         self,
         world: MPI.Comm,
         comms: Sequence[MPI.Comm],
+        *,
         patience: Patience,
         limits: Limits,
         inline: int,
@@ -82,18 +82,30 @@ class MpiTransport(Transport):
         self._neighbours = Neighbours(lambda: self._progress.rung(), shared)
         self._progress = ProgressEngine(outcomes_now, patience, self._neighbours.doze)
         frames, bodies, buffers = comms
-        longest, ring = PREAMBLE_BYTES + limits.header + inline, self._neighbours.ring
-        self._reception = Reception(
-            *(self._end_state, self._mailbox, self._neighbours, limits),
-            lambda peer, tag, layouts: self._bodies.discard(peer, tag, layouts),
-            lambda peer, buffers: self._parting.heard(peer, buffers),
-            self._give_up,
-        )
-        self._frames = Frames(frames, self._progress, longest, ring, self._reception.heard, self._give_up)
-        self._bodies = Bodies(bodies, self._progress, piece, self._frames.start, ring)
+        longest = PREAMBLE_BYTES + limits.header + inline
+        self._frames = Frames(frames, self._progress, longest, self._neighbours, self._give_up)
+        self._bodies = Bodies(bodies, self._progress, piece, self._frames, self._neighbours)
         self._buffers = Buffers(buffers, self._progress, piece)
-        mine = self._end_state, self._mailbox, self._frames, self._bodies, self._buffers, self._progress
-        self._parting = Parting(world.size, *mine, self._give_up)
+        self._shutdown = Shutdown(
+            world_size=world.size,
+            end_state=self._end_state,
+            mailbox=self._mailbox,
+            frames=self._frames,
+            bodies=self._bodies,
+            buffers=self._buffers,
+            progress=self._progress,
+            failed=self._give_up,
+        )
+        self._dispatcher = Dispatcher(
+            end_state=self._end_state,
+            mailbox=self._mailbox,
+            node=self._neighbours,
+            limits=limits,
+            bodies=self._bodies,
+            shutdown=self._shutdown,
+            failed=self._give_up,
+        )
+        self._frames.listen(self._dispatcher.dispatch)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -113,7 +125,15 @@ class MpiTransport(Transport):
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         cores = cores_of(node)
         patience = Patience.on_node(node.size, cores)
-        transport = cls(world, [comm for comm, _ in duplicates], patience, limits, inline, piece, shared)
+        transport = cls(
+            world,
+            [comm for comm, _ in duplicates],
+            patience=patience,
+            limits=limits,
+            inline=inline,
+            piece=piece,
+            shared=shared,
+        )
         transport._crowded = node.size > cores
         met = transport._neighbours.meet(node, world.rank)
         transport._progress.is_woken(met and node.size == world.size)
@@ -134,7 +154,7 @@ class MpiTransport(Transport):
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
-            self._reception.keep(peer, encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
+            self._dispatcher.keep(peer, encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
             frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
             if (sending := self._frames.begin(peer, frame)) is not None:
@@ -192,8 +212,16 @@ class MpiTransport(Transport):
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        ring, crowded = self._neighbours.ring, self._crowded
-        return MpiShared(self, self._progress, self._end_state, ring, ranks, channel, nbytes, crowded)
+        return MpiShared(
+            self,
+            progress=self._progress,
+            end_state=self._end_state,
+            node=self._neighbours,
+            ranks=ranks,
+            channel=channel,
+            nbytes=nbytes,
+            crowded=self._crowded,
+        )
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
@@ -217,8 +245,8 @@ class MpiTransport(Transport):
                 return
             if self._end_state.end is None:
                 self._refuse(Closed(f"rank {self.rank} is closed"))
-                self._parting.say(self._limits)
-            while not self._parting.over:
+                self._shutdown.begin(self._limits)
+            while not self._shutdown.over:
                 await self._progress.turn()
             in_order = self._progress.failure is None
             self._progress.stop()

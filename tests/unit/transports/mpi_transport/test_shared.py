@@ -34,7 +34,9 @@ async def loses_its_peer(ready, peer):
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
 async def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
     here, peer = world(2)
-    memory = MpiShared(here, None, None, lambda rank: None, (0, 1), 3, 2 << 20, False)
+    memory = MpiShared(
+        here, progress=None, end_state=None, node=None, ranks=(0, 1), channel=3, nbytes=2 << 20, crowded=False
+    )
     ready = asyncio.ensure_future(memory.ready())
     await asyncio.sleep(0)
     assert shared_files()

@@ -1,7 +1,7 @@
-"""What the frames of an MPI world's ranks mean for this one. The one rule: a frame is believed only as it was parsed.
+"""Dispatch of received frames by kind: messages into the mailbox, a peer's end to the shutdown.
 
-A message goes into the mailbox: with its body, if that came along or lies in memory that both ends share, else with the
-tag that fetches it. The other kinds tell of the sender's end.
+A message goes into the mailbox with its body, if that came along or lies in memory that both ranks share, else with the
+tag under which `transports.mpi.bodies` fetches it.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
 from transports.liveness import EndState
 from transports.mailbox import Mailbox
-from transports.mpi.message import Message
+from transports.mpi.bodies import Bodies
+from transports.mpi.frames import Message
 from transports.mpi.node import Neighbours
-from transports.wire.arrays import Block, Layout, copied
+from transports.mpi.shutdown import Shutdown
+from transports.wire.arrays import Block, copied
 from transports.wire.frames import (
     MESSAGE,
     PREAMBLE_BYTES,
@@ -24,33 +26,34 @@ from transports.wire.frames import (
 )
 
 
-class Reception:
-    """Takes in frames for one rank.
+class Dispatcher:
+    """Handles the frames that one rank receives.
 
     Args:
-        discard: called with (peer, tag, layouts) of a body that nobody will ask for.
-        goodbye: called with a peer that closed, and how many bare buffers it sent here.
-        failed: called with why a peer aborted.
+        bodies: discards a body that no receive will ask for.
+        shutdown: learns that a peer closed, and how many bare buffers it sent.
+        failed: called with the reason of a peer that aborted.
     """
 
     def __init__(
         self,
+        *,
         end_state: EndState,
         mailbox: Mailbox[Message],
-        neighbours: Neighbours,
+        node: Neighbours,
         limits: Limits,
-        discard: Callable[[int, int, Sequence[Layout]], None],
-        goodbye: Callable[[int, int], None],
+        bodies: Bodies,
+        shutdown: Shutdown,
         failed: Callable[[TransportError], None],
     ):
-        self._end_state, self._mailbox, self._neighbours, self._limits = end_state, mailbox, neighbours, limits
-        self._discard, self._goodbye, self._failed = discard, goodbye, failed
+        self._end_state, self._mailbox, self._node, self._limits = end_state, mailbox, node, limits
+        self._bodies, self._shutdown, self._failed = bodies, shutdown, failed
 
-    def heard(self, source: int, frame: memoryview) -> None:
-        """Take in a frame, whose memory is its own to keep.
+    def dispatch(self, source: int, frame: memoryview) -> None:
+        """Handle a frame, and keep its memory.
 
         Raises:
-            WireError: it is none, or of a kind that does not belong here. PeerLost: the memory it points to is gone.
+            WireError: it is no frame, or of a kind that does not belong here. PeerLost: the sender's memory is gone.
         """
         preamble = parse_preamble(frame, self._limits)
         start = PREAMBLE_BYTES + preamble.header_bytes
@@ -63,22 +66,22 @@ class Reception:
             case Kind.OFFER if self._end_state.end is None:
                 self._mailbox.arrived(source, header.key, Message(header, preamble.channel, None))
             case Kind.OFFER:
-                self._discard(source, preamble.channel, header.layouts)
+                self._bodies.discard(source, preamble.channel, header.layouts)
             case Kind.ABORT:
                 self._failed(PeerAborted(source, str(header.note)))
             case Kind.GOODBYE:
-                self._goodbye(source, int(header.note))
+                self._shutdown.peer_closed(source, int(header.note))
             case kind:
                 raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
 
     def keep(self, rank: int, head: bytes, blocks: Sequence[Block]) -> None:
-        """A message to this very rank: 1 MiB by way of MPI takes 0.7 ms, the copy alone a tenth of that."""
+        """Deliver a message of this rank to itself: 1 MiB over MPI takes 0.7 ms, the copy alone a tenth of that."""
         preamble = parse_preamble(head, self._limits)
         header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:], self._limits)
         self._mailbox.arrived(rank, header.key, Message(header, 0, copied(blocks)))
 
     def _look(self, source: int, page: int, nbytes: int) -> memoryview:
         try:
-            return self._neighbours.look(source, page, nbytes)
+            return self._node.look(source, page, nbytes)
         except OSError as error:
             raise PeerLost(source, f"its memory is gone ({error})") from error
