@@ -99,7 +99,7 @@ def test_a_refused_message_leaves_the_room_it_took():
             with pytest.raises(WireError, match="key"):
                 await end.send(after, (1.5,), filled(end.rank, LARGE))
         where = []
-        end._neighbours.put(after, [Block.of(filled(end.rank, LARGE))], where.append)
+        end._node_peers.put(after, [Block.of(filled(end.rank, LARGE))], where.append)
         assert where == [0]
 
     run(clause, MpiTransport.open(WORLD, shared=4 << 20))

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from transports.errors import TransportError
 from transports.mpi.frames import Frames
-from transports.mpi.node import Neighbours
+from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import Tags, start
 from transports.wire.arrays import Block, Layout, landing
@@ -24,12 +24,12 @@ class Bodies:
     Args:
         piece: bytes that MPI is told about at once, below 2 GiB.
         frames: sends the header to the peer.
-        node: rings the doorbell of a peer once a body of its has been fetched.
+        node_peers: rings the doorbell of a peer once a body of its has been fetched.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node: Neighbours):
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node_peers: NodePeers):
         self._comm, self._progress, self._piece = comm, progress, piece
-        self._frames, self._node = frames, node
+        self._frames, self._node_peers = frames, node_peers
         self._tags = Tags()
 
     def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
@@ -54,7 +54,7 @@ class Bodies:
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
         """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
-        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._node.ring(peer))
+        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._node_peers.ring(peer))
         self._progress.poll_for(coming.done)
         try:
             await asyncio.shield(coming)

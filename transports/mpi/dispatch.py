@@ -11,7 +11,7 @@ from transports.liveness import EndState
 from transports.mailbox import Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.frames import Message
-from transports.mpi.node import Neighbours
+from transports.mpi.node import NodePeers
 from transports.mpi.shutdown import Shutdown
 from transports.wire.arrays import Block, copied
 from transports.wire.frames import (
@@ -40,13 +40,13 @@ class Dispatcher:
         *,
         end_state: EndState,
         mailbox: Mailbox[Message],
-        node: Neighbours,
+        node_peers: NodePeers,
         limits: Limits,
         bodies: Bodies,
         shutdown: Shutdown,
         failed: Callable[[TransportError], None],
     ):
-        self._end_state, self._mailbox, self._node, self._limits = end_state, mailbox, node, limits
+        self._end_state, self._mailbox, self._node_peers, self._limits = end_state, mailbox, node_peers, limits
         self._bodies, self._shutdown, self._failed = bodies, shutdown, failed
 
     def dispatch(self, source: int, frame: memoryview) -> None:
@@ -82,6 +82,6 @@ class Dispatcher:
 
     def _look(self, source: int, page: int, nbytes: int) -> memoryview:
         try:
-            return self._node.look(source, page, nbytes)
+            return self._node_peers.look(source, page, nbytes)
         except OSError as error:
             raise PeerLost(source, f"its memory is gone ({error})") from error

@@ -14,7 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from transports.errors import TransportError, WireError
-from transports.mpi.node import Neighbours
+from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
 from transports.wire.arrays import Block, fill, landing
@@ -56,7 +56,7 @@ class Frames:
 
     Args:
         longest: bytes of the longest frame that a peer may send.
-        node: rings the doorbell of a peer once MPI has taken a frame for it.
+        node_peers: rings the doorbell of a peer once MPI has taken a frame for it.
         failed: called when a frame cannot be sent or received, or its dispatch raises a TransportError.
     """
 
@@ -65,11 +65,11 @@ class Frames:
         comm: MPI.Comm,
         progress: ProgressEngine,
         longest: int,
-        node: Neighbours,
+        node_peers: NodePeers,
         failed: Callable[[TransportError], None],
     ):
         self._comm, self._progress, self._longest = comm, progress, longest
-        self._node, self._failed = node, failed
+        self._node_peers, self._failed = node_peers, failed
         self._status, self._fetching = MPI.Status(), False
 
     def listen(self, dispatch: Dispatch) -> None:
@@ -87,8 +87,8 @@ class Frames:
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = self._progress.poll_until(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
-            return self._progress.wait(request, done=lambda outcome: self._node.ring(peer))
-        self._node.ring(peer)
+            return self._progress.wait(request, done=lambda outcome: self._node_peers.ring(peer))
+        self._node_peers.ring(peer)
         if isinstance(outcome, Exception):
             raise outcome
         return None
@@ -103,7 +103,7 @@ class Frames:
             self._taken(peer, outcome)
 
     def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
-        self._node.ring(peer)
+        self._node_peers.ring(peer)
         if isinstance(outcome, TransportError):
             self._failed(outcome)
 

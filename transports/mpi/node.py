@@ -1,7 +1,7 @@
-"""The ranks of this node, which can be woken and can look into one another's memory. The one rule: both are optional.
+"""The other ranks of this node: their doorbells, and the arenas through which bodies reach them.
 
-A rank that cannot be rung is one that polls, and a body that finds no shared memory travels by MPI; nobody who sends
-needs to know which ranks are where. Knows neither frames nor keys.
+Both are optional: a rank without a doorbell polls, and a body without shared memory goes over MPI. So a sender need not
+know which ranks are on its node.
 """
 
 import os
@@ -22,11 +22,11 @@ from transports.wire.arrays import Block
 CORE_BYTES = 1024  # 8,192 cores, the most that Linux knows
 
 
-class Neighbours:
-    """This rank's bell and arena, and those of the others on its node.
+class NodePeers:
+    """This rank's bell and arena, and those of the other ranks of its node.
 
     Args:
-        woken: called on the loop whenever somebody has rung.
+        woken: called on the loop when a peer has rung.
         nbytes: of bodies that may be on their way from a rank through memory, the same on all ranks.
     """
 
@@ -37,7 +37,7 @@ class Neighbours:
         self._seen_by: frozenset[int] = frozenset()
 
     def meet(self, node: MPI.Comm, rank: int) -> bool:
-        """Exchange bells and arenas with the ranks of the node, who all must do so; whether every one can be rung."""
+        """Exchange bells and arenas with the ranks of the node, all of which call this; whether all can be rung."""
         ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
@@ -48,25 +48,25 @@ class Neighbours:
         return self._bells.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
-        """Wake this peer, if it is a neighbour and asleep: something is there for it."""
+        """Wake this peer, if it is on this node and asleep: something is there for it."""
         window = self._windows.get(peer) or self._window(peer)
         if window is None or window.rouse():
             self._bells.ring(peer)
 
     def rouse(self, peer: int) -> None:
-        """The same for something that is only on its way; a peer that computes is left alone until it is there."""
+        """As `ring`, for something that is on its way; a peer that computes is woken only when it is there."""
         window = self._windows.get(peer) or self._window(peer)
         if window is not None and window.dozing == Doze.IDLE:
             self.ring(peer)
 
     def doze(self, dozing: Doze) -> None:
-        """Say whether this rank must be rung to see what comes."""
+        """Announce how this rank sleeps, and so whether a peer must ring to wake it."""
         self._arena.doze(dozing)
 
     def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
-        """Copy the blocks to where the peer can look at them; the frame that `head` makes of where that is.
+        """Copy the blocks into memory that the peer can map; returns the frame that `head` makes of their page.
 
-        Returns: None if there is no such place, and they must go another way.
+        Returns: None if there is no such memory, and they must go over MPI.
         Raises: what `head` does; the place is free again then.
         """
         page = self._arena.put(blocks) if peer in self._seen_by else None

@@ -13,7 +13,7 @@ from time import perf_counter
 from transports.base import Transport
 from transports.event_loop import step_aside
 from transports.liveness import EndState
-from transports.mpi.node import Neighbours
+from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, Sleep, Windows
 from transports.shm.memfd import ADDRESS_BYTES, Lent
@@ -33,7 +33,7 @@ class MpiShared:
         transport: by which the ranks meet at first.
         progress: the transport's; it wakes this rank when its doorbell rings.
         end_state: the transport's; it knows which peers are lost.
-        node: the transport's; it wakes a peer that sleeps.
+        node_peers: the transport's; it wakes a peer that sleeps.
         ranks: the group's, all on this node.
         channel: tells this group's messages from another's.
         nbytes: of each rank's window.
@@ -46,13 +46,13 @@ class MpiShared:
         *,
         progress: ProgressEngine,
         end_state: EndState,
-        node: Neighbours,
+        node_peers: NodePeers,
         ranks: Sequence[int],
         channel: int,
         nbytes: int,
         crowded: bool,
     ):
-        self._transport, self._progress, self._end_state, self._node = transport, progress, end_state, node
+        self._transport, self._progress, self._end_state, self._node_peers = transport, progress, end_state, node_peers
         self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
@@ -85,7 +85,7 @@ class MpiShared:
         windows = self._windows
         if windows.come() is None:
             for at in windows.wake():
-                self._node.ring(self._others[at])
+                self._node_peers.ring(self._others[at])
         elif windows.watch(self._patience, self._crowded) is not None:
             await self._wait()
         if not self._due:

@@ -37,7 +37,7 @@ from transports.mpi.channels import Buffers
 from transports.mpi.dispatch import Dispatcher
 from transports.mpi.frames import Frames, Message
 from transports.mpi.native import MpiNative
-from transports.mpi.node import Neighbours, cores_of, nodes_of
+from transports.mpi.node import NodePeers, cores_of, nodes_of
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import keep_alive, outcomes_now
 from transports.mpi.shared import MpiShared
@@ -79,12 +79,12 @@ class MpiTransport(Transport):
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
-        self._neighbours = Neighbours(lambda: self._progress.rung(), shared)
-        self._progress = ProgressEngine(outcomes_now, patience, self._neighbours.doze)
+        self._node_peers = NodePeers(lambda: self._progress.rung(), shared)
+        self._progress = ProgressEngine(outcomes_now, patience, self._node_peers.doze)
         frames, bodies, buffers = comms
         longest = PREAMBLE_BYTES + limits.header + inline
-        self._frames = Frames(frames, self._progress, longest, self._neighbours, self._give_up)
-        self._bodies = Bodies(bodies, self._progress, piece, self._frames, self._neighbours)
+        self._frames = Frames(frames, self._progress, longest, self._node_peers, self._give_up)
+        self._bodies = Bodies(bodies, self._progress, piece, self._frames, self._node_peers)
         self._buffers = Buffers(buffers, self._progress, piece)
         self._shutdown = Shutdown(
             world_size=world.size,
@@ -99,7 +99,7 @@ class MpiTransport(Transport):
         self._dispatcher = Dispatcher(
             end_state=self._end_state,
             mailbox=self._mailbox,
-            node=self._neighbours,
+            node_peers=self._node_peers,
             limits=limits,
             bodies=self._bodies,
             shutdown=self._shutdown,
@@ -135,7 +135,7 @@ class MpiTransport(Transport):
             shared=shared,
         )
         transport._crowded = node.size > cores
-        met = transport._neighbours.meet(node, world.rank)
+        met = transport._node_peers.meet(node, world.rank)
         transport._progress.is_woken(met and node.size == world.size)
         transport._nodes = nodes_of(transport._comms[0], node)
         node.Free()
@@ -150,7 +150,7 @@ class MpiTransport(Transport):
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._end_state.check_sendable(peer)
-        self._neighbours.rouse(peer)
+        self._node_peers.rouse(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
@@ -159,7 +159,7 @@ class MpiTransport(Transport):
             frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
             if (sending := self._frames.begin(peer, frame)) is not None:
                 await sending
-        elif frame := self._neighbours.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
+        elif frame := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
             await self._frames.send(peer, frame)
         else:
             await self._bodies.hold(peer, blocks, partial(self._head, Kind.OFFER, key, blocks, note))
@@ -216,7 +216,7 @@ class MpiTransport(Transport):
             self,
             progress=self._progress,
             end_state=self._end_state,
-            node=self._neighbours,
+            node_peers=self._node_peers,
             ranks=ranks,
             channel=channel,
             nbytes=nbytes,
@@ -250,7 +250,7 @@ class MpiTransport(Transport):
                 await self._progress.turn()
             in_order = self._progress.failure is None
             self._progress.stop()
-            self._neighbours.close()
+            self._node_peers.close()
             await self._task
             self._closed = True
             if in_order:

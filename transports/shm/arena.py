@@ -1,12 +1,12 @@
-"""Memory that the ranks of a node share: where a body waits between its sender's copy and its receiver's use of it.
+"""An arena in shared memory: where a body lies between its sender's copy and its receiver's use of it.
 
     byte 0            4096                      a page boundary
     token | dozing    | marks, one a page       | bodies ...
 
-The one rule: every byte has one writer at a time. The owner marks free pages (1) and fills them; who was told of them
-uses them in place, and unmarks them (0) when nothing looks at them any more. So no message says that memory is free
-again, and memory a receiver holds on to is only memory that its sender must do without. Whether the owner dozes is said
-by itself, and unsaid by whoever wakes it, who takes it back before the waking. Knows no MPI and no frames.
+Every byte has one writer at a time. The owner marks free pages (1) and fills them; the receiver uses them in place, and
+unmarks them (0) when nothing views them any more. So no message says that memory is free again, and memory that a
+receiver keeps is only memory that its sender must do without. The owner writes that it dozes; the peer that wakes it
+erases that before it rings. Knows no MPI and no frames.
 
 Why: 1 MiB is copied in 21 us here. Fetching it from the other process's memory takes 82, as the kernel pins each page,
 and needs both ends awake twice; and 900 into memory that is fresh, as the kernel zeroes each page first.
@@ -36,12 +36,12 @@ def _first(nbytes: int) -> int:
 
 
 class Arena:
-    """This rank's memory for bodies on their way to its neighbours.
+    """This rank's memory for bodies on their way to the other ranks of its node.
 
     Args:
         nbytes: of bodies, 256 MiB at most; pages never used take no memory, and the first that are free are used first.
     Attributes:
-        address: what a neighbour must know to look in, `ADDRESS_BYTES` long; all zeros where there is none.
+        address: what a peer must know to map it, `ADDRESS_BYTES` long; all zeros where there is none.
     """
 
     def __init__(self, nbytes: int):
@@ -83,20 +83,20 @@ class Arena:
             self._shared[DOZING] = dozing
 
     def close(self) -> None:
-        """Take nothing more in; what neighbours look at stays while they do."""
+        """Take no more bodies; those that peers still view stay."""
         if self._lent is not None:
             self._lent.close()
             self._lent = self._shared = self._bytes = None
 
 
 class Window:
-    """A look into a neighbour's arena.
+    """The arena of a peer, mapped here.
 
     Args:
-        address: the neighbour's.
+        address: the peer's.
         nbytes: of bodies in its arena.
     Raises:
-        OSError: there is nothing to look into: another machine or container, or the neighbour is gone.
+        OSError: there is nothing to map: another machine or container, or the peer is gone.
     """
 
     def __init__(self, address: bytes, nbytes: int):
@@ -105,11 +105,11 @@ class Window:
 
     @property
     def dozing(self) -> int:
-        """How the neighbour sleeps; 0 if it is awake, or about to be."""
+        """How the peer sleeps; 0 if it is awake, or about to be."""
         return self._shared[DOZING]
 
     def rouse(self) -> bool:
-        """Whether this process is the one that must wake the neighbour now; nobody else will."""
+        """Mark the peer awake; whether this process did so, and so must ring it."""
         dozing = self._shared[DOZING] != 0
         if dozing:
             self._shared[DOZING] = 0

@@ -165,17 +165,17 @@ def is_own(sock: socket.socket) -> bool:
     return _CREDENTIALS.unpack(said)[1] == os.getuid()
 
 
-async def cores_together(neighbours: Iterable[socket.socket]) -> int:
+async def cores_together(others: Iterable[socket.socket]) -> int:
     """How many cores this rank and the others of its machine may run on, each counted once; all of them call this.
 
     Args:
-        neighbours: the sockets to the other ranks of this machine.
+        others: the sockets to the other ranks of this machine.
     Raises:
-        WireError, OSError: a neighbour sent what is no list of cores, or left; the first error of any of them.
+        WireError, OSError: a rank sent what is no list of cores, or left; the first error of any of them.
     """
     own = sorted(os.sched_getaffinity(0))
     async with Nursery() as group:
-        told = [group.create_task(_exchange(sock, own)) for sock in neighbours]
+        told = [group.create_task(_exchange(sock, own)) for sock in others]
     return len(set(own).union(*(task.result() for task in told)))
 
 

@@ -35,7 +35,7 @@ async def loses_its_peer(ready, peer):
 async def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
     here, peer = world(2)
     memory = MpiShared(
-        here, progress=None, end_state=None, node=None, ranks=(0, 1), channel=3, nbytes=2 << 20, crowded=False
+        here, progress=None, end_state=None, node_peers=None, ranks=(0, 1), channel=3, nbytes=2 << 20, crowded=False
     )
     ready = asyncio.ensure_future(memory.ready())
     await asyncio.sleep(0)
