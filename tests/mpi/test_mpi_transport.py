@@ -209,7 +209,7 @@ def test_ends_may_be_opened_and_closed_for_ever():
 
 @pytest.mark.mpi(min_size=2)
 def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
-    """Without bells the naps of a rank that only waits are a hop's delay, and 64 of them a core's work."""
+    """Without doorbells the naps of a rank that only waits are a hop's delay, and 64 of them a core's work."""
 
     async def main():
         async with await MpiTransport.open(WORLD) as end:

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from transports.errors import TransportError
 from transports.mpi.progress import Doze
 from transports.shm.arena import Arena, Window
-from transports.shm.doorbell import NAME_BYTES, Bells
+from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
 from transports.wire.arrays import Block
 
@@ -23,7 +23,7 @@ CORE_BYTES = 1024  # 8,192 cores, the most that Linux knows
 
 
 class NodePeers:
-    """This rank's bell and arena, and those of the other ranks of its node.
+    """This rank's doorbell and arena, and those of the other ranks of its node.
 
     Args:
         woken: called on the loop when a peer has rung.
@@ -31,27 +31,27 @@ class NodePeers:
     """
 
     def __init__(self, woken: Callable[[], None], nbytes: int):
-        self._bells, self._arena, self._nbytes = Bells(woken), Arena(nbytes), nbytes
+        self._doorbell, self._arena, self._nbytes = Doorbell(woken), Arena(nbytes), nbytes
         self._addresses: dict[int, bytes] = {}
         self._windows: dict[int, Window | None] = {}
         self._seen_by: frozenset[int] = frozenset()
 
     def meet(self, node: MPI.Comm, rank: int) -> bool:
-        """Exchange bells and arenas with the ranks of the node, all of which call this; whether all can be rung."""
+        """Exchange doorbells and arenas with the ranks of the node, all of which call this; whether all can be rung."""
         ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
         looks = [self._opens(peer) for peer in ranks]
         rows = _split(_of_all(node, bytes(looks)), node.size)
         self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
-        names = _split(_of_all(node, self._bells.name), NAME_BYTES)
-        return self._bells.meet(dict(zip(ranks, names, strict=True)))
+        names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
+        return self._doorbell.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
         """Wake this peer, if it is on this node and asleep: something is there for it."""
         window = self._windows.get(peer) or self._window(peer)
         if window is None or window.rouse():
-            self._bells.ring(peer)
+            self._doorbell.ring(peer)
 
     def rouse(self, peer: int) -> None:
         """As `ring`, for something that is on its way; a peer that computes is woken only when it is there."""
@@ -91,7 +91,7 @@ class NodePeers:
 
     def close(self) -> None:
         """Let go of all but the memory that received bodies still lie in."""
-        self._bells.close()
+        self._doorbell.close()
         self._arena.close()
         self._windows, self._addresses, self._seen_by = {}, {}, frozenset()
 

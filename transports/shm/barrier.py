@@ -78,7 +78,7 @@ class Sleep(IntEnum):
 
     NONE = 0  # it looks
     NAP = 1  # in the middle of a look, until the meeting is over
-    DEEP = 2  # and only a bell wakes it
+    DEEP = 2  # and only a doorbell wakes it
 
 
 class Windows:

@@ -1,6 +1,6 @@
-"""Bells: how ranks of one machine wake each other. The one rule: a ring carries nothing and may always be spurious.
+"""Doorbells: how ranks of one machine wake one another. A ring carries nothing, and a spurious one does no harm.
 
-MPI has no event to wait for, so a rank that waits must ask again and again. A bell is a Unix datagram socket of an
+MPI has no event to wait for, so a rank that waits must ask again and again. A doorbell is a Unix datagram socket of an
 abstract name (no file to leave behind): a sender rings, and the sleeper's loop wakes within tens of microseconds,
 instead of at its next poll. /proc/net/unix shows the names to every user of the machine, so a stranger can ring, too:
 that costs at most a poll a turn of the loop. Knows no MPI: it is given the names.
@@ -18,14 +18,14 @@ MOST_RINGS = 64
 """Rings answered at once. Linux queues 10, or 512 under systemd (net.unix.max_dgram_qlen)."""
 
 
-class Bells:
-    """This rank's own bell, and those of its neighbours.
+class Doorbell:
+    """The doorbell of this rank, and the names of those of its peers.
 
     Args:
-        woken: called on the loop whenever somebody has rung.
+        woken: called on the loop after a peer has rung.
 
     Attributes:
-        name: what the neighbours must know to ring, `NAME_BYTES` long; all zeros where there are no bells.
+        name: what the peers must know to ring, `NAME_BYTES` long; all zeros where there are no doorbells.
     """
 
     def __init__(self, woken: Callable[[], None]):
@@ -37,23 +37,23 @@ class Bells:
             self._loop.add_reader(self._socket, self._rung)
 
     def meet(self, names: Mapping[int, bytes]) -> bool:
-        """Learn the neighbours' names, all bound by now; whether every one of them can be rung, and so can ring.
+        """Learn the peers' names, all bound by now; returns whether every one of them can be rung, and so can ring.
 
-        A neighbour in another network namespace, as in a container of its own, cannot.
+        A peer in another network namespace, as in a container of its own, cannot.
         """
         self._names = {peer: name for peer, name in names.items() if self._reaches(name)}
         return len(self._names) == len(names)
 
     def ring(self, peer: int) -> None:
-        """Wake this peer if it has a bell here; a bell that is ringing already needs no second ring."""
+        """Wake this peer if its doorbell can be reached; one that is ringing already needs no second ring."""
         if peer in self._names:
             try:
                 self._socket.sendto(b"", self._names[peer])
-            except OSError:  # it rings already, or nobody is there any more
+            except OSError:  # it rings already, or the peer is gone
                 pass
 
     def close(self) -> None:
-        """Take the bell down; whoever rings it now rings in vain."""
+        """Close the socket; a peer that rings now has no effect."""
         self._names = {}
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
@@ -72,7 +72,7 @@ class Bells:
         return True
 
     def _rung(self) -> None:
-        """Answer all queued rings with one call of `woken`: any user of the machine can ring, and without end."""
+        """Answer all queued rings with one call of `woken`: any user of the machine can ring without end."""
         with suppress(BlockingIOError):
             for _ in range(MOST_RINGS):
                 self._socket.recv(1)

@@ -1,4 +1,4 @@
-"""Bells: a ring wakes, costs nothing when the bell rings already, and reaches nobody who is gone."""
+"""Doorbell: a ring wakes, costs nothing when the bell rings already, and reaches nobody who is gone."""
 
 import asyncio
 import socket
@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from transports.shm.doorbell import MOST_RINGS, NAME_BYTES, Bells
+from transports.shm.doorbell import MOST_RINGS, NAME_BYTES, Doorbell
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract socket names are Linux's own")
 
 
 @asynccontextmanager
-async def bells():
-    """Two bells that know each other, ringer and sleeper, and an event that a ring of the sleeper sets."""
+async def doorbells():
+    """Two doorbells that know each other, ringer and sleeper, and an event that a ring of the sleeper sets."""
     woken = asyncio.Event()
-    ringer, sleeper = Bells(lambda: None), Bells(woken.set)
+    ringer, sleeper = Doorbell(lambda: None), Doorbell(woken.set)
     try:
         assert ringer.meet({0: ringer.name, 1: sleeper.name})
         yield ringer, sleeper, woken
@@ -26,13 +26,13 @@ async def bells():
 
 
 async def test_a_ring_wakes_the_peer():
-    async with bells() as (ringer, _, woken):
+    async with doorbells() as (ringer, _, woken):
         ringer.ring(1)
         await woken.wait()
 
 
 async def test_rings_that_nobody_has_answered_yet_neither_block_nor_fail_and_come_to_an_end():
-    async with bells() as (ringer, _, woken):
+    async with doorbells() as (ringer, _, woken):
         for _ in range(10_000):
             ringer.ring(1)
         await woken.wait()
@@ -50,7 +50,7 @@ async def test_a_burst_of_rings_by_a_stranger_costs_the_sleeper_one_poll():
         polls += 1
         answered.set()
 
-    answered, sleeper = asyncio.Event(), Bells(poll)
+    answered, sleeper = asyncio.Event(), Doorbell(poll)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.setblocking(False)
         for bursts in range(1, 4):
@@ -66,14 +66,14 @@ async def test_a_burst_of_rings_by_a_stranger_costs_the_sleeper_one_poll():
 
 
 async def test_who_has_gone_or_was_never_met_is_rung_in_vain():
-    async with bells() as (ringer, sleeper, _):
+    async with doorbells() as (ringer, sleeper, _):
         sleeper.close()
         ringer.ring(1)
         ringer.ring(7)
 
 
 async def test_a_name_that_nobody_has_here_means_that_not_all_can_be_woken():
-    async with bells() as (ringer, sleeper, woken):
+    async with doorbells() as (ringer, sleeper, woken):
         assert not ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
         assert not ringer.meet({2: sleeper.name.replace(b"pipelined", b"elsewhere")})
         woken.clear()
@@ -82,6 +82,6 @@ async def test_a_name_that_nobody_has_here_means_that_not_all_can_be_woken():
 
 
 async def test_names_are_of_the_promised_length_and_all_different():
-    async with bells() as (ringer, sleeper, _):
+    async with doorbells() as (ringer, sleeper, _):
         assert len(ringer.name) == len(sleeper.name) == NAME_BYTES
         assert ringer.name != sleeper.name
