@@ -1,4 +1,4 @@
-"""The messages a program is about to need, asked for a little before it needs them.
+"""The prefetcher: it receives the messages that a program needs next, a little before their turn.
 
 A big message stays at its sender until it is asked for, so asking only when the verb is reached would put every
 transfer on the critical path; asking for all of them at once would hold a whole step's activations. This asks for the
@@ -18,7 +18,7 @@ Origin = tuple[int, tuple[int | str, ...]]
 Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Frame]]
 
 
-class Inbox:
+class Prefetcher:
     """What comes next in one worker's step.
 
     Args:
@@ -62,7 +62,7 @@ class Inbox:
         return self.here(peer, key)
 
     def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
-        """The wait for a message that is next, or among the next `ahead`; whoever gives it up must not cancel it."""
+        """The wait for a message among the next `ahead`; a caller that gives it up must not cancel it."""
         return self._asked[peer, key]
 
     def _ask(self) -> None:

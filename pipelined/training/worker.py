@@ -23,7 +23,7 @@ from pipelined.schedules import Worker
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import Noise
-from pipelined.training.prefetch import Inbox, Origin
+from pipelined.training.prefetch import Origin, Prefetcher
 from transports import Frame, TransportError
 
 
@@ -116,7 +116,7 @@ class TrainWorker(Worker):
         self.losses: dict[int, float] = {}
         self._due = Due(program)
         expected = map(self._origin, program)
-        self._inbox = Inbox(seat.actor, filter(None, expected), receive=seat.messages.receive)
+        self._prefetcher = Prefetcher(seat.actor, filter(None, expected), receive=seat.messages.receive)
         self._left = Counter(
             stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
         )
@@ -137,13 +137,13 @@ class TrainWorker(Worker):
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Whether an instruction's message is on this rank, or it needs none."""
         origin = self._origin(Instruction(op, pipe, stage, microbatch))
-        return origin is None or self._inbox.here(*origin)
+        return origin is None or self._prefetcher.here(*origin)
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Wait for a message that is due, no longer than a share of what the last weight half took here."""
         at = Instruction(op, pipe, stage, microbatch)
         patience, origin = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._origin(at)
-        return origin is not None and self._due(at, self.halves) and await self._inbox.within(patience, *origin)
+        return origin is not None and self._due(at, self.halves) and await self._prefetcher.within(patience, *origin)
 
     async def _forward(self, at: Instruction) -> None:
         held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
@@ -175,7 +175,7 @@ class TrainWorker(Worker):
         origin = self._origin(at)
         assert origin is not None
         with self.seat.tracer.span("receive", str(origin[1][0]), **self._place(at)):
-            return await self._inbox.take(*origin)
+            return await self._prefetcher.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction
 from pipelined.schedules import StageMap, Worker
-from pipelined.training.prefetch import Inbox, Origin
+from pipelined.training.prefetch import Origin, Prefetcher
 from pipelined.training.without_flush.admission import Admission
 from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
 from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
@@ -50,7 +50,7 @@ class AsynchronousWorker(Worker):
         self._each = len(seat.plan.layout.microbatches[0])
         self._updates = updates(lambda microbatch: self.accounts[microbatch // self._each])
         take = seat.messages.receive
-        self._mail = Mail(Inbox(seat.actor, receive=take), Inbox(seat.actor, receive=take))
+        self._mail = Mail(Prefetcher(seat.actor, receive=take), Prefetcher(seat.actor, receive=take))
         self._steps: dict[int, StepWorker] = {}
         self._left: Counter[int] = Counter()
         self._opened = 0
@@ -108,13 +108,13 @@ class Mail:
         activations, gradients: what is asked for of either.
     """
 
-    def __init__(self, activations: Inbox, gradients: Inbox):
+    def __init__(self, activations: Prefetcher, gradients: Prefetcher):
         self._of = {"activation": activations, "gradient": gradients}
 
     def expect(self, origins: Sequence[Origin]) -> None:
         """Ask for further messages, in the order in which each kind will be taken."""
-        for kind, inbox in self._of.items():
-            inbox.expect([origin for origin in origins if origin[1][0] == kind])
+        for kind, prefetcher in self._of.items():
+            prefetcher.expect([origin for origin in origins if origin[1][0] == kind])
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
         return await self._of[str(key[0])].take(peer, key)
@@ -131,7 +131,7 @@ class StepWorker(TrainWorker):
 
     def __init__(self, seat: Seat, step: int, mail: Mail):
         super().__init__(seat, step, GradientSync(seat.actor, (), _no_sum, (), ()))
-        self._inbox = mail
+        self._prefetcher = mail
         (place,) = self.layout.held_by(self.index)
         each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]
         mail.expect([origin for origin in map(self._origin, each) if origin])

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import VirtualClock
-from pipelined.training.prefetch import Inbox
+from pipelined.training.prefetch import Prefetcher
 from transports.local import world
 
 
@@ -28,9 +28,9 @@ async def test_only_the_next_few_are_asked_for():
     async with Actor(one) as teller, Asked(other) as listener:
         for number in range(5):
             teller.tell(1, ("x", number), bytes([number]))
-        inbox = Inbox(listener, [(0, ("x", number)) for number in range(5)], ahead=2)
+        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(5)], ahead=2)
         for number in range(5):
-            frame = await inbox.take(0, ("x", number))
+            frame = await prefetcher.take(0, ("x", number))
             assert bytes(frame.blocks[0].data) == bytes([number])
             seen.append(len(listener.asked) - number - 1)
     ahead, asked = seen, listener.asked
@@ -43,7 +43,7 @@ def test_what_was_not_expected_is_asked_for_when_it_is_needed():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:
             teller.tell(1, ("odd", 1), b"!")
-            return bytes((await Inbox(listener).take(0, ("odd", 1))).blocks[0].data)
+            return bytes((await Prefetcher(listener).take(0, ("odd", 1))).blocks[0].data)
 
     assert asyncio.run(main()) == b"!"
 
@@ -55,25 +55,25 @@ async def test_what_is_taken_before_its_turn_is_not_asked_for_again():
     async with Actor(one) as teller, Asked(other) as listener:
         for number in range(4):
             teller.tell(1, ("x", number), bytes([number]))
-        inbox = Inbox(listener, [(0, ("x", number)) for number in range(4)], ahead=2)
+        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(4)], ahead=2)
         for number in (3, 2, 1, 0):
-            assert bytes((await inbox.take(0, ("x", number))).blocks[0].data) == bytes([number])
+            assert bytes((await prefetcher.take(0, ("x", number))).blocks[0].data) == bytes([number])
     assert sorted(listener.asked) == [0, 1, 2, 3]
 
 
 async def test_what_is_expected_later_is_asked_for_behind_the_rest():
     one, other = world(2)
     async with Actor(one) as teller, Asked(other) as listener:
-        inbox = Inbox(listener, ahead=2)
-        inbox.expect([(0, ("x", 0))])
-        inbox.expect([(0, ("x", number)) for number in (1, 2)])
-        coming = inbox.asked(0, ("x", 0))
+        prefetcher = Prefetcher(listener, ahead=2)
+        prefetcher.expect([(0, ("x", 0))])
+        prefetcher.expect([(0, ("x", number)) for number in (1, 2)])
+        coming = prefetcher.asked(0, ("x", 0))
         await asyncio.sleep(0)
         assert listener.asked == [0, 1] and not coming.done()
         for number in range(3):
             teller.tell(1, ("x", number), bytes([number]))
         await asyncio.wait([coming])
-        taken = [bytes((await inbox.take(0, ("x", number))).blocks[0].data)[0] for number in range(3)]
+        taken = [bytes((await prefetcher.take(0, ("x", number))).blocks[0].data)[0] for number in range(3)]
     assert (taken, listener.asked) == ([0, 1, 2], [0, 1, 2])
 
 
@@ -82,7 +82,7 @@ async def test_it_waits_so_long_and_no_longer_for_what_may_come():
     one, other = world(2)
     clock, seen = VirtualClock(), []
     async with Actor(one) as teller, Actor(other) as listener:
-        inbox = Inbox(listener, [(0, ("soon",)), (0, ("late",))])
+        prefetcher = Prefetcher(listener, [(0, ("soon",)), (0, ("late",))])
 
         async def tell():
             await clock.sleep(1.0)
@@ -92,9 +92,9 @@ async def test_it_waits_so_long_and_no_longer_for_what_may_come():
 
         teller.start(tell())
         for seconds, word in ((2.0, "soon"), (2.0, "late"), (2.0, "unasked")):
-            seen.append((await inbox.within(seconds, 0, (word,)), clock.now()))
+            seen.append((await prefetcher.within(seconds, 0, (word,)), clock.now()))
         for word in ("soon", "late"):
-            await inbox.take(0, (word,))
+            await prefetcher.take(0, (word,))
     assert seen == [(True, 1.0), (False, 3.0), (False, 3.0)]
 
 
@@ -103,13 +103,13 @@ def test_it_says_what_is_here_of_what_was_asked_for_and_takes_nothing():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:
             keys = [("x", number) for number in range(3)]
-            inbox = Inbox(listener, [(0, key) for key in keys], ahead=2)
-            before = [inbox.here(0, key) for key in keys]
+            prefetcher = Prefetcher(listener, [(0, key) for key in keys], ahead=2)
+            before = [prefetcher.here(0, key) for key in keys]
             sent = [teller.tell(1, key, b"!") for key in keys]
             await asyncio.wait(sent[:2])
-            there = [inbox.here(0, key) for key in keys]
+            there = [prefetcher.here(0, key) for key in keys]
             for key in keys:
-                await inbox.take(0, key)
+                await prefetcher.take(0, key)
             return before, there
 
     assert asyncio.run(main()) == ([False, False, False], [True, True, False])
