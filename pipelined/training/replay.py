@@ -21,11 +21,11 @@ from pipelined.traces.file import Span, TraceError, read
 Order = tuple[Instruction, ...]
 """What one rank did in one step; without a flush in all, with microbatches numbered through from the first."""
 
-Orders = dict[int, list[Order]]
+ReplayOrder = dict[int, list[Order]]
 """By step, and in it by rank; without a flush there is the first step alone."""
 
 
-def read_orders(path: Path, plan: Plan) -> Orders:
+def read_orders(path: Path, plan: Plan) -> ReplayOrder:
     """The orders of a trace that was written under this plan.
 
     Raises:
@@ -46,7 +46,7 @@ def read_orders(path: Path, plan: Plan) -> Orders:
     return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
 
 
-def check_steps(orders: Orders, plan: Plan, steps: range) -> None:
+def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
     """Refuse an order of a run without a flush that does not have all the steps which are to be trained.
 
     With a flush every step stands alone, and one that is not there is done like another.
@@ -63,7 +63,7 @@ def check_steps(orders: Orders, plan: Plan, steps: range) -> None:
         raise TraceError(f"{fact}{steps[0]} to {steps[-1]}); without a flush steps overlap, so give a trace of all")
 
 
-def packed(orders: Orders) -> dict[int, list[list[tuple[str, int, int, int]]]]:
+def packed(orders: ReplayOrder) -> dict[int, list[list[tuple[str, int, int, int]]]]:
     """The same as plain numbers, as msgpack can carry them."""
     return {
         step: [[(i.op, i.pipe, i.stage, i.microbatch) for i in order] for order in by_rank]
