@@ -1,7 +1,7 @@
 """How the traffic of a job's start grows with its ranks: `python -m benchmarks.job_growth`.
 
 Ranks live in one process, on `local` transports (the rendezvous: over loopback TCP), and say what real ranks say: an
-agreement on an outcome (`agree`), the first sum of the ledger with its greetings, and the same sum again. Messages
+agreement on an outcome (`agree`), the first sum of the step totals with its greetings, and the same sum again. Messages
 and bytes are the same on any machine; CPU seconds are this machine's, of all ranks together.
 """
 
@@ -21,7 +21,7 @@ import tyro
 
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
-from pipelined.programs.step_totals import Ledger
+from pipelined.programs.step_totals import StepTotals
 from transports import Transport
 from transports.local import world
 from transports.testing import tcp_world
@@ -63,7 +63,7 @@ def measure(ranks: int) -> Size:
 
 async def _measure(ranks: int) -> Size:
     transports, size = world(ranks), Size(ranks)
-    ledger = Ledger(NAMES, ranks // A_PIPE * MICROBATCHES)
+    totals = StepTotals(NAMES, ranks // A_PIPE * MICROBATCHES)
     groups: dict[int, Group] = {}
 
     async def agree(transport: Transport) -> None:
@@ -73,7 +73,7 @@ async def _measure(ranks: int) -> Size:
         groups[transport.rank] = Group(transport, range(ranks), 0)
 
     async def add(transport: Transport) -> None:
-        await all_reduce(groups[transport.rank], ledger.entry({}, {}, 1.0, False))
+        await all_reduce(groups[transport.rank], totals.entry({}, {}, 1.0, False))
 
     phases: dict[str, Say] = {"together": agree, "group": join, "first sum": add, "sum": add}
     for name, say in phases.items():

@@ -15,7 +15,7 @@ MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True)
-class Ledger:
+class StepTotals:
     """Where each number stands in the vector.
 
     Args:

@@ -12,10 +12,10 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.traffic import ledger_bytes, updates_a_step
+from pipelined.simulation.traffic import totals_bytes, updates_a_step
 from pipelined.simulation.workload import Workload
 
-LEDGER = "ledger"
+STEP_TOTALS = "ledger"
 """The name of the sum of the few numbers that all ranks agree on."""
 
 
@@ -68,14 +68,14 @@ class Job:
     def sums(self) -> dict[Hashable, tuple[tuple[int, ...], float]]:
         """Who sums what, and how long that takes ranks that do nothing else.
 
-        Returns: the parameters of each set of stages by these stages, and what all ranks agree on as `LEDGER`.
+        Returns: the parameters of each set of stages by these stages, and what all ranks agree on as `STEP_TOTALS`.
         """
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:
             holders = plan.holders(*group.stages)
             sums[group.stages] = holders, self._all_reduce(self.all_reduce, holders, group.nbytes)
         everyone = tuple(range(plan.world_size))
-        sums[LEDGER] = everyone, self._all_reduce("auto", everyone, ledger_bytes(plan, self.workload))
+        sums[STEP_TOTALS] = everyone, self._all_reduce("auto", everyone, totals_bytes(plan, self.workload))
         return sums
 
     def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:

@@ -18,7 +18,7 @@ from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.virtual_worker import Bench, Demands, Due, Post, VirtualWorker
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import LEDGER, Job
+from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
@@ -111,7 +111,7 @@ class Rank:
         """Run the schedule, finish the sums, agree with all ranks, update."""
         await self._prepared.schedule.schedule(self.worker)
         await self._sync.finish()
-        await self._hardware.sums.join(LEDGER)
+        await self._hardware.sums.join(STEP_TOTALS)
         update = sum(self.job.workload.stages[stage].update for stage in self.stages)
         await self._hardware.cores.run(update)
 

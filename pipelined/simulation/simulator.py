@@ -17,7 +17,7 @@ from pipelined.programs.timeline import Timeline
 from pipelined.programs.virtual_worker import Demands, Post
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import LEDGER, Job
+from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory, without_flush
@@ -122,7 +122,7 @@ async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline,
             for rank in groups[-1]:
                 tasks.create_task(rank.step(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
-    sums = tuple(done for done in hardware.sums.done if done.what != LEDGER)
+    sums = tuple(done for done in hardware.sums.done if done.what != STEP_TOTALS)
     return timelines, sums, VirtualClock().now()
 
 

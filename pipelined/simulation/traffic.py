@@ -9,13 +9,13 @@ from collections import Counter
 from collectives import Links
 from collectives.all_reduce import known
 from pipelined.programs.plan import Plan
-from pipelined.programs.step_totals import Ledger
+from pipelined.programs.step_totals import StepTotals
 from pipelined.simulation.workload import Workload
 
 Link = tuple[int, int]
 """(from rank, to rank)."""
-LEDGER_ITEM = 8
-"""Bytes of one of a ledger's numbers, float64."""
+TOTALS_ITEM = 8
+"""Bytes of one of a step total's numbers, float64."""
 
 
 def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, int]:
@@ -30,7 +30,7 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
         once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce)
         carried += Counter({link: nbytes * updates_a_step(plan) for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
-    return dict(carried + sum_bytes(everyone, ledger_bytes(plan, workload), LEDGER_ITEM, "auto"))
+    return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))
 
 
 def updates_a_step(plan: Plan) -> int:
@@ -64,7 +64,7 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
     return carried
 
 
-def ledger_bytes(plan: Plan, workload: Workload) -> int:
+def totals_bytes(plan: Plan, workload: Workload) -> int:
     """Bytes of the few numbers that all ranks agree on at the end of a step."""
     names = [""] * workload.tensors
-    return len(Ledger(names, plan.total_microbatches)) * LEDGER_ITEM
+    return len(StepTotals(names, plan.total_microbatches)) * TOTALS_ITEM

@@ -20,7 +20,7 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare
-from pipelined.programs.step_totals import Ledger
+from pipelined.programs.step_totals import StepTotals
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
@@ -156,15 +156,15 @@ class Trainer:
         start, busy = clock.now(), device.busy
         losses = await self._gradients(step)
         squares, _, _ = await device.run("norm", self.replica.squares)
-        entry = self._ledger.entry(squares, losses, device.busy - busy, stopping())
+        entry = self._totals.entry(squares, losses, device.busy - busy, stopping())
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
-        loss, norm, rate = self._ledger.loss(entry), self._ledger.norm(entry), self.recipe.rate(step)
+        loss, norm, rate = self._totals.loss(entry), self._totals.norm(entry), self.recipe.rate(step)
         check_finite(step, loss, norm)
         await self._update(step, rate, self.recipe.shrink(norm))
         seconds = clock.now() - start
-        idle = max(0.0, 1.0 - self._ledger.busy(entry) / seconds)
-        return StepReport(step, loss, norm, rate, seconds, idle, self._ledger.stop(entry))
+        idle = max(0.0, 1.0 - self._totals.busy(entry) / seconds)
+        return StepReport(step, loss, norm, rate, seconds, idle, self._totals.stop(entry))
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """What a checkpoint must hold of a parameter or a buffer."""
@@ -214,5 +214,5 @@ class Trainer:
         }
 
     @cached_property
-    def _ledger(self) -> Ledger:
-        return Ledger(self.replica.names, self.plan.total_microbatches)
+    def _totals(self) -> StepTotals:
+        return StepTotals(self.replica.names, self.plan.total_microbatches)

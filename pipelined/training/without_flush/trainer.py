@@ -162,22 +162,22 @@ class AsynchronousTrainer(Trainer):
     def _entry(
         self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool, staleness: int
     ) -> np.ndarray:
-        """This rank's contribution to what all agree on: the ledger's, and its stage's delays behind that."""
+        """This rank's contribution to what all agree on: the step totals', and its stage's delays behind that."""
         delays = np.zeros(self.plan.depth)
         delays[self._held.stage.index] = staleness
-        return np.concatenate([self._ledger.entry(squares, losses, busy, stop), delays])
+        return np.concatenate([self._totals.entry(squares, losses, busy, stop), delays])
 
     def _report(self, step: int, entry: np.ndarray, seconds: float) -> StepReport:
-        total, delays = entry[: len(self._ledger)], entry[len(self._ledger) :]
+        total, delays = entry[: len(self._totals)], entry[len(self._totals) :]
         updates = self.plan.total_microbatches // self.plan.microbatches_an_update
         return StepReport(
             step,
-            self._ledger.loss(total),
-            self._ledger.norm(total) / updates**0.5,
+            self._totals.loss(total),
+            self._totals.norm(total) / updates**0.5,
             self.recipe.rate(step),
             seconds,
-            max(0.0, 1.0 - self._ledger.busy(total) / seconds),
-            self._ledger.stop(total),
+            max(0.0, 1.0 - self._totals.busy(total) / seconds),
+            self._totals.stop(total),
             tuple(float(delay) / self.plan.total_microbatches for delay in delays),
         )
 

@@ -13,7 +13,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
-from pipelined.simulation.traffic import ledger_bytes
+from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import StageCosts, Workload
 
 NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
@@ -53,7 +53,7 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     simulated = step(plan, Machine(links), nbytes, update=0.5)
     price_of = (links.alpha, links.beta, links.gamma)
     summed = algorithm("rabenseifner").cost(width, nbytes, *price_of)
-    agreed = algorithm("auto").cost(width, ledger_bytes(plan, Workload.even(1, StageCosts(), nbytes)), *price_of)
+    agreed = algorithm("auto").cost(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)), *price_of)
     assert simulated.exposed_sync == pytest.approx(summed)
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 
