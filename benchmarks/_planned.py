@@ -118,7 +118,7 @@ async def train(
         taken.append(await _slowest(trainer.world, (await trainer.step(step)).step_s))
     kept = count_activations(trainer)
     await trainer.step(first + steps + 2)
-    state = state_bytes(trainer.replica.parameters.values(), trainer.optimizer)
+    state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
     return taken[2:], sum(state.values()) + kept.peak_bytes
 
 

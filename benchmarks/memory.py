@@ -134,7 +134,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
                 await trainer.step(step)
             peaks = {"activations": kept.peak_bytes, "live": kept.peak_microbatches}
             bound = bound_bytes(options.model, plan, rank, options.seq)
-            state = state_bytes(trainer.replica.parameters.values(), trainer.optimizer)
+            state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
             grown = resident("VmHWM") - before
             return Holding(rank, plan.stages_of(rank), **state, **peaks, bound=bound, resident=grown)
     finally:

@@ -249,7 +249,7 @@ async def _initialise(session: Session, directory: Path) -> None:
     from apps.lm.huggingface.write import read_tensors
     from pipelined.actors.agree import agree
 
-    parameters = session.trainer.replica.parameters
+    parameters = session.trainer.local.parameters
     reading = asyncio.to_thread(read_tensors, directory, list(parameters))
     values = await agree(session.trainer.seat.actor.transport, "init", reading)
     with torch.no_grad():
@@ -262,12 +262,12 @@ async def _export(session: Session, directory: Path) -> None:
     from apps.lm.huggingface.write import export
     from pipelined.actors.agree import agree
 
-    actor, replica = session.trainer.seat.actor, session.trainer.replica
-    for name, parameter in replica.owned.items():
+    actor, local = session.trainer.seat.actor, session.trainer.local
+    for name, parameter in local.owned.items():
         actor.tell(0, ("export", name), parameter.detach().cpu())
     tensors = {}
     if actor.rank == 0:
-        for name in replica.names:
+        for name in local.names:
             frame = await actor.receive(None, ("export", name))
             tensors[name] = frame.blocks[0].torch()
 

@@ -40,7 +40,7 @@ async def save(
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
     token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
-    state = {name: trainer.state_of(name) for name in trainer.replica.state_names}
+    state = {name: trainer.state_of(name) for name in trainer.local.state_names}
 
     def commit() -> Path:
         if rank:
@@ -70,8 +70,8 @@ async def load(trainer: Trainer, path: Path) -> int:
 
     def read() -> tuple[int, int, dict[str, Any]]:
         found = checkpoint.open(path).require(trainer.model.identity())
-        state, updates = found.load(trainer.replica.tensors), _updates(found)
-        _require_shapes(found.path, trainer.replica.tensors, state)
+        state, updates = found.load(trainer.local.tensors), _updates(found)
+        _require_shapes(found.path, trainer.local.tensors, state)
         return found.meta.step, updates, state
 
     step, updates, state = await agree(trainer.seat.actor.transport, "load", asyncio.to_thread(read))

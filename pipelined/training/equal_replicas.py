@@ -11,13 +11,13 @@ import torch
 
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.training.check_model import ModelError
-from pipelined.training.parameters import Replica
+from pipelined.training.parameters import LocalParameters
 from transports import Transport
 
 Digests = Mapping[str, bytes]
 
 
-async def require_equal_replicas(transport: Transport, replica: Replica) -> None:
+async def require_equal_replicas(transport: Transport, local: LocalParameters) -> None:
     """Refuse tensors that are not the same on all ranks that hold them; all ranks of a job call this.
 
     Raises:
@@ -25,8 +25,8 @@ async def require_equal_replicas(transport: Transport, replica: Replica) -> None
     Cost: one hash of every byte that has several holders, and one digest from each rank for each set of ranks that
         share tensors; only where these differ one digest a tensor.
     """
-    mine = await asyncio.to_thread(_digests, replica)
-    sets = {name: ",".join(map(str, replica.holders[name])) for name in mine}
+    mine = await asyncio.to_thread(_digests, local)
+    sets = {name: ",".join(map(str, local.holders[name])) for name in mine}
     told = await gather(transport, "initial values", _joined(mine, sets))
     unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(told)])
     if unequal:
@@ -34,8 +34,8 @@ async def require_equal_replicas(transport: Transport, replica: Replica) -> None
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
 
 
-def _digests(replica: Replica) -> Digests:
-    return {name: _digest(tensor) for name, tensor in replica.tensors.items() if len(replica.holders[name]) > 1}
+def _digests(local: LocalParameters) -> Digests:
+    return {name: _digest(tensor) for name, tensor in local.tensors.items() if len(local.holders[name]) > 1}
 
 
 def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:

@@ -77,7 +77,7 @@ def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tenso
 
 
 @dataclass(frozen=True)
-class Replica:
+class LocalParameters:
     """One rank's share of the model.
 
     Args:
@@ -136,9 +136,9 @@ class Replica:
             bucket.gradient.zero_()
 
 
-def build_replica(
+def build_local(
     model: Model, plan: Plan, rank: int, sequence: int, dtype: torch.dtype, device: torch.device, seed: int | None
-) -> Replica:
+) -> LocalParameters:
     """Build what a rank holds.
 
     Args:
@@ -165,7 +165,7 @@ def build_replica(
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
     holders = {name: plan.holders(*everywhere[name]) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
-    return Replica(modules, parameters, holders, buckets, channels, names, rank)
+    return LocalParameters(modules, parameters, holders, buckets, channels, names, rank)
 
 
 def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:

@@ -27,7 +27,7 @@ from pipelined.training.equal_replicas import require_equal_replicas
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
 from pipelined.training.optimizer import Recipe, restore, state_of, update
-from pipelined.training.parameters import Replica, build_replica
+from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.stage import Stage
 from pipelined.training.worker import Feed, Seat, TrainWorker
@@ -128,16 +128,16 @@ class Trainer:
         orders: Mapping[int, Order] | None = None,
     ):
         self.model, self.plan, self.recipe, self.numerics = model, plan, recipe, numerics
-        self.replica: Replica = build_replica(
+        self.local: LocalParameters = build_local(
             model, plan, actor.rank, sequence, numerics.dtype, place, seed if fresh else None
         )
         stages = {
             index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)
-            for index, module in self.replica.modules.items()
+            for index, module in self.local.modules.items()
         }
         compression = Compression(actor, numerics.compress, tracer)
         self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
-        self.optimizer = recipe.build(self.replica.parameters)
+        self.optimizer = recipe.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
         self._orders = orders or {}
@@ -155,7 +155,7 @@ class Trainer:
         clock, device = self.seat.device.clock, self.seat.device
         start, busy = clock.now(), device.busy
         losses = await self._gradients(step)
-        squares, _, _ = await device.run("norm", self.replica.squares)
+        squares, _, _ = await device.run("norm", self.local.squares)
         entry = self._totals.entry(squares, losses, device.busy - busy, stopping())
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
@@ -168,27 +168,27 @@ class Trainer:
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """What a checkpoint must hold of a parameter or a buffer."""
-        if name in self.replica.kept:
-            return {"value": self.replica.kept[name]}
-        return state_of(self.optimizer, self.replica.parameters[name])
+        if name in self.local.kept:
+            return {"value": self.local.kept[name]}
+        return state_of(self.optimizer, self.local.parameters[name])
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Put back what `state_of` gave of every tensor held, after so many updates."""
-        for name, parameter in self.replica.parameters.items():
+        for name, parameter in self.local.parameters.items():
             restore(self.optimizer, parameter, state[name], updates)
         with torch.no_grad():
-            for name, buffer in self.replica.kept.items():
+            for name, buffer in self.local.kept.items():
                 buffer.copy_(state[name]["value"])
 
     async def _gradients(self, step: int) -> dict[int, float]:
         """Run the schedule; afterwards every bucket holds its sum over all holders."""
         seat = self.seat
         if self._prepared is None:
-            await require_equal_replicas(seat.actor.transport, self.replica)
+            await require_equal_replicas(seat.actor.transport, self.local)
             self._prepared = await asyncio.to_thread(prepare, self.plan, seat.worker)
             await self._ready_sums()
-            await self.sums.place(self.replica.buckets)
-        sync = GradientSync(seat.actor, self.replica.buckets, self.sums.sum, self._prepared.overlapped, seat.stages)
+            await self.sums.place(self.local.buckets)
+        sync = GradientSync(seat.actor, self.local.buckets, self.sums.sum, self._prepared.overlapped, seat.stages)
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
         worker = TrainWorker(seat, step, sync, order or self._prepared.instructions)
         await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))
@@ -198,7 +198,7 @@ class Trainer:
     async def _update(self, step: int, rate: float, shrink: float) -> None:
         def work() -> None:
             update(self.optimizer, rate, shrink)
-            self.replica.clear_gradients()
+            self.local.clear_gradients()
 
         _, start, end = await self.seat.device.run("step", work)
         self.seat.tracer.record("step", "step", start, end, (step, -1, -1, -1))
@@ -208,11 +208,11 @@ class Trainer:
         await agree(self.seat.actor.transport, "sums", self.sums.ready())
 
     def _bucket_groups(self) -> dict[Stages, Group]:
-        transport, channels = self.seat.actor.transport, self.replica.channels
+        transport, channels = self.seat.actor.transport, self.local.channels
         return {
-            b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.replica.buckets
+            b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.local.buckets
         }
 
     @cached_property
     def _totals(self) -> StepTotals:
-        return StepTotals(self.replica.names, self.plan.total_microbatches)
+        return StepTotals(self.local.names, self.plan.total_microbatches)

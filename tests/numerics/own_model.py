@@ -114,7 +114,7 @@ def steps(count):
 
     async def work(trainer):
         losses = [(await trainer.step(step)).loss for step in range(count)]
-        return losses, {name: tensor.detach().clone() for name, tensor in trainer.replica.tensors.items()}
+        return losses, {name: tensor.detach().clone() for name, tensor in trainer.local.tensors.items()}
 
     return work
 

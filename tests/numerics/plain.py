@@ -142,7 +142,7 @@ async def pipelined(
             reports = [await trainer.step(step) for step in range(steps)]
     finally:
         device.close()
-    parameters = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+    parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
 
 

@@ -53,7 +53,7 @@ async def rank(case, transport, story, recipe=RECIPE, orders=None):
             reports = await story(trainer)
     finally:
         device.close()
-    weights = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+    weights = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})
 
 

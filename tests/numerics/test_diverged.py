@@ -19,7 +19,7 @@ TOLD = r"step {} came to no finite numbers \(loss: nan, gradient norm: nan\): tr
 
 def spoil(trainer):
     """Put an infinity where the last stage's parameters lie."""
-    for name, parameter in trainer.replica.parameters.items():
+    for name, parameter in trainer.local.parameters.items():
         if "ln_f" in name:
             parameter.data.fill_(math.inf)
 
@@ -31,10 +31,10 @@ def test_a_step_that_diverged_changes_no_parameter_on_any_rank(case):
     async def two_steps(trainer, transport):
         await trainer.step(0)
         spoil(trainer)
-        before = {name: value.detach().clone() for name, value in trainer.replica.parameters.items()}
+        before = {name: value.detach().clone() for name, value in trainer.local.parameters.items()}
         with pytest.raises(AgreedError, match=TOLD.format(2)):
             await trainer.step(1)
-        return all(torch.equal(before[name], value) for name, value in trainer.replica.parameters.items())
+        return all(torch.equal(before[name], value) for name, value in trainer.local.parameters.items())
 
     assert all(on_every_rank(case, two_steps))
 

@@ -43,7 +43,7 @@ def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tm
         report = await trainer.stretch(range(STEPS), lambda: False)
         await save(trainer, tmp_path, STEPS, {}, keep=1)
         await load(trainer, tmp_path)
-        return report.staleness, trainer.replica.parameters
+        return report.staleness, trainer.local.parameters
 
     begun = dict(FROZEN.build(range(6), torch.float64, "cpu", seed=5).named_parameters())
     for staleness, held in on_ranks(FROZEN, arranged, work, kind=AsynchronousTrainer):
@@ -59,11 +59,11 @@ def test_the_state_of_a_model_whose_first_rank_trains_nothing_goes_on_where_it_w
         await trainer.step(0)
         await trainer.step(1)
         await save(trainer, tmp_path, 2, {}, keep=1)
-        return (await trainer.step(2)).loss, dict(trainer.replica.tensors)
+        return (await trainer.step(2)).loss, dict(trainer.local.tensors)
 
     async def resumed(trainer):
         assert await load(trainer, tmp_path) == 2
-        return (await trainer.step(2)).loss, dict(trainer.replica.tensors)
+        return (await trainer.step(2)).loss, dict(trainer.local.tensors)
 
     one, other = (on_ranks(FROZEN, plan("gpipe", 3), work) for work in (at_once, resumed))
     for (loss, held), (again, other_held) in zip(one, other, strict=True):
@@ -100,11 +100,11 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
         windows = [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(2)]
         seen = await evaluate(trainer.seat, trainer.model, windows, trainer.world, STEPS)
         await save(trainer, tmp_path, STEPS, {}, keep=1)
-        return told, seen, dict(trainer.replica.kept)
+        return told, seen, dict(trainer.local.kept)
 
     async def resumed(trainer):
         await load(trainer, tmp_path)
-        return dict(trainer.replica.kept)
+        return dict(trainer.local.kept)
 
     module = model.build(range(4), torch.float64, "cpu", None).eval()
     module.load_state_dict(tensors)
@@ -135,10 +135,10 @@ async def saved_in(place, trainer):
 
 
 async def refused(trainer, place, fact):
-    before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
+    before = {name: tensor.clone() for name, tensor in trainer.local.tensors.items()}
     with pytest.raises(AgreedError, match=fact):
         await load(trainer, place)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.replica.tensors.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.local.tensors.items())
 
 
 @pytest.mark.parametrize(

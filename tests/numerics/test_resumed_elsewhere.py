@@ -37,7 +37,7 @@ def leg(case, recipe, steps, place):
                 else:
                     reports.append(await trainer.stretch(steps, lambda: False, reports.append))
                 await save(trainer, place, steps.stop, {}, keep=1)
-                parameters = {name: p.detach() for name, p in trainer.replica.parameters.items()}
+                parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
                 return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
         finally:
             device.close()

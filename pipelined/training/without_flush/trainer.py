@@ -43,7 +43,7 @@ class AsynchronousTrainer(Trainer):
         stage.module = Lent(stage.module)
         kept = updates.delay or 0
         return VersionedStage(
-            stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.replica.buckets]
+            stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.local.buckets]
         )
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
@@ -121,7 +121,7 @@ class AsynchronousTrainer(Trainer):
         if self.recipe.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
-        await require_equal_replicas(self.seat.actor.transport, self.replica)
+        await require_equal_replicas(self.seat.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.seat.worker)
         await self._ready_sums()
         return prepared

@@ -90,7 +90,7 @@ def held(case):
     async def counted(trainer, _):
         kept = count_activations(trainer)
         await trainer.step(0)
-        return state_bytes(trainer.replica.parameters.values(), trainer.optimizer), kept.peak_bytes
+        return state_bytes(trainer.local.parameters.values(), trainer.optimizer), kept.peak_bytes
 
     return on_every_rank(case, counted)
 

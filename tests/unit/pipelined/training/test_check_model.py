@@ -6,7 +6,7 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.training.check_model import ModelError, check_built, survey
-from pipelined.training.parameters import build_replica
+from pipelined.training.parameters import build_local
 
 CUT = [range(0, 1), range(1, 2)]
 
@@ -102,7 +102,7 @@ def test_a_name_in_two_stages_is_one_parameter_if_the_model_ties_it():
 
 def test_a_bare_module_is_no_model():
     with pytest.raises(ModelError, match="a Sequential has no method costs; write what"):
-        build_replica(nn.Sequential(), Plan("gpipe", 1, 1, 1, 1), 0, 1, torch.float32, torch.device("cpu"), 0)
+        build_local(nn.Sequential(), Plan("gpipe", 1, 1, 1, 1), 0, 1, torch.float32, torch.device("cpu"), 0)
 
 
 def test_a_stage_that_is_built_otherwise_on_the_meta_device_is_refused():
