@@ -39,7 +39,7 @@ async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Tri
         actor,
         CutGPT2(contest.config, trial.ends),
         plan,
-        contest.recipe,
+        contest.optimizer_config,
         Numerics(),
         device,
         CPU,

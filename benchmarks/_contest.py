@@ -1,4 +1,4 @@
-"""What two pipelines are to train alike: the model, its data, the recipe, and the ways to cut it.
+"""What two pipelines are to train alike: the model, its data, the optimizer, and the ways to cut it.
 
 The rule: everything that decides how much work a step is stands here, and neither contender may change it.
 """
@@ -15,7 +15,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.programs.plan import Plan
 from pipelined.training.keyed_random import keyed_generator
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 Ends = tuple[int, ...]
 """A cut: where each stage ends, the last at the number of layers."""
@@ -88,8 +88,8 @@ class Contest:
         return Plan(schedule, len(ends), 1, self.batch, self.microbatches, chunks=chunks)
 
     @property
-    def recipe(self) -> Recipe:
-        return Recipe(lr=1e-3, steps=1000, clip=0.0)
+    def optimizer_config(self) -> OptimizerConfig:
+        return OptimizerConfig(lr=1e-3, steps=1000, clip=0.0)
 
     def plain(self) -> dict[str, int]:
         """As JSON can hold it."""

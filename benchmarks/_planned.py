@@ -25,7 +25,7 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.traces.file import NullTracer
 from pipelined.training.compression import NONE
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Numerics, Trainer
 
 WORLD = 0
@@ -107,10 +107,23 @@ async def train(
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
-    recipe, feed = Recipe(lr=1e-4, steps=1 << 20), RandomTokens(subject.model.vocab, (plan.rows, subject.sequence))
+    optimizer_config, feed = (
+        OptimizerConfig(lr=1e-4, steps=1 << 20),
+        RandomTokens(subject.model.vocab, (plan.rows, subject.sequence)),
+    )
     place = torch.device("cpu")
     trainer = Trainer(
-        actor, subject.build(), plan, recipe, numerics, device, place, feed, NullTracer(), subject.sequence, seed=0
+        actor,
+        subject.build(),
+        plan,
+        optimizer_config,
+        numerics,
+        device,
+        place,
+        feed,
+        NullTracer(),
+        subject.sequence,
+        seed=0,
     )
     taken = []
     for step in range(first, first + steps + 2):

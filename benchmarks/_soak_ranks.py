@@ -23,7 +23,7 @@ from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
@@ -47,9 +47,9 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
     device = TorchDevice("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            recipe = Recipe(lr=1e-3, steps=steps, warmup=0)
+            optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
             where = device, torch.device("cpu"), Feed(), NullTracer(), SEQUENCE
-            trainer = Trainer(actor, GPT2(MODEL), PLAN, recipe, Numerics(torch.float32), *where, seed=1)
+            trainer = Trainer(actor, GPT2(MODEL), PLAN, optimizer_config, Numerics(torch.float32), *where, seed=1)
             before, after = list[Levels](), list[Levels]()
             for step in range(steps):
                 await trainer.step(step)

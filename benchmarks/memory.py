@@ -30,11 +30,11 @@ from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
-RECIPE = Recipe(lr=1e-4, steps=100)
+OPTIMIZER = OptimizerConfig(lr=1e-4, steps=100)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, GPT2(options.model), plan, RECIPE, Numerics(), device, place, RandomTokens(options),
+                actor, GPT2(options.model), plan, OPTIMIZER, Numerics(), device, place, RandomTokens(options),
                 NullTracer(), options.seq, seed=0,
             )  # fmt: skip
             kept = count_activations(trainer)
@@ -182,7 +182,7 @@ def warm_up(options: Options) -> None:
     """Let torch take what it takes once: threads, code, and a first update."""
     model = GPT2(ModelConfig(1, options.heads, options.heads, 16, 8, dropout=0.0))
     module = model.build(range(model.layers), torch.float32, "cpu", 0)
-    optimizer = RECIPE.build(dict(module.named_parameters()))
+    optimizer = OPTIMIZER.build(dict(module.named_parameters()))
     ids = torch.zeros(2, 8, dtype=torch.int64)
     model.loss(module(ids), ids).backward()
     optimizer.step()

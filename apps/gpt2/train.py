@@ -29,7 +29,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
 from pipelined.training.evaluate import evaluate, sample
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
 from pipelined.training.trainer import Numerics, Trainer
 from pipelined.training.without_flush.trainer import AsynchronousTrainer
@@ -139,7 +139,7 @@ def _build(
         actor,
         GPT2(job.model),
         job.plan,
-        Recipe(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
+        OptimizerConfig(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
         numerics(config),
         device,
         place,

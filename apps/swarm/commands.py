@@ -112,7 +112,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         )
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
-            steps = StepLog(process, training.recipe, subject.batch * subject.seq, flags.metrics, say)
+            steps = StepLog(process, training.optimizer_config, subject.batch * subject.seq, flags.metrics, say)
             waits = WaitLog(process, feed.held_out, say)
             logs = [tasks.create_task(each.follow()) for each in (steps, waits)]
             await until_asked(process.run())

@@ -12,7 +12,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.compression import NONE
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
@@ -39,11 +39,13 @@ def training_of(told: Told) -> Training:
     """
     subject = told.subject
     model, cut = model_of(told)
-    recipe = Recipe(subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay)
+    optimizer_config = OptimizerConfig(
+        subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay
+    )
     return Training(
         model=model,
         cut=cut,
-        recipe=recipe,
+        optimizer_config=optimizer_config,
         rows=subject.microbatch,
         sequence=subject.seq,
         seed=subject.seed,

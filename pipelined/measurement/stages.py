@@ -24,7 +24,7 @@ from pipelined.measurement.probes import probes
 from pipelined.planner.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
 from pipelined.training.keyed_random import Noise
 from pipelined.training.model import Model
-from pipelined.training.optimizer import Recipe, update
+from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics
 
@@ -115,7 +115,7 @@ class _Probe:
         depth = index + (1 if last else 2)
         self._stage = Stage(bench.model, module, index, depth, bench.place, numerics.autocast)
         self._parameters = dict(module.named_parameters())
-        self._optimizer = Recipe(lr=1e-4, steps=100).build(self._parameters)
+        self._optimizer = OptimizerConfig(lr=1e-4, steps=100).build(self._parameters)
         self._swept = torch.ones(SWEPT // 4, device=bench.place)
 
     async def round(self, size: int) -> Taken:

@@ -17,7 +17,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.subject import Subject
 from pipelined.traces.file import NullTracer
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Trainer
 from transports import Transport
 
@@ -73,8 +73,8 @@ async def _steps(
     plan, model = candidate.plan, subject.build()
     numerics = replace(subject.numerics(), recompute=candidate.recompute)
     feed = RandomTokens(model.shape_of(model.layers, 1, subject.sequence)[-1], (plan.rows, subject.sequence))
-    recipe, length = Recipe(lr=1e-4, steps=1 << 20), subject.sequence
-    trainer = Trainer(actor, model, plan, recipe, numerics, device, place, feed, NullTracer(), length, seed=0)
+    optimizer_config, length = OptimizerConfig(lr=1e-4, steps=1 << 20), subject.sequence
+    trainer = Trainer(actor, model, plan, optimizer_config, numerics, device, place, feed, NullTracer(), length, seed=0)
     mine = []
     for step in range(first, first + STEPS):
         await broadcast(actor.transport, f"try {step}", True)

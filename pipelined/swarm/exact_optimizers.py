@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 PIECE = 1 << 20
 """Elements that are squared at once: what bounds the memory that a norm needs."""
@@ -36,32 +36,34 @@ class Learned(NamedTuple):
     exp_avg_sq: torch.Tensor
 
 
-Update = Callable[[Learned, torch.Tensor, int, float, Recipe], None]
+Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
 """Change one tensor in place, by its gradient, in the update of this number (from 1) at this rate."""
 
 
 @torch.no_grad()
-def adamw(learned: Learned, gradient: torch.Tensor, number: int, rate: float, recipe: Recipe) -> None:
+def adamw(
+    learned: Learned, gradient: torch.Tensor, number: int, rate: float, optimizer_config: OptimizerConfig
+) -> None:
     """One update of AdamW; vectors (biases, norms) do not decay.
 
     Cost: 12 passes over the tensor, and twice its memory.
     """
-    direction = _direction(learned, gradient, number, recipe)
-    learned.value.mul_(1.0 - rate * _decay(learned, recipe))
+    direction = _direction(learned, gradient, number, optimizer_config)
+    learned.value.mul_(1.0 - rate * _decay(learned, optimizer_config))
     learned.value.sub_(direction.mul_(rate))
 
 
 @torch.no_grad()
-def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, recipe: Recipe) -> None:
+def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, optimizer_config: OptimizerConfig) -> None:
     """One update of LAMB: a matrix moves by `rate` times its own norm, whatever the gradient's scale.
 
     Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never leave it.
 
     Cost: that of `adamw`, and two norms.
     """
-    direction = _direction(learned, gradient, number, recipe)
+    direction = _direction(learned, gradient, number, optimizer_config)
     if learned.value.dim() >= 2:
-        direction.add_(learned.value * _decay(learned, recipe))
+        direction.add_(learned.value * _decay(learned, optimizer_config))
         rate *= trust_ratio(learned.value, direction)
     learned.value.sub_(direction.mul_(rate))
 
@@ -107,14 +109,16 @@ def _fold(terms: torch.Tensor) -> float:
     return float(terms[0]) if count else 0.0
 
 
-def _direction(learned: Learned, gradient: torch.Tensor, number: int, recipe: Recipe) -> torch.Tensor:
+def _direction(
+    learned: Learned, gradient: torch.Tensor, number: int, optimizer_config: OptimizerConfig
+) -> torch.Tensor:
     """Take a gradient into the running means; their quotient, freed of the bias of their start."""
-    first, second = recipe.betas
+    first, second = optimizer_config.betas
     learned.exp_avg.mul_(first).add_(gradient * (1.0 - first))
     learned.exp_avg_sq.mul_(second).add_((gradient * gradient).mul_(1.0 - second))
-    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**number)).add_(recipe.eps)
+    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**number)).add_(optimizer_config.eps)
     return (learned.exp_avg * (1.0 / (1.0 - first**number))).div_(spread)
 
 
-def _decay(learned: Learned, recipe: Recipe) -> float:
-    return recipe.weight_decay if learned.value.dim() >= 2 else 0.0
+def _decay(learned: Learned, optimizer_config: OptimizerConfig) -> float:
+    return optimizer_config.weight_decay if learned.value.dim() >= 2 else 0.0

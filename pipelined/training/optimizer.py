@@ -24,7 +24,7 @@ class _AdamW(torch.optim.AdamW):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class OptimizerConfig:
     """How parameters are updated.
 
     Args:

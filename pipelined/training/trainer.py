@@ -26,7 +26,7 @@ from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
-from pipelined.training.optimizer import Recipe, restore, state_of, update
+from pipelined.training.optimizer import OptimizerConfig, restore, state_of, update
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.stage import Stage
@@ -100,7 +100,7 @@ class Trainer:
         actor: the rank's mailbox, open.
         model: the whole model's description; only this rank's layers are built.
         plan: the job's arrangement; its world size must be the transport's.
-        recipe: how parameters are updated.
+        optimizer_config: how parameters are updated.
         device: where to compute.
         place: the torch device that means.
         feed: the data.
@@ -116,7 +116,7 @@ class Trainer:
         actor: Actor,
         model: Model,
         plan: Plan,
-        recipe: Recipe,
+        optimizer_config: OptimizerConfig,
         numerics: Numerics,
         device: Device,
         place: torch.device,
@@ -127,7 +127,7 @@ class Trainer:
         fresh: bool = True,
         orders: Mapping[int, Order] | None = None,
     ):
-        self.model, self.plan, self.recipe, self.numerics = model, plan, recipe, numerics
+        self.model, self.plan, self.optimizer_config, self.numerics = model, plan, optimizer_config, numerics
         self.local: LocalParameters = build_local(
             model, plan, actor.rank, sequence, numerics.dtype, place, seed if fresh else None
         )
@@ -137,7 +137,7 @@ class Trainer:
         }
         compression = Compression(actor, numerics.compress, tracer)
         self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
-        self.optimizer = recipe.build(self.local.parameters)
+        self.optimizer = optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
         self._orders = orders or {}
@@ -159,9 +159,9 @@ class Trainer:
         entry = self._totals.entry(squares, losses, device.busy - busy, stopping())
         with self.seat.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
-        loss, norm, rate = self._totals.loss(entry), self._totals.norm(entry), self.recipe.rate(step)
+        loss, norm, rate = self._totals.loss(entry), self._totals.norm(entry), self.optimizer_config.rate(step)
         check_finite(step, loss, norm)
-        await self._update(step, rate, self.recipe.shrink(norm))
+        await self._update(step, rate, self.optimizer_config.shrink(norm))
         seconds = clock.now() - start
         idle = max(0.0, 1.0 - self._totals.busy(entry) / seconds)
         return StepReport(step, loss, norm, rate, seconds, idle, self._totals.stop(entry))

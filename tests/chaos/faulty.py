@@ -25,7 +25,7 @@ from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import Noise
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics, Trainer
-from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
+from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Closed, Transport
 from transports.testing import kill
 
@@ -99,7 +99,7 @@ async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, CASE.model, CASE.plan, RECIPE, Numerics(torch.float64), device, torch.device("cpu"), Feed(),
+                actor, CASE.model, CASE.plan, OPTIMIZER, Numerics(torch.float64), device, torch.device("cpu"), Feed(),
                 NullTracer(), SEQUENCE, seed=3,
             )  # fmt: skip
             if transport.rank == rank:

@@ -12,10 +12,10 @@ from torch.func import functional_call
 
 from pipelined.programs.partition import partition
 from pipelined.training.keyed_random import Noise
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import SEQUENCE, AdamW, Case, Feed
 
-RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.0)
+OPTIMIZER = OptimizerConfig(lr=1e-2, steps=5, warmup=2, clip=0.0)
 Stages = tuple[int, ...]
 Version = Callable[[Stages, int, int], int]
 """(stages that hold a parameter, group, its microbatch counted from the run's beginning) to the parameter's version."""
@@ -74,7 +74,7 @@ def delayed(case: Case, steps: int, version: Version) -> Outcome:
         for name, parameter in weights.items():
             parameter.grad = gradients[name]
         for options in optimizer.param_groups:
-            options["lr"] = RECIPE.rate(update * every // each)
+            options["lr"] = OPTIMIZER.rate(update * every // each)
         optimizer.step()
         history.append(copied(weights))
     return Outcome(losses, [(sum(some) / len(some)) ** 0.5 for some in squares], history[-1])

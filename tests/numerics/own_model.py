@@ -12,7 +12,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import keyed_generator
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import AdamW
 from transports import new_event_loop
@@ -21,7 +21,7 @@ from transports.local import world
 import asyncio  # isort: skip
 
 WIDTH = 6
-RECIPE = Recipe(lr=1e-2, steps=4, warmup=1, clip=0.0)
+OPTIMIZER = OptimizerConfig(lr=1e-2, steps=4, warmup=1, clip=0.0)
 
 
 def linear():
@@ -95,7 +95,7 @@ def on_ranks(model, plan, work, recompute=False, kind=Trainer):
         try:
             async with Actor(transport) as actor:
                 trainer = kind(
-                    actor, model, plan, RECIPE, Numerics(torch.float64, recompute=recompute), device,
+                    actor, model, plan, OPTIMIZER, Numerics(torch.float64, recompute=recompute), device,
                     torch.device("cpu"), Feed(), NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip
                 return await work(trainer)
@@ -124,8 +124,8 @@ def plain(model, microbatches, count):
     module = model.build(range(model.layers), torch.float64, "cpu", seed=5)
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [[p for p in trained if p.dim() >= 2], [p for p in trained if p.dim() < 2]]
-    decays = zip(groups, (RECIPE.weight_decay, 0.0), strict=True)
-    optimizer = AdamW([{"params": group, "weight_decay": decay} for group, decay in decays], betas=RECIPE.betas)
+    decays = zip(groups, (OPTIMIZER.weight_decay, 0.0), strict=True)
+    optimizer = AdamW([{"params": group, "weight_decay": decay} for group, decay in decays], betas=OPTIMIZER.betas)
     losses, feed = [], Feed()
     for step in range(count):
         optimizer.zero_grad()
@@ -135,7 +135,7 @@ def plain(model, microbatches, count):
         ]
         sum(several).backward()
         for group in optimizer.param_groups:
-            group["lr"] = RECIPE.rate(step)
+            group["lr"] = OPTIMIZER.rate(step)
         optimizer.step()
         losses.append(float(sum(several).detach()))
     return losses, {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -18,13 +18,13 @@ from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.keyed_random import Noise
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
 from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
 SEQUENCE = 6
-RECIPE = Recipe(lr=1e-2, steps=5, warmup=2, clip=0.5)
+OPTIMIZER = OptimizerConfig(lr=1e-2, steps=5, warmup=2, clip=0.5)
 
 
 class AdamW(torch.optim.AdamW):
@@ -114,9 +114,9 @@ def plain(case: Case, steps: int = 5) -> Outcome:
             logits = module(feed.inputs(step, microbatch), Noise(3, step, microbatch))
             loss = loss + model.loss(logits, feed.targets(step, microbatch)) / total
         loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), RECIPE.clip)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)))
         for group in optimizer.param_groups:
-            group["lr"] = RECIPE.rate(step)
+            group["lr"] = OPTIMIZER.rate(step)
         optimizer.step()
         losses.append(loss.item())
     return Outcome(losses, norms, {name: p.detach() for name, p in parameters.items()})
@@ -136,7 +136,7 @@ async def pipelined(
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, case.model, case.plan, RECIPE, numerics, device, torch.device("cpu"), Feed(),
+                actor, case.model, case.plan, OPTIMIZER, numerics, device, torch.device("cpu"), Feed(),
                 tracer or NullTracer(), SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = [await trainer.step(step) for step in range(steps)]

@@ -14,7 +14,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
 from pipelined.training.trainer import Numerics, StepReport
 from pipelined.training.without_flush.trainer import AsynchronousTrainer
-from tests.numerics.delayed import RECIPE
+from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.plain import SEQUENCE, Feed
 
 
@@ -40,14 +40,14 @@ def stretches(*several):
     return story
 
 
-async def rank(case, transport, story, recipe=RECIPE, orders=None):
+async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
     clock = RealClock()
     device, tracer = TorchDevice("cpu", clock, transport.computing), Tracer(clock.now)
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
             trainer = AsynchronousTrainer(
-                actor, case.model, case.plan, recipe, numerics, device, torch.device("cpu"), Feed(), tracer,
+                actor, case.model, case.plan, optimizer_config, numerics, device, torch.device("cpu"), Feed(), tracer,
                 SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = await story(trainer)

@@ -13,7 +13,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 from pipelined.schedules.table import write_table
 from tests.launching import ROOT
-from tests.numerics.delayed import RECIPE, delayed, double_buffered, pipedream
+from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed
 from tests.numerics.stretched import assert_same, rank, stretches
 from transports import new_event_loop
@@ -170,7 +170,9 @@ def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(sche
 def test_clipping_by_the_global_norm_is_refused():
     async def alone():
         (transport,) = world(1)
-        await rank(Case("pipedream", 1, 1, 1), transport, stretches(range(1)), recipe=replace(RECIPE, clip=1.0))
+        await rank(
+            Case("pipedream", 1, 1, 1), transport, stretches(range(1)), optimizer_config=replace(OPTIMIZER, clip=1.0)
+        )
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):
         asyncio.run(alone())

@@ -20,7 +20,7 @@ from transports.local import world
 STEPS = 5
 
 
-def leg(case, recipe, steps, place):
+def leg(case, optimizer_config, steps, place):
     """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
 
     async def rank(transport):
@@ -28,7 +28,15 @@ def leg(case, recipe, steps, place):
         try:
             async with Actor(transport) as actor:
                 kind = Trainer if case.plan.layout.updates is None else AsynchronousTrainer
-                parts = case.model, case.plan, recipe, Numerics(torch.float64), device, torch.device("cpu"), Feed()
+                parts = (
+                    case.model,
+                    case.plan,
+                    optimizer_config,
+                    Numerics(torch.float64),
+                    device,
+                    torch.device("cpu"),
+                    Feed(),
+                )
                 trainer = kind(actor, *parts, NullTracer(), SEQUENCE, seed=3)
                 assert steps.start == 0 or await load(trainer, place) == steps.start
                 reports = []
@@ -49,11 +57,11 @@ def leg(case, recipe, steps, place):
         return runner.run(everyone())
 
 
-def legs(place, recipe, *parts):
+def legs(place, optimizer_config, *parts):
     """Train one leg after another; by rank of the last the losses and norms of all steps, and its parameters."""
     losses, norms = [], []
     for case, steps in parts:
-        ranks = leg(case, recipe, steps, place)
+        ranks = leg(case, optimizer_config, steps, place)
         losses += ranks[0][0]
         norms += ranks[0][1]
     return [plain.Outcome(losses, norms, parameters) for _, _, parameters in ranks]
@@ -70,7 +78,7 @@ FLUSHED = [
 def test_schedules_with_a_flush_follow_one_another_as_one_process(cases, tmp_path):
     steps = range(2), range(2, 3), range(3, STEPS)
     expected = plain.plain(cases[0], STEPS)
-    for outcome in legs(tmp_path, plain.RECIPE, *zip(cases, steps, strict=True)):
+    for outcome in legs(tmp_path, plain.OPTIMIZER, *zip(cases, steps, strict=True)):
         plain.assert_same(expected, outcome, tolerance=1e-10)
 
 
@@ -79,5 +87,7 @@ def test_a_flush_gives_way_to_doubled_weights_and_comes_back(tmp_path):
     flush, doubled = Case("chimera", 2, 1, 3), Case("pipedream_2bw", 3, 1, 3)
     version = (0, 1, 2, 2, 4)
     expected = delayed.delayed(doubled, STEPS, lambda stages, group, microbatch: version[microbatch // 3])
-    for outcome in legs(tmp_path, delayed.RECIPE, (flush, range(2)), (doubled, range(2, 4)), (flush, range(4, STEPS))):
+    for outcome in legs(
+        tmp_path, delayed.OPTIMIZER, (flush, range(2)), (doubled, range(2, 4)), (flush, range(4, STEPS))
+    ):
         plain.assert_same(plain.Outcome(expected.losses, expected.norms, expected.weights), outcome, tolerance=1e-10)

@@ -11,7 +11,7 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
 from pipelined.training.trainer import Numerics, Trainer
-from tests.numerics.plain import RECIPE, SEQUENCE, Case, Feed
+from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Transport, new_event_loop
 from transports.local import world
 
@@ -28,7 +28,7 @@ def on_every_rank(
         try:
             async with Actor(transport) as actor:
                 trainer = Trainer(
-                    actor, case.model, case.plan, RECIPE, Numerics(dtype, recompute=case.recompute, **numerics), device,
+                    actor, case.model, case.plan, OPTIMIZER, Numerics(dtype, recompute=case.recompute, **numerics), device,
                     torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
                 )  # fmt: skip
                 return await work(trainer, transport)

@@ -83,7 +83,9 @@ class Lead:
                 await transport.send(rank, OVER)
 
     def _log(self, directory: Directory, report: Report) -> Log:
-        return Log(directory, self.rank.rules, self.rank.training.recipe, RealClock(), busy=self.busy, report=report)
+        return Log(
+            directory, self.rank.rules, self.rank.training.optimizer_config, RealClock(), busy=self.busy, report=report
+        )
 
     def _waits(self, report: Report) -> WaitLog:
         return WaitLog(self.trainer, self.rank.feed.held_out, report.say)

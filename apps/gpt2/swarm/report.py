@@ -13,7 +13,7 @@ from pipelined.directory import CutOff, Directory, FellBehind
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import StepReport
 from transports import Transport
 
@@ -55,11 +55,20 @@ class Log:
 
     Args:
         rules: which steps are evaluated.
-        recipe: the number of steps, and the learning rate of each.
+        optimizer_config: the number of steps, and the learning rate of each.
     """
 
-    def __init__(self, directory: Directory, rules: Rules, recipe: Recipe, clock: Clock, *, busy: Busy, report: Report):
-        self._directory, self._rules, self._recipe = directory, rules, recipe
+    def __init__(
+        self,
+        directory: Directory,
+        rules: Rules,
+        optimizer_config: OptimizerConfig,
+        clock: Clock,
+        *,
+        busy: Busy,
+        report: Report,
+    ):
+        self._directory, self._rules, self._recipe = directory, rules, optimizer_config
         self._clock, self._busy, self._report = clock, busy, report
         self._step, self._began, self._loss = -1, clock.now(), None
         self._point: Point | None = None
@@ -73,7 +82,7 @@ class Log:
                     self._on_head(Head.unpack(value))
                 elif key == EVALUATED:
                     self._on_loss(Evaluated.unpack(value))
-            if self._step >= self._recipe.steps and self._due is None:
+            if self._step >= self._optimizer_config.steps and self._due is None:
                 break
         return self._loss
 
@@ -86,7 +95,7 @@ class Log:
         elif self._step >= 0:
             self._report.say(f"went back to step {head.step}, which all stages had saved")
         self._step, self._point, self._began, self._due = head.step, head.point, now, None
-        if self._rules.evaluates(head.step, head.step >= self._recipe.steps):
+        if self._rules.evaluates(head.step, head.step >= self._optimizer_config.steps):
             self._due = head.point, report
         elif report:
             self._report.step(report, None)
@@ -101,7 +110,7 @@ class Log:
     def _report_of(self, head: Head, passed: float) -> StepReport:
         step = head.step - 1
         idle = self._busy.idle(passed)
-        return StepReport(step, head.loss, head.norm, self._recipe.rate(step), passed, idle, False)
+        return StepReport(step, head.loss, head.norm, self._optimizer_config.rate(step), passed, idle, False)
 
     async def _changes(self) -> AsyncIterator[tuple[str, bytes]]:
         """Keys and values: first the present ones, then each change, in order."""

@@ -30,7 +30,7 @@ class Pending(NamedTuple):
     """A gradient that was summed and not applied yet.
 
     Args:
-        step: whose it is; the recipe's rate is that of this step.
+        step: the step of the gradient; the learning rate is that of this step.
         total, scale: see `SwarmStage.apply`.
     """
 

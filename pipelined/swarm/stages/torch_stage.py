@@ -156,11 +156,11 @@ class TorchStage:
         if total.shape != self._sums.shape or total.dtype.name != _name(self._sums.dtype):
             mine = f"{_name(self._sums.dtype)} {tuple(self._sums.shape)}"
             raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
-        recipe = self.training.recipe
+        optimizer_config = self.training.optimizer_config
         self._updates += 1
         for learned, gradient in zip(self._learned.values(), self._parted(_tensor(total)), strict=True):
             here = gradient.to(self.device) * scale
-            self._update(learned, here, self._updates, recipe.rate(step), recipe)
+            self._update(learned, here, self._updates, optimizer_config.rate(step), optimizer_config)
 
     def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
         """See `SwarmStage`."""

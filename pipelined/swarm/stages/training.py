@@ -16,7 +16,7 @@ import torch
 from pipelined.errors import UsageError
 from pipelined.swarm.exact_optimizers import find_update
 from pipelined.training.model import Model
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Training:
     Args:
         model: as a row of layers.
         cut: which of its layers each stage holds.
-        recipe: rates, clip and decay.
+        optimizer_config: rates, clip and decay.
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
@@ -42,7 +42,7 @@ class Training:
 
     model: Model
     cut: tuple[range, ...]
-    recipe: Recipe
+    optimizer_config: OptimizerConfig
     rows: int
     sequence: int
     seed: int
@@ -73,7 +73,7 @@ class Training:
             "model": dict(self.model.identity()),
             "cut": [[stage.start, stage.stop] for stage in self.cut],
             "shapes": self.shapes(),
-            "recipe": asdict(self.recipe),
+            "recipe": asdict(self.optimizer_config),
             "batch": [self.rows, self.sequence],
             "numbers": [self.seed, self.update, str(self.dtype), self.autocast],
             "text": self.text,

@@ -64,7 +64,7 @@ class AsynchronousTrainer(Trainer):
             tell: called with the report of each step but the last, in order, as soon as all ranks are done with it.
         Returns: the report of the last step.
         Raises:
-            PlanError: the recipe clips by the global norm; nothing has been computed.
+            PlanError: the optimizer clips by the global norm; nothing has been computed.
             AgreedError: a step came to no finite numbers; those behind it in the pipe are done as well.
         """
         self._prepared = self._prepared or await self._prepare()
@@ -74,7 +74,7 @@ class AsynchronousTrainer(Trainer):
         every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
 
         def rate(update: int) -> float:
-            return self.recipe.rate(steps.start + update * every // each)
+            return self.optimizer_config.rate(steps.start + update * every // each)
 
         worker = AsynchronousWorker(
             self.seat,
@@ -118,9 +118,9 @@ class AsynchronousTrainer(Trainer):
 
     async def _prepare(self) -> Prepared:
         """Before the first stretch: prove as much of the schedule as fills the pipe."""
-        if self.recipe.clip:
+        if self.optimizer_config.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
-            raise PlanError(f"{fact}{self.recipe.clip:g}); do not clip by the global norm")
+            raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.seat.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.seat.worker)
         await self._ready_sums()
@@ -174,7 +174,7 @@ class AsynchronousTrainer(Trainer):
             step,
             self._totals.loss(total),
             self._totals.norm(total) / updates**0.5,
-            self.recipe.rate(step),
+            self.optimizer_config.rate(step),
             seconds,
             max(0.0, 1.0 - self._totals.busy(total) / seconds),
             self._totals.stop(total),
@@ -183,6 +183,6 @@ class AsynchronousTrainer(Trainer):
 
     def _optimizer_of(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """An optimizer of some parameters, whose state is part of the whole."""
-        optimizer = self.recipe.build(parameters)
+        optimizer = self.optimizer_config.build(parameters)
         optimizer.state = self.optimizer.state
         return optimizer

@@ -9,7 +9,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
 from pipelined.training.keyed_random import Noise
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 
 CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)
@@ -106,7 +106,7 @@ def test_state_takes_what_the_closed_form_says(stages):
     parameters = {name: p for layers in stages for name, p in Counted(layers).parameters.items()}
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer = Recipe(lr=1e-3, steps=1).build(parameters)
+    optimizer = OptimizerConfig(lr=1e-3, steps=1).build(parameters)
     optimizer.step()
     counted = counted_state(parameters.values(), optimizer)
     assert sum(counted.values()) == state_bytes(CONFIG, stages)

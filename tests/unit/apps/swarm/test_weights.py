@@ -15,7 +15,7 @@ from apps.swarm.weights import Weights
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from tests.unit.apps.rotary import exported_config
 
 CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)
@@ -25,7 +25,7 @@ MODEL = RotaryLM(CONFIG)
 
 @pytest.fixture(scope="module")
 def weights() -> Weights:
-    training = Training(MODEL, CUT, Recipe(1e-2, 9, 2), 2, 8, seed=4)
+    training = Training(MODEL, CUT, OptimizerConfig(1e-2, 9, 2), 2, 8, seed=4)
     return Weights.of_stages(MODEL, [TorchStage(training, index).state() for index in range(3)])
 
 

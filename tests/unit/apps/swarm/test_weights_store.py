@@ -14,7 +14,7 @@ from pipelined.state.store import DiskStore, StoreError
 from pipelined.swarm.records import Mark, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 TIED = ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6)
 UNTIED = replace(TIED, tied=False)
@@ -22,7 +22,7 @@ CUT = (range(0, 2), range(2, 4))
 
 
 def stages():
-    training = Training(GPT2(UNTIED), CUT, Recipe(1e-2, 3), rows=2, sequence=6, seed=1)
+    training = Training(GPT2(UNTIED), CUT, OptimizerConfig(1e-2, 3), rows=2, sequence=6, seed=1)
     return [TorchStage(training, index) for index in range(2)]
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
 from pipelined.swarm.exact_optimizers import PIECE, Learned, adamw, find_update, lamb, sum_of_squares, trust_ratio
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
-RECIPE = Recipe(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)
+OPTIMIZER = OptimizerConfig(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)
 
 
 def learned(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Learned:
@@ -26,37 +26,37 @@ def gradients(*shape: int, count: int = 12) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(count)]
 
 
-def plain_lamb(value: np.ndarray, grads: list[np.ndarray], recipe: Recipe) -> np.ndarray:
+def plain_lamb(value: np.ndarray, grads: list[np.ndarray], optimizer_config: OptimizerConfig) -> np.ndarray:
     """Algorithm 2 as it is printed, element by element."""
     x, m, v = value.ravel().tolist(), [0.0] * value.size, [0.0] * value.size
-    (b1, b2), matrix = recipe.betas, value.ndim >= 2
+    (b1, b2), matrix = optimizer_config.betas, value.ndim >= 2
     for t, g in enumerate((grad.ravel().tolist() for grad in grads), 1):
         m = [b1 * a + (1 - b1) * b for a, b in zip(m, g, strict=True)]
         v = [b2 * a + (1 - b2) * b * b for a, b in zip(v, g, strict=True)]
-        r = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + recipe.eps) for a, b in zip(m, v, strict=True)]
+        r = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + optimizer_config.eps) for a, b in zip(m, v, strict=True)]
         if matrix:
-            r = [a + recipe.weight_decay * b for a, b in zip(r, x, strict=True)]
+            r = [a + optimizer_config.weight_decay * b for a, b in zip(r, x, strict=True)]
         ratio = math.hypot(*x) / math.hypot(*r) if matrix else 1.0
-        x = [a - recipe.rate(t - 1) * ratio * b for a, b in zip(x, r, strict=True)]
+        x = [a - optimizer_config.rate(t - 1) * ratio * b for a, b in zip(x, r, strict=True)]
     return np.array(x).reshape(value.shape)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
 def test_lamb_is_the_published_algorithm(shape: tuple[int, ...]):
     one, grads = learned(*shape), gradients(*shape)
-    expected = plain_lamb(one.value.numpy().copy(), [g.numpy() for g in grads], RECIPE)
+    expected = plain_lamb(one.value.numpy().copy(), [g.numpy() for g in grads], OPTIMIZER)
     for number, gradient in enumerate(grads, 1):
-        lamb(one, gradient, number, RECIPE.rate(number - 1), RECIPE)
+        lamb(one, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
     np.testing.assert_allclose(one.value.numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
 def test_adamw_is_torchs(shape: tuple[int, ...]):
     one, theirs = learned(*shape), torch.nn.Parameter(learned(*shape).value)
-    optimizer = RECIPE.build({"p": theirs})
+    optimizer = OPTIMIZER.build({"p": theirs})
     for number, gradient in enumerate(gradients(*shape), 1):
-        adamw(one, gradient, number, RECIPE.rate(number - 1), RECIPE)
-        theirs.grad, optimizer.param_groups[0]["lr"] = gradient, RECIPE.rate(number - 1)
+        adamw(one, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
+        theirs.grad, optimizer.param_groups[0]["lr"] = gradient, OPTIMIZER.rate(number - 1)
         optimizer.step()
     torch.testing.assert_close(one.value, theirs.detach(), rtol=1e-12, atol=0.0)
 
@@ -64,22 +64,22 @@ def test_adamw_is_torchs(shape: tuple[int, ...]):
 def test_lamb_moves_a_matrix_by_the_rate_times_its_norm():
     one = learned(6, 4)
     before = one.value.clone()
-    lamb(one, gradients(6, 4)[0] * 1e6, 1, 0.01, RECIPE)
+    lamb(one, gradients(6, 4)[0] * 1e6, 1, 0.01, OPTIMIZER)
     assert (one.value - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-12)
 
 
 def test_a_matrix_of_zeros_can_leave_zero():
     one = Learned(*(torch.zeros(3, 2) for _ in range(3)))
     assert trust_ratio(one.value, torch.ones(3, 2)) == trust_ratio(torch.ones(3, 2), one.value) == 1.0
-    lamb(one, torch.ones(3, 2), 1, 0.01, RECIPE)
+    lamb(one, torch.ones(3, 2), 1, 0.01, OPTIMIZER)
     assert one.value.ne(0).all()
 
 
 @pytest.mark.parametrize("update", [adamw, lamb])
 def test_vectors_do_not_decay(update):
-    still, recipe = learned(4), replace(RECIPE, weight_decay=0.5)
+    still, optimizer_config = learned(4), replace(OPTIMIZER, weight_decay=0.5)
     before = still.value.clone()
-    update(still, torch.zeros(4, dtype=torch.float64), 1, 0.1, recipe)
+    update(still, torch.zeros(4, dtype=torch.float64), 1, 0.1, optimizer_config)
     assert torch.equal(still.value, before)
 
 
@@ -88,8 +88,8 @@ def test_single_precision_stays_near_double(update):
     single, double = learned(64, 32, dtype=torch.float32), learned(64, 32, dtype=torch.float32)
     double = Learned(*(tensor.double() for tensor in double))
     for number, gradient in enumerate(gradients(64, 32), 1):
-        update(single, gradient.float(), number, RECIPE.rate(number), RECIPE)
-        update(double, gradient.float().double(), number, RECIPE.rate(number), RECIPE)
+        update(single, gradient.float(), number, OPTIMIZER.rate(number), OPTIMIZER)
+        update(double, gradient.float().double(), number, OPTIMIZER.rate(number), OPTIMIZER)
     torch.testing.assert_close(single.value.double(), double.value, rtol=0.0, atol=2e-6)
 
 

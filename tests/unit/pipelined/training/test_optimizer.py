@@ -6,24 +6,24 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.optimizer import Recipe, restore, state_of, update
+from pipelined.training.optimizer import OptimizerConfig, restore, state_of, update
 from tests.launching import launched
 
-RECIPE = Recipe(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
+OPTIMIZER = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
 
 
 def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
-    assert RECIPE.rate(0) == pytest.approx(0.1)
-    assert RECIPE.rate(9) == pytest.approx(1.0)
-    assert RECIPE.rate(60) == pytest.approx(0.55)
-    assert RECIPE.rate(110) == pytest.approx(0.1)
-    assert RECIPE.rate(10**6) == pytest.approx(0.1)
+    assert OPTIMIZER.rate(0) == pytest.approx(0.1)
+    assert OPTIMIZER.rate(9) == pytest.approx(1.0)
+    assert OPTIMIZER.rate(60) == pytest.approx(0.55)
+    assert OPTIMIZER.rate(110) == pytest.approx(0.1)
+    assert OPTIMIZER.rate(10**6) == pytest.approx(0.1)
 
 
 def test_gradients_shrink_only_beyond_the_clip_and_never_where_it_is_off():
-    assert RECIPE.shrink(1.0) == 1.0
-    assert RECIPE.shrink(4.0) == pytest.approx(0.5, rel=1e-6)
-    assert Recipe(lr=1.0, steps=1, clip=0.0).shrink(1e9) == 1.0
+    assert OPTIMIZER.shrink(1.0) == 1.0
+    assert OPTIMIZER.shrink(4.0) == pytest.approx(0.5, rel=1e-6)
+    assert OptimizerConfig(lr=1.0, steps=1, clip=0.0).shrink(1e9) == 1.0
 
 
 def parameters():
@@ -35,14 +35,14 @@ def parameters():
 
 
 def test_vectors_do_not_decay():
-    optimizer = RECIPE.build(parameters())
+    optimizer = OPTIMIZER.build(parameters())
     decays = {group["weight_decay"]: [p.dim() for p in group["params"]] for group in optimizer.param_groups}
     assert decays == {0.1: [2], 0.0: [1]}
 
 
 def test_updates_are_those_of_torch_s_own_to_the_bit():
     first, second = parameters(), parameters()
-    ours = RECIPE.build(first)
+    ours = OPTIMIZER.build(first)
     groups = [
         {**group, "params": [second[name] for name in names]}
         for group, names in zip(ours.param_groups, "wb", strict=True)
@@ -57,8 +57,9 @@ def test_updates_are_those_of_torch_s_own_to_the_bit():
 def test_an_update_does_not_load_torch_s_compiler():
     """It takes as long to import as all of torch, on every rank."""
     program = (
-        "import sys, torch; from pipelined.training.optimizer import Recipe; p = torch.nn.Parameter(torch.ones(2));"
-        "p.grad = torch.ones(2); Recipe(lr=1.0, steps=1).build({'p': p}).step(); assert float(p.detach().sum()) < 2.0;"
+        "import sys, torch; from pipelined.training.optimizer import OptimizerConfig;"
+        "p = torch.nn.Parameter(torch.ones(2)); p.grad = torch.ones(2);"
+        "OptimizerConfig(lr=1.0, steps=1).build({'p': p}).step(); assert float(p.detach().sum()) < 2.0;"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     done = launched([sys.executable, "-c", program], timeout=60)
@@ -71,11 +72,11 @@ def updated(threads, shape, beside):
     generator = torch.Generator().manual_seed(1)
     named = {"0": nn.Parameter(torch.randn(shape, generator=generator))}
     named |= {f"{n}": nn.Parameter(torch.ones(7)) for n in range(1, 1 + beside)}
-    optimizer = RECIPE.build(named)
+    optimizer = OPTIMIZER.build(named)
     for step in range(3):
         for parameter in named.values():
             parameter.grad = torch.randn(parameter.shape, generator=generator if parameter is named["0"] else None)
-        update(optimizer, RECIPE.rate(step), 0.5)
+        update(optimizer, OPTIMIZER.rate(step), 0.5)
     return named["0"].detach()
 
 
@@ -92,20 +93,20 @@ def test_the_bits_of_an_update_depend_on_neither_threads_nor_other_parameters(sh
 
 def test_restored_state_goes_on_bit_for_bit():
     first, second = parameters(), parameters()
-    one, other = RECIPE.build(first), RECIPE.build(second)
+    one, other = OPTIMIZER.build(first), OPTIMIZER.build(second)
     for step in range(3):
-        update(one, RECIPE.rate(step), 0.5)
+        update(one, OPTIMIZER.rate(step), 0.5)
     for name in first:
         restore(other, second[name], state_of(one, first[name]), 3)
         second[name].grad = first[name].grad.clone()
-    update(one, RECIPE.rate(3), 1.0)
-    update(other, RECIPE.rate(3), 1.0)
+    update(one, OPTIMIZER.rate(3), 1.0)
+    update(other, OPTIMIZER.rate(3), 1.0)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
     one, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
     one.grad = torch.ones(2, 2)
-    update(RECIPE.build({"one": one, "other": other}), 0.1, shrink=0.5)
-    update(RECIPE.build({"other": other}), 0.1, shrink=0.5)
+    update(OPTIMIZER.build({"one": one, "other": other}), 0.1, shrink=0.5)
+    update(OPTIMIZER.build({"other": other}), 0.1, shrink=0.5)
     assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))

@@ -13,7 +13,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import Change, CutOff, Entry, FellBehind, View
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 RULES = Rules(model="a", stages=2, batch=4, samples=4, eval_every=2, eval_batch=1)
 START = Head(2, "a")
@@ -58,7 +58,9 @@ def follow(path, directory, steps, first=0):
     async def told():
         with reporting(True, first=first, steps=steps, tokens=64, metrics=path) as report:
             busy = Busy(Alone(), Device())
-            return await Log(directory, RULES, Recipe(1e-2, steps), RealClock(), busy=busy, report=report).follow()
+            return await Log(
+                directory, RULES, OptimizerConfig(1e-2, steps), RealClock(), busy=busy, report=report
+            ).follow()
 
     loss = asyncio.run(told())
     return loss, [json.loads(line) for line in path.read_text().splitlines()]

@@ -16,14 +16,16 @@ from pipelined.swarm.stages.delayed import PENDING, DelayedStage
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 ROWS, SEQUENCE, SYMBOLS, BATCH, STEPS = 2, 4, 11, 2, 5
 MODEL = GPT2(ModelConfig(layers=1, d_model=8, heads=2, vocab=SYMBOLS, positions=SEQUENCE, dropout=0.1, tied=False))
 WHOLE = (range(MODEL.layers),)
-TRAINING = Training(MODEL, WHOLE, Recipe(lr=1e-2, steps=STEPS, warmup=2), ROWS, SEQUENCE, seed=3, dtype=torch.float64)
+TRAINING = Training(
+    MODEL, WHOLE, OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2), ROWS, SEQUENCE, seed=3, dtype=torch.float64
+)
 HALVES = Training(
-    MODEL, (range(2), range(2, MODEL.layers)), TRAINING.recipe, ROWS, SEQUENCE, seed=3, dtype=torch.float64
+    MODEL, (range(2), range(2, MODEL.layers)), TRAINING.optimizer_config, ROWS, SEQUENCE, seed=3, dtype=torch.float64
 )
 SCALE = 1 / (ROWS * BATCH)
 

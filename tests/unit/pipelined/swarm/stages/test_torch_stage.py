@@ -21,14 +21,14 @@ from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.keyed_random import Noise
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 from transports import Block
 
 ROWS, SEQUENCE, SYMBOLS = 2, 6, 13
 MODEL = GPT2(ModelConfig(layers=4, d_model=8, heads=2, vocab=SYMBOLS, positions=SEQUENCE, dropout=0.2, tied=False))
 CUT = (range(0, 2), range(2, 4), range(4, 6))
-RECIPE = Recipe(lr=1e-2, steps=9, warmup=2)
-EXACT = Training(MODEL, CUT, RECIPE, ROWS, SEQUENCE, seed=3, dtype=torch.float64)
+OPTIMIZER = OptimizerConfig(lr=1e-2, steps=9, warmup=2)
+EXACT = Training(MODEL, CUT, OPTIMIZER, ROWS, SEQUENCE, seed=3, dtype=torch.float64)
 
 
 def data(microbatch: Microbatch) -> tuple[np.ndarray, np.ndarray]:
@@ -199,14 +199,14 @@ def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
     run(stages, Microbatch(0, 0))
     norm = sum(stage.square(stage.sums) for stage in stages) ** 0.5 / ROWS
     for stage in stages:
-        stage.apply(0, stage.sums.copy(), RECIPE.shrink(norm) / ROWS)
+        stage.apply(0, stage.sums.copy(), OPTIMIZER.shrink(norm) / ROWS)
     tokens, labels = map(torch.from_numpy, data(Microbatch(0, 0)))
     MODEL.loss(whole(tokens, Noise(3, 0, 0)), labels).backward()
     parameters = dict(whole.named_parameters())
-    assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(parameters.values(), RECIPE.clip)), rel=1e-12)
-    optimizer = RECIPE.build(parameters)
+    assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)), rel=1e-12)
+    optimizer = OPTIMIZER.build(parameters)
     for group in optimizer.param_groups:
-        group["lr"] = RECIPE.rate(0)
+        group["lr"] = OPTIMIZER.rate(0)
     optimizer.step()
     for stage in stages:
         for name in EXACT.shapes()[stage.index]:
@@ -279,7 +279,7 @@ def test_all_stages_have_one_digest_and_every_difference_another():
     assert len(digests) == 1
     others = [
         replace(EXACT, seed=4), replace(EXACT, rows=4), replace(EXACT, update="lamb"), replace(EXACT, text="other"),
-        replace(EXACT, recipe=replace(RECIPE, clip=2.0)), replace(EXACT, dtype=torch.float32),
+        replace(EXACT, optimizer_config=replace(OPTIMIZER, clip=2.0)), replace(EXACT, dtype=torch.float32),
         replace(EXACT, cut=(range(0, 3), range(3, 6))), replace(EXACT, autocast=True),
     ]  # fmt: skip
     digests |= {training.digest([torch_stage]) for training in others}
