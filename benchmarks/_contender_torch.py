@@ -1,6 +1,6 @@
 """torch.distributed.pipelining over gloo as a contender, and whole models side by side without any pipeline.
 
-Both train the contest's own parts with its own optimizer, so that only the pipeline differs. The allocator keeps what was
+Both train the contest's own parts with its own optimizer, so only the pipeline differs. The allocator keeps what was
 freed, and the search for garbage spares what lives at the start, as in our runtime.
 """
 

@@ -16,7 +16,7 @@ from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import last_words
 from pipelined.errors import UsageError
-from pipelined.process import watchdog as obituary
+from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
     INTERRUPTED,
@@ -128,7 +128,7 @@ class _Job:
         """Somebody who names the rank that dies, where the launcher does not."""
         if not self.launch.hydra or self.launch.local_rank:
             return nullcontext()
-        return obituary.watching([self._name(rank) for rank in range(self.world_size)])
+        return watchdog.watching([self._name(rank) for rank in range(self.world_size)])
 
     async def _rank(self, transport: Transport) -> int:
         try:

@@ -1,9 +1,9 @@
-"""Who died? MPICH's mpirun kills all ranks when one has died, and does not say which. So a process watches each node.
+"""The watchdog of a node's ranks: it names the rank that died, which MPICH's mpirun does not before it kills them all.
 
 Theory of operation. The ranks of a node are children of one process of the launcher's. The watcher, which the first of
 them starts in a session of its own so that it outlives the killing, waits on a pidfd of each. The kernel queues their
-deaths in order, so that the first is known however late the watcher wakes. The one rule: who is still watched has not
-said goodbye. The file is run as a script by a bare interpreter and imports next to nothing.
+deaths in order, so that the first is known however late the watcher wakes. A rank is watched until it says goodbye.
+The file is run as a script by a bare interpreter and imports next to nothing.
 """
 
 import os
@@ -71,12 +71,12 @@ def rank_of(process: int) -> int | None:
 
 
 def main(parent: int, owner: int, names: Sequence[str]) -> None:
-    """Watch, and write an obituary if there must be one."""
+    """Watch, and print which rank died, if one did."""
     rank = first_dead(ranks_under(parent), owner)
     if rank is not None:
         os.write(2, f"{names[rank]} died without a word; the launcher ends the job\n".encode())
 
 
 if __name__ == "__main__":
-    with suppress(OSError, AttributeError):  # no /proc, or a kernel without pidfds: then nobody watches
+    with suppress(OSError, AttributeError):  # no /proc, or a kernel without pidfds: then no process watches
         main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

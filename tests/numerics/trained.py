@@ -27,8 +27,9 @@ def on_every_rank(
         device = TorchDevice("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
+                how = Numerics(dtype, recompute=case.recompute, **numerics)
                 trainer = Trainer(
-                    actor, case.model, case.plan, OPTIMIZER, Numerics(dtype, recompute=case.recompute, **numerics), device,
+                    actor, case.model, case.plan, OPTIMIZER, how, device,
                     torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
                 )  # fmt: skip
                 return await work(trainer, transport)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelined.process import watchdog as obituary
+from pipelined.process import watchdog
 
 LAUNCHER = """
 import os, signal, subprocess, sys
@@ -71,4 +71,4 @@ def test_the_order_of_deaths_is_kept_for_a_watcher_that_wakes_late():
 
 
 def test_a_process_that_no_launcher_made_a_rank_is_not_watched():
-    assert obituary.rank_of(os.getpid()) is None
+    assert watchdog.rank_of(os.getpid()) is None
