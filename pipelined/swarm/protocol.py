@@ -49,8 +49,8 @@ def read_round(value: Any) -> RoundName:
     return value[0], value[1]
 
 
-def told(name: RoundName) -> str:
-    """The name as records have it."""
+def round_text(name: RoundName) -> str:
+    """The name of a round as records have it."""
     return f"{name[0]}.{name[1]}"
 
 
@@ -112,8 +112,8 @@ def read_done(value: Any, stages: int) -> Done | None:
 def _read_score(value: Any) -> Score | None:
     if value is None:
         return None
-    told = dict(zip(Score._fields, value, strict=False)) if type(value) is list else {}
-    return Score(number(told, "loss"), whole(told, "samples"))
+    fields = dict(zip(Score._fields, value, strict=False)) if type(value) is list else {}
+    return Score(number(fields, "loss"), whole(fields, "samples"))
 
 
 def number(note: Any, name: str) -> float:
@@ -245,8 +245,8 @@ def read_losses(answer: Answer, samples: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a peer said when asked: its losses by microbatch, and how much work waited at it on average."""
+class PrepareReply:
+    """A peer's reply to `prepare`: its losses by microbatch, and how much work waited at it on average."""
 
     peer: Peer
     losses: Mapping[int, float]
@@ -269,7 +269,7 @@ def read_digest(answer: Answer) -> bytes:
     return digest
 
 
-def read_told(peer: Peer, answer: Answer) -> Told:
+def read_prepare_reply(peer: Peer, answer: Answer) -> PrepareReply:
     """What a peer has counted.
 
     Raises:
@@ -280,4 +280,4 @@ def read_told(peer: Peer, answer: Answer) -> Told:
     indices, losses = (block.numpy() for block in answer.blocks)
     if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
         raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
-    return Told(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))
+    return PrepareReply(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))

@@ -24,14 +24,14 @@ from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.assignments import Assignments
+from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.leader.rebalance import Moves, Moving
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.leader.roll_call import RollCall
-from pipelined.swarm.leader.step import Taking
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
-from pipelined.swarm.protocol import RoundName, field, told, whole
+from pipelined.swarm.protocol import RoundName, field, round_text, whole
 from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Mark, Record
 from transports.rpc import Answer, Question, Refusal
 
@@ -69,7 +69,7 @@ class Leader:
         self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
         self._assignments = Assignments(view, self._evaluating, self._changed)
         self._roll_call, moving = RollCall(view, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
-        self._taking = Taking(view, asking, rules, clock, moving, self._roll_call, self._changed)
+        self._commits = CommitLoop(view, asking, rules, clock, moving, self._roll_call, self._changed)
 
     @property
     def left(self) -> int | None:
@@ -79,9 +79,9 @@ class Leader:
     @property
     def progress(self) -> dict[str, Any]:
         """How far the step under way is, for status; empty where another leads."""
-        taking = self._taking
-        told = {"step_phase": taking.phase, "attempt": taking.attempts, "last_failure": taking.last_failure}
-        return told if self._assignments.open else {}
+        commits = self._commits
+        progress = {"step_phase": commits.phase, "attempt": commits.attempts, "last_failure": commits.last_failure}
+        return progress if self._assignments.open else {}
 
     @property
     def unscored(self) -> int | None:
@@ -228,7 +228,7 @@ class Leader:
         def complete() -> bool:
             return known and self._assignments.open_next(head, revision)
 
-        step = lambda: self._taking.take(head, queue, not known, self._next_name, complete)  # noqa: E731
+        step = lambda: self._commits.take(head, queue, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:
             taking = self._evaluating.beside(step, head, queue, self._write)
             ways = [tasks.create_task(way) for way in (taking, self._back.needed(), self._calling.needed())]
@@ -251,7 +251,7 @@ class Leader:
         """The head that lets all begin there; None: before the first step."""
         if mark is None:
             return Head(self._rules.stages, self._rules.digest)
-        name = told(self._next_name())
+        name = round_text(self._next_name())
         return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage, basis=mark.lineage)
 
     def _next_name(self) -> RoundName:

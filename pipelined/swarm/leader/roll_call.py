@@ -21,10 +21,10 @@ from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Hearing
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
-from pipelined.swarm.leader.round import Failure
-from pipelined.swarm.protocol import RoundName, told
+from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import EVICTED, LEADER, PEERS, Evicted, Peer
 from transports.rpc import Refusal
 
@@ -105,7 +105,7 @@ class RollCall:
             await self._hearing.clock.sleep(pause)
             passed += pause
             if members is not None:
-                emit("round lasts", round=told(name), seconds=passed, peers=sum(map(len, members)))
+                emit("round lasts", round=round_text(name), seconds=passed, peers=sum(map(len, members)))
             pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
                 await self._look_at(name, members, spread)

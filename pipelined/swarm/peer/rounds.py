@@ -13,7 +13,16 @@ import numpy as np
 from pipelined.swarm.peer.all_reduce import Round, Spread
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, number, read_members, read_round, told, whole
+from pipelined.swarm.protocol import (
+    NOT_FINITE,
+    RoundName,
+    digest_of,
+    number,
+    read_members,
+    read_round,
+    round_text,
+    whole,
+)
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Answer, Endpoint, Question, Refusal
 
@@ -103,7 +112,7 @@ class Rounds:
 
     def total(self, round_name: str) -> np.ndarray | None:
         """What the round of this name, as records have it, came to; None where this peer does not hold it."""
-        return self._summed[1] if self._summed is not None and told(self._summed[0]) == round_name else None
+        return self._summed[1] if self._summed is not None and round_text(self._summed[0]) == round_name else None
 
     def forget(self) -> None:
         """The total is of no use any more."""

@@ -1,7 +1,7 @@
-"""Taking one step: prepare and reduce, again and again, until every stage holds the total of exactly one batch.
+"""The commit of steps: prepare and reduce, again until every stage holds the total of exactly one batch.
 
-The one rule: a try that fails changes nothing but the queue, which then gives out what is missing. What comes out is
-the head that would say that the step stands; whether it does is decided elsewhere.
+A failed attempt changes only the queue, which then assigns what is missing. The result is the head of the next step;
+`Leader` writes it to the directory, and that commits the step.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
 from pipelined.swarm.leader.rebalance import Moving
 from pipelined.swarm.leader.roll_call import RollCall
-from pipelined.swarm.leader.round import Attempt, Cover, Failed, Failure
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.protocol import RoundName, told
+from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import Head
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
@@ -29,11 +29,11 @@ SHARE = 0.8
 decided."""
 
 
-class Taking:
-    """Takes steps, one after another, for whoever leads.
+class CommitLoop:
+    """Brings one step after another to its commit, for one leader.
 
     Args:
-        roll_call: of those whom a round waits for.
+        roll_call: of the members that a round waits for.
         changed: rung whenever a queue has changed, here and elsewhere.
 
     Attributes:
@@ -64,10 +64,10 @@ class Taking:
 
         Args:
             head: the step that stands.
-            begun: peers may have counted already, and count no more for who led before: ask them first.
-            name: gives every try its own, greater than all before.
+            begun: peers may have counted already, and stopped counting for the former leader: ask them first.
+            name: names every attempt, greater than all before.
             complete: called when every stage is known to hold the batch, before it is summed; maybe again. Says whether
-                the next step is computed meanwhile, so that nobody waits for the sum.
+                the next step is computed meanwhile, so that nothing waits for the sum.
         """
         pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
@@ -77,7 +77,7 @@ class Taking:
         while True:
             members = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = Attempt(name(), head.step, self._rules.batch, members, self._asking)
+            attempt = CommitRound(name(), head.step, self._rules.batch, members, self._asking)
             covers = await self._roll_call.during(attempt.prepare(), attempt.name, members)
             try:
                 if any(covered.missing for covered in covers):
@@ -96,13 +96,15 @@ class Taking:
                 await self._resumed(attempt, covers, queue, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
-            self._roll_call.summed([list(each) for each in attempt.told], self._clock.now() - began)
+            self._roll_call.summed([list(each) for each in attempt.replies], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)
 
-    def _said(self, head: Head, attempt: Attempt, error: Failed) -> Sequence[Failure]:
+    def _said(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
         self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
-        (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=told(attempt.name), why=error)
+        (warn if attempt.failures else emit)(
+            "attempt failed", step=head.step + 1, round=round_text(attempt.name), why=error
+        )
         for stage, why in attempt.beyond_codec.items():
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
@@ -112,8 +114,8 @@ class Taking:
         before, self._took = self._took, queue.took
         return SHARE * min(before, self._took)
 
-    async def _resumed(self, attempt: Attempt, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
-        """Have everyone count again until nothing is missing; who did not hear that it may is told again meanwhile."""
+    async def _resumed(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
+        """Have every peer count again until nothing is missing; a peer that did not reply is asked again meanwhile."""
         async with Nursery() as tasks:
             telling = tasks.create_task(self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked))
             self._changed.notify_all()
@@ -121,16 +123,16 @@ class Taking:
             await self._roll_call.during(self._until(lambda: queue.complete), attempt.name)
             telling.cancel()
 
-    def _head_after(self, head: Head, attempt: Attempt, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
+    def _head_after(self, head: Head, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
         norm = math.sqrt(math.fsum(squares))
         scale = self._rules.scale(norm)
         lineage = _lineage_after(head, attempt, scale)
-        losses = [loss for name in covers[-1].keep for loss in attempt.told[-1][name].losses.values()]
+        losses = [loss for name in covers[-1].keep for loss in attempt.replies[-1][name].losses.values()]
         return Head(
             stages=head.stages,
             model=head.model,
             step=head.step + 1,
-            round=told(attempt.name),
+            round=round_text(attempt.name),
             members=attempt.members(),
             scale=scale,
             loss=math.fsum(losses) / self._rules.samples,
@@ -140,9 +142,11 @@ class Taking:
             basis=head.lineage if self._rules.delayed else lineage,
         )
 
-    def _moves(self, attempt: Attempt) -> dict[str, int]:
+    def _moves(self, attempt: CommitRound) -> dict[str, int]:
         coming = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
-        moves = self._moving.due(coming, [{name: said.load for name, said in each.items()} for each in attempt.told])
+        moves = self._moving.due(
+            coming, [{name: reply.load for name, reply in each.items()} for each in attempt.replies]
+        )
         for peer, stage in moves.items():
             emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")
         return moves
@@ -152,8 +156,8 @@ class Taking:
             await self._changed.wait()
 
 
-def _lineage_after(head: Head, attempt: Attempt, scale: float) -> str:
-    """Names all that parameters follow from: where they were, every stage's total, and the scale."""
-    said = repr([head.lineage, attempt.digests, scale])
+def _lineage_after(head: Head, attempt: CommitRound, scale: float) -> str:
+    """Name all that the parameters follow from: the lineage before, every stage's total, and the scale."""
+    text = repr([head.lineage, attempt.digests, scale])
     run = head.point.run or secrets.token_hex(6)
-    return f"{run}-{hashlib.blake2b(said.encode(), digest_size=12).hexdigest()}"
+    return f"{run}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.leader.round import Attempt, Failed, cover
+from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
 from transports.rpc import Answer, Refusal
@@ -112,7 +112,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
-        attempt = Attempt((1, 1), 0, 1, [peers], Refusing(refusals))
+        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing(refusals))
         covers = await attempt.prepare()
         began = asyncio.get_running_loop().time()
         with pytest.raises(Failed, match=r"^a: "):
@@ -137,7 +137,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed
 )
 def test_a_total_of_no_norm_or_no_digest_is_none(note):
     async def take():
-        attempt = Attempt((1, 1), 0, 1, [[PEER]], Asking(note))
+        attempt = CommitRound((1, 1), 0, 1, [[PEER]], Asking(note))
         covers = await attempt.prepare()
         assert not covers[0].missing
         with pytest.raises(Failed, match="p0"):
@@ -150,7 +150,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
-        attempt = Attempt((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Refusal("no")) for peer in peers}))
+        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Refusal("no")) for peer in peers}))
         covers = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
             await attempt.reduce(covers, 0.0)
@@ -167,7 +167,7 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
             return Answer((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
 
     async def take():
-        attempt = Attempt((1, 1), 0, 1, [[PEER]], Odd(None))
+        attempt = CommitRound((1, 1), 0, 1, [[PEER]], Odd(None))
         (covered,) = await attempt.prepare()
         assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
 
@@ -200,7 +200,7 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
 
     async def take():
-        attempt = Attempt((1, 1), 0, 3, [peers], Summing(squares))
+        attempt = CommitRound((1, 1), 0, 3, [peers], Summing(squares))
         covers = await attempt.prepare()
         if blamed:
             with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):

@@ -22,12 +22,12 @@ from pipelined.swarm.protocol import (
     NOT_FINITE,
     PART_NOT_FINITE,
     PARTIES,
+    PrepareReply,
     RoundName,
-    Told,
     parties_of,
     read_digest,
+    read_prepare_reply,
     read_square,
-    read_told,
     tell_members,
 )
 from pipelined.swarm.records import Members, Peer, members_of
@@ -38,9 +38,9 @@ class Cover(NamedTuple):
     """What to do with the sums of one stage's peers.
 
     Args:
-        keep: whose sums count; no microbatch is in two of them.
-        drop: who must begin again from nothing.
-        missing: microbatches that nobody kept has.
+        keep: peers with sums that count; no microbatch is in two of them.
+        drop: peers that must count again from nothing.
+        missing: microbatches that no kept sum has.
     """
 
     keep: tuple[str, ...]
@@ -66,8 +66,8 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
     return Cover(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
 
 
-MOST_TOLD = 3
-"""Members whose refusals a failed attempt tells; it counts the others."""
+MOST_NAMED = 3
+"""Members whose refusals the text of a failed attempt quotes; it counts the others."""
 ELSEWHERE = ("stale", "behind", "left")
 """Refusals of a peer that is at another step or life than the leader thinks: it is left out, and at no fault."""
 
@@ -90,22 +90,22 @@ class Failure(NamedTuple):
 
 
 class Failed(Exception):
-    """A member was lost or refused; its name and why."""
+    """The attempt failed: a member was lost or refused. Names it, and says why."""
 
 
 class Diverged(Exception):
-    """Peers of one stage hold different totals: they are no replicas any more."""
+    """Peers of one stage hold different totals, so they are replicas no longer."""
 
 
-class Attempt:
-    """One round of prepare and reduce.
+class CommitRound:
+    """One attempt to commit a step: prepare, and reduce.
 
     Args:
-        members: by stage, who has its state.
+        members: by stage, the peers that have its state.
 
     Attributes:
-        asked: by stage, who has its state.
-        told: by stage and name, what peers said when asked.
+        asked: by stage, the peers that have its state.
+        replies: by stage and name, the replies of the peers that are prepared.
         digests: by stage, of the totals.
         beyond_codec: why sums could not go coded, by stage; no member is at fault.
     """
@@ -113,7 +113,7 @@ class Attempt:
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
         self.name, self._step, self._batch = name, step, batch
         self.asked, self._asking = members, asking
-        self.told: list[dict[str, Told]] = []
+        self.replies: list[dict[str, PrepareReply]] = []
         self.digests: list[Any] = []
         self._said: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
@@ -130,18 +130,20 @@ class Attempt:
         return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._said]
 
     async def prepare(self) -> list[Cover]:
-        """Let everyone count no more and say what is counted; by stage, what that makes up."""
-        self.told, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
+        """Have every peer stop counting and report what it counted. Returns by stage the choice among their sums."""
+        self.replies, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.asked):
                 for peer in peers:
                     tasks.create_task(self._ask_prepared(stage, peer, began))
-        return [cover({name: told.losses.keys() for name, told in each.items()}, self._batch) for each in self.told]
+        return [
+            cover({name: reply.losses.keys() for name, reply in each.items()}, self._batch) for each in self.replies
+        ]
 
     async def resume(self, covers: Sequence[Cover]) -> None:
-        """Let everyone count again, those to be dropped from nothing; ends when all who are still here have heard it.
+        """Have every peer count again, those to be dropped from nothing. Ends when all members still here have replied.
 
-        Who did not say what it has may have been asked all the same, and counts nothing until it hears this.
+        A peer that did not reply to `prepare` may have received it, and counts nothing until it receives this.
         """
         async with Nursery() as tasks:
             for peers, covered in zip(self.asked, covers, strict=True):
@@ -152,7 +154,7 @@ class Attempt:
         """Sum at every stage at once; the squares of the totals' norms, by stage.
 
         Args:
-            within: seconds that it may take, as nobody waits for it; 0: somebody does.
+            within: seconds over which the sum is spread, as nothing waits for it; 0: something does.
             plain: stages whose sums go without a codec.
         Raises:
             Failed: a member was lost, or the squares of a stage's members differ. Diverged: see there.
@@ -162,14 +164,17 @@ class Attempt:
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
                 stages = [
-                    [tasks.create_task(self._ask_reduced(told.peer, stage, covered, within)) for told in each.values()]
-                    for stage, (each, covered) in enumerate(zip(self.told, covers, strict=True))
+                    [
+                        tasks.create_task(self._ask_reduced(reply.peer, stage, covered, within))
+                        for reply in each.values()
+                    ]
+                    for stage, (each, covered) in enumerate(zip(self.replies, covers, strict=True))
                 ]
         if self._refused:
             self._end_if_diverged()
-            told = [f"{name}: {error}" for name, error in self._refused.items()]
+            whys = [f"{name}: {error}" for name, error in self._refused.items()]
             raise Failed(
-                "; ".join(told[:MOST_TOLD]) + (f"; and {len(told) - MOST_TOLD} more" if told[MOST_TOLD:] else "")
+                "; ".join(whys[:MOST_NAMED]) + (f"; and {len(whys) - MOST_NAMED} more" if whys[MOST_NAMED:] else "")
             )
         answers = [[task.result() for task in tasks] for tasks in stages]
         for stage, each in enumerate(answers):
@@ -184,26 +189,26 @@ class Attempt:
         """Equal totals have equal squares. Raises Failed: those of one stage differ; every pair that differs failed."""
         whys = []
         for stage, each in enumerate(squares):
-            named = dict(zip(self.told[stage], each, strict=True))
+            named = dict(zip(self.replies[stage], each, strict=True))
             pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
             why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
             self._said += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
             whys += [why] if pairs else []
         if whys:
-            raise Failed("; ".join(whys[:MOST_TOLD]))
+            raise Failed("; ".join(whys[:MOST_NAMED]))
 
     def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
-        """By stage, what sums lack; None where all who were asked said nothing: what they have they may still have."""
-        every = zip(self.asked, self.told, covers, strict=True)
+        """By stage, what the sums lack; None where no peer that was asked replied: it may still have what it has."""
+        every = zip(self.asked, self.replies, covers, strict=True)
         return [covered.missing if said or not asked else None for asked, said, covered in every]
 
     def members(self) -> list[Members]:
-        """By stage, those who take part."""
-        return [members_of(each) for each in self.told]
+        """By stage, the peers that take part."""
+        return [members_of(each) for each in self.replies]
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
-            self.told[stage][peer.name] = read_told(peer, await self._ask(peer, "prepare"))
+            self.replies[stage][peer.name] = read_prepare_reply(peer, await self._ask(peer, "prepare"))
             self._took = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return
@@ -216,7 +221,7 @@ class Attempt:
         to say with which members they failed, for the first to say so may not name the member that all others name.
         """
         note = {
-            "members": tell_members([told.peer for _, told in sorted(self.told[stage].items())]),
+            "members": tell_members([reply.peer for _, reply in sorted(self.replies[stage].items())]),
             "keep": peer.name in covered.keep,
             "within": within,
             "coded": stage not in self._plain,
@@ -241,8 +246,8 @@ class Attempt:
 
     def _end_if_diverged(self) -> None:
         """Raises UsageError: no member of a stage has finite sums. Where one has, the others alone are at fault."""
-        for told in self.told:
-            reasons = {name: _reason(self._refused.get(name)) for name in told}
+        for replies in self.replies:
+            reasons = {name: _reason(self._refused.get(name)) for name in replies}
             if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
                 raise self._diverged(*min(self._refused.items()))
 
@@ -253,13 +258,13 @@ class Attempt:
     def _note(self, stage: int, peer: Peer, error: NoLongerValid | Refusal) -> None:
         """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
         named, why = parties_of(error), f"{peer.name}: {error}"
-        if not named or not self.told[stage].keys() >= set(named.values()):
+        if not named or not self.replies[stage].keys() >= set(named.values()):
             self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
         else:
             self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
-        with suppress(Refusal):  # it has heard of another round
+        with suppress(Refusal):  # it knows of another round
             await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
@@ -267,7 +272,7 @@ class Attempt:
 
 
 def _unconfirmed(failure: Failure) -> Failure:
-    """Between the member that said it and the one it had it from."""
+    """The same failure, between the member that reported it and the one that told it."""
     return failure._replace(members=frozenset([failure.by, failure.through]))
 
 
