@@ -10,7 +10,7 @@ from apps.common.json_lines import append
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.processes import TrainerProcess
 from pipelined.swarm.records import Head
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 STEP = "step "
 """The beginning of a line about a step."""
@@ -21,13 +21,13 @@ class StepLog:
     """The steps as one trainer sees them committed.
 
     Args:
-        recipe: the learning rate of each step.
+        optimizer_config: the learning rate of each step.
         tokens: of a step.
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
 
     trainer: TrainerProcess
-    recipe: Recipe
+    optimizer_config: OptimizerConfig
     tokens: int
     metrics: Path | None
     say: Callable[[str], None]
@@ -79,7 +79,7 @@ class StepLog:
             "step": head.step - 1,
             "loss": head.loss,
             "grad_norm": head.norm,
-            "lr": self.recipe.rate(head.step - 1),
+            "lr": self.optimizer_config.rate(head.step - 1),
             "tokens": self.tokens,
             "tokens_per_s": self.tokens / seconds,
             "step_s": seconds,

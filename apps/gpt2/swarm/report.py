@@ -68,7 +68,7 @@ class Log:
         busy: Busy,
         report: Report,
     ):
-        self._directory, self._rules, self._recipe = directory, rules, optimizer_config
+        self._directory, self._rules, self._optimizer_config = directory, rules, optimizer_config
         self._clock, self._busy, self._report = clock, busy, report
         self._step, self._began, self._loss = -1, clock.now(), None
         self._point: Point | None = None

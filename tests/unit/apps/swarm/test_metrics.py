@@ -9,7 +9,7 @@ from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.records import Evaluated, Head
-from pipelined.training.optimizer import Recipe
+from pipelined.training.optimizer import OptimizerConfig
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
 
@@ -25,7 +25,7 @@ async def told(path, *news):
     view, said = MembershipView(None, None), []
     is_due = lambda each: due(each, view.evaluated, RULES, 5)  # noqa: E731
     trainer = SimpleNamespace(view=view, is_to_evaluate=is_due)
-    log = StepLog(trainer, Recipe(0.1, 5), 7, path, said.append)
+    log = StepLog(trainer, OptimizerConfig(0.1, 5), 7, path, said.append)
     following = asyncio.ensure_future(log.follow())
     for each in news:
         setattr(view, "head" if isinstance(each, Head) else "evaluated", each)
