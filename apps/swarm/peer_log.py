@@ -56,7 +56,7 @@ class PeerLog:
         if mine.phase != Phase.JOINING:
             does = {
                 Phase.SERVING: "serves",
-                Phase.PARTING: "serves until another has its state, or its notice is up",
+                Phase.DRAINING: "serves until another has its state, or its notice is up",
                 Phase.LEAVING: "hands over, and leaves",
             }
             return f"stage {mine.stage}: {does[Phase(mine.phase)]}"

@@ -61,7 +61,7 @@ class Came(NamedTuple):
 Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took, int)
 MOST_NAMES = 4096
 """Evicted names that are remembered."""
-WORKING = (Phase.SERVING, Phase.PARTING)
+WORKING = (Phase.SERVING, Phase.DRAINING)
 RETRY_S = 0.2
 """Seconds from one attempt of a process cut off from the directory to the next."""
 

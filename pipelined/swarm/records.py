@@ -49,7 +49,7 @@ class Phase(StrEnum):
 
     JOINING = "joining"  # fetching its stage's state
     SERVING = "serving"
-    PARTING = "parting"  # serves, and leaves as soon as another of its stage does
+    DRAINING = "parting"  # serves, and leaves as soon as another peer of its stage stays; persisted as "parting"
     LEAVING = "leaving"  # takes no new work; what it has counted still counts
 
 
@@ -228,7 +228,7 @@ class Peer(Record):
         stage: which it holds, or is fetching.
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
-        heir: who took its sum over before it left; "": nobody.
+        heir: name of its successor, the peer that took over its sum before it left; "": none.
         saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
     """
 

@@ -49,7 +49,7 @@ async def test_it_goes_when_its_time_is_up_though_nobody_came():
 
 
 def refusing(swarm):
-    """The heir can be reached, and takes nothing."""
+    """The successor can be reached, and takes nothing."""
 
     async def refuse(question):
         raise Refusal("overlap")
@@ -62,15 +62,15 @@ def unreachable(swarm):
     swarm.network.cut("p0", "p1")
 
 
-@pytest.mark.parametrize("heir", [refusing, unreachable])
-async def test_who_finds_no_heir_and_sees_no_step_end_goes_when_its_time_is_up(heir):
+@pytest.mark.parametrize("successor", [refusing, unreachable])
+async def test_a_peer_without_a_successor_that_sees_no_step_end_leaves_when_its_grace_period_ends(successor):
     swarm = VirtualSwarm(stages=2, batch=4)
     for name, stage in (("p0", 0), ("p1", 0), ("last", 1)):
         swarm.peer(name, stage)
     swarm.trainer("t0", steps=1000)
     await swarm.until(lambda: swarm.peers["p1"].peer.replica and swarm.peers["p1"].peer.replica.counted)
     swarm.kill("last")
-    heir(swarm)
+    successor(swarm)
     asked = asyncio.get_running_loop().time()
     swarm.peers["p1"].peer.leave()
     await swarm.until(swarm.tasks["p1"].done, within=2 * GRACE_S)

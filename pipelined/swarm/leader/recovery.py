@@ -110,4 +110,4 @@ class Calling:
         return common_step(mark for mark in marks if mark.point.run == run) is not None
 
     def _parts(self, stage: int) -> bool:
-        return any(peer.phase == Phase.PARTING for peer in self._view.serving(stage))
+        return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

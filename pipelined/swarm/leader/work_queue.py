@@ -185,12 +185,12 @@ class WorkQueue:
                 del self._given[index]
             self._offer(index)
 
-    def forget(self, peer: str, heir: str = "") -> None:
+    def forget(self, peer: str, successor: str = "") -> None:
         """A peer is gone: what its sum held is to be counted again, unless another took the sum over."""
         for stage, counted in enumerate(self._counted):
             for index in [index for index, holder in counted.items() if holder == peer]:
-                if heir:
-                    counted[index] = heir
+                if successor:
+                    counted[index] = successor
                 else:
                     self._want(stage, index)
 

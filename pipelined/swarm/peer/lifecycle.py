@@ -109,7 +109,7 @@ class Drain:
     @property
     def phase(self) -> Phase:
         """What the peer announces while it serves."""
-        return Phase.PARTING if self.requested else Phase.SERVING
+        return Phase.DRAINING if self.requested else Phase.SERVING
 
     def request(self) -> None:
         """Begin the grace period; a second notice changes nothing."""
@@ -126,7 +126,7 @@ class Drain:
         if not self.requested or not view.trainers or self.left_s <= 0:
             return self.requested
         mine = view.peers.get(self._name)
-        announced = mine is not None and mine.phase == Phase.PARTING
+        announced = mine is not None and mine.phase == Phase.DRAINING
         return announced and any(self._stays(other) for other in view.serving(stage))
 
     def is_last(self, stage: int) -> bool:

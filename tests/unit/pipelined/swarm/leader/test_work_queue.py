@@ -70,7 +70,7 @@ def test_what_a_lost_peer_had_is_given_again():
     assert [given.index for given in through(queue)] == [0, 1]
 
 
-def test_what_was_handed_over_goes_with_its_heir():
+def test_what_was_handed_over_goes_with_its_successor():
     queue = WorkQueue(2, 1)
     through(queue)
     queue.forget("p0", "p1")
@@ -223,10 +223,10 @@ def test_what_is_left_is_what_is_missing_somewhere(events):
         elif name == "requeue":
             given = {index: slot for index, slot in given.items() if not arguments[0](slot)}
         elif name == "forget":
-            peer, heir = arguments
+            peer, successor = arguments
             for (stage, index), holder in list(counted.items()):
-                if holder == peer and heir:
-                    counted[stage, index] = heir
+                if holder == peer and successor:
+                    counted[stage, index] = successor
                 elif holder == peer:
                     missing[index].add(stage)
                     del counted[stage, index]

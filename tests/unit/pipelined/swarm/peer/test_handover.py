@@ -20,7 +20,7 @@ from transports.rpc.virtual.network import VirtualNetwork
 pytestmark = pytest.mark.virtual
 
 ME = ["p0", "virtual://p0", 1]
-HEIR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
+SUCCESSOR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
 X = np.arange(WIDTH, dtype=np.float64)
 
 
@@ -47,7 +47,7 @@ async def soon(work):
     return task
 
 
-class Heir:
+class Successor:
     """Takes what it is asked to inherit, after so many seconds."""
 
     def __init__(self, seconds):
@@ -60,7 +60,7 @@ class Heir:
 
 
 async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
-    """The heir's device was busy, and then took the step."""
+    """The successor's device was busy, and then took the step."""
 
     replica = new_replica()
     await replica.passes.backward(microbatch(0, 0))
@@ -76,10 +76,10 @@ async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
 
 
 async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_computed_meanwhile():
-    replica, heir = new_replica(delayed=True), Heir(seconds=5.0)
+    replica, successor = new_replica(delayed=True), Successor(seconds=5.0)
     await replica.passes.backward(microbatch(0, 0))
     counted = replica.stage.sums.copy()
-    handing = await soon(replica.succession.hand_over(HEIR, heir, 60.0))
+    handing = await soon(replica.succession.hand_over(SUCCESSOR, successor, 60.0))
     await replica.passes.backward(microbatch(1, 3))
     await handing
-    assert counted.any() and np.array_equal(heir.sums, counted)
+    assert counted.any() and np.array_equal(successor.sums, counted)

@@ -33,6 +33,8 @@ async def test_it_is_due_a_second_after_the_last_announcement_and_only_where_a_t
     assert presence.due_s == 0.75 * NEWS_S and calls == [NEWS_S / 4] * 3
     await clock.sleep(NEWS_S)
     assert presence.due_s < 0
-    await presence.announce(place, Phase.PARTING, 2)
-    assert presence.due_s == math.inf and presence.phase == Phase.PARTING
-    assert place.put_there == [Peer("p0", "virtual://p0", 7, 2, phase, "m") for phase in (Phase.SERVING, Phase.PARTING)]
+    await presence.announce(place, Phase.DRAINING, 2)
+    assert presence.due_s == math.inf and presence.phase == Phase.DRAINING
+    assert place.put_there == [
+        Peer("p0", "virtual://p0", 7, 2, phase, "m") for phase in (Phase.SERVING, Phase.DRAINING)
+    ]
