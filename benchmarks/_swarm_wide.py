@@ -19,7 +19,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.all_reduce import Round
+from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
@@ -69,16 +69,16 @@ class Wide:
 
 def die_in(pieces: int) -> None:
     """Let this process end as another member brings it the n-th piece of a sum."""
-    left, original = [pieces], Round.take
+    left, original = [pieces], AllReduce.take
 
-    async def take(self: Round, question: Question) -> Any:
+    async def take(self: AllReduce, question: Question) -> Any:
         left[0] -= 1
         if left[0] == 0:
             print("struck", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         return await original(self, question)
 
-    Round.take = take
+    AllReduce.take = take
 
 
 def rules_of(task: Task) -> Rules:

@@ -20,8 +20,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.state import donor
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer import all_reduce as averaging
-from pipelined.swarm.peer import load, passes, replica, rounds
+from pipelined.swarm.peer import all_reduce, load, passes, replica, rounds
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.trainer import trainer
@@ -41,9 +40,9 @@ PHASES = {
     "forward": (passes.Passes, "forward"),
     "backward": (passes.Passes, "backward"),
     "acknowledged": (load.Load, "_change"),  # every other one is at the end of some work, before its answer leaves
-    "prepare": (rounds.Rounds, "prepare"),
-    "reduce": (rounds.Rounds, "reduce"),
-    "piece": (averaging.Round, "take"),
+    "prepare": (rounds.RoundService, "prepare"),
+    "reduce": (rounds.RoundService, "reduce"),
+    "piece": (all_reduce.AllReduce, "take"),
     "summed": (rounds, "digest_of"),
     "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),

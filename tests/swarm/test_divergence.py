@@ -6,7 +6,7 @@ import pytest
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
-from pipelined.swarm.peer.rounds import Rounds
+from pipelined.swarm.peer.rounds import RoundService
 from tests.swarm import exact, virtual_swarm
 from tests.swarm.exact import WIDTH, ExactStage, data
 from tests.swarm.virtual_swarm import VirtualSwarm
@@ -55,12 +55,12 @@ def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
 @pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
 def test_a_member_whose_sums_are_not_finite_is_evicted_and_training_goes_on(monkeypatch, codec):
     """Its device is broken, say: what others add up to is finite."""
-    plain = Rounds._sums
+    plain = RoundService._sums
 
     async def sums(self):
         return np.full(WIDTH, np.nan) if self._held.name == "p1" else await plain(self)
 
-    monkeypatch.setattr(Rounds, "_sums", sums)
+    monkeypatch.setattr(RoundService, "_sums", sums)
     swarm = run_virtual(trained(sums_codec=codec))
     assert swarm.heads[-1].step == 5
     assert {event.facts["peer"] for event in events.recent() if event.kind == "peer evicted"} == {"p1"}

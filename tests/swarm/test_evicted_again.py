@@ -11,8 +11,8 @@ import pytest
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.roll_call import MOST_FAILED
-from pipelined.swarm.peer.all_reduce import Round
-from pipelined.swarm.peer.rounds import Rounds
+from pipelined.swarm.peer.all_reduce import AllReduce
+from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Refusal
@@ -25,19 +25,19 @@ def told(kind):
 
 
 def refuse_pieces(monkeypatch, culprit):
-    plain = Round.take
+    plain = AllReduce.take
 
     async def take(self, question):
         if self._members[self._me].name == culprit:
             raise Refusal("strange piece", arrays="float64")
         return await plain(self, question)
 
-    monkeypatch.setattr(Round, "take", take)
+    monkeypatch.setattr(AllReduce, "take", take)
 
 
 def lie(monkeypatch, liar, accused):
     """In each attempt the liar says that a sum failed between two members, as `accused` names them in turn."""
-    plain, said = Rounds.reduce, []
+    plain, said = RoundService.reduce, []
 
     async def reduce(self, question):
         if self._held.name != liar:
@@ -46,7 +46,7 @@ def lie(monkeypatch, liar, accused):
         said.append((by, member))
         raise Refusal("lost", by=by, member=member)
 
-    monkeypatch.setattr(Rounds, "reduce", reduce)
+    monkeypatch.setattr(RoundService, "reduce", reduce)
 
 
 def started(peers, trainers=("t0",), steps=10_000):

@@ -8,8 +8,8 @@ from apps.swarm.status.look import look
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.roll_call import MOST_FAILED
-from pipelined.swarm.peer.all_reduce import Round
-from pipelined.swarm.peer.rounds import Rounds
+from pipelined.swarm.peer.all_reduce import AllReduce
+from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Refusal
@@ -19,26 +19,26 @@ STEPS = 4
 
 def refuse_pieces(monkeypatch, culprit, until=lambda: False):
     """The culprit refuses what the others bring: say, for its codec, its memory, or another version."""
-    plain = Round.take
+    plain = AllReduce.take
 
     async def take(self, question):
         if self._members[self._me].name == culprit and not until():
             raise Refusal("strange piece", arrays="float64")
         return await plain(self, question)
 
-    monkeypatch.setattr(Round, "take", take)
+    monkeypatch.setattr(AllReduce, "take", take)
 
 
 def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):
     """The culprit counts microbatches, and refuses to sum as soon as the leader asks."""
-    plain = Rounds.reduce
+    plain = RoundService.reduce
 
     async def reduce(self, question):
         if self._held.name == culprit and not until():
             raise Refusal("out of memory")
         return await plain(self, question)
 
-    monkeypatch.setattr(Rounds, "reduce", reduce)
+    monkeypatch.setattr(RoundService, "reduce", reduce)
 
 
 async def trained(peers, within=20.0):

@@ -11,7 +11,7 @@ import pytest
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.commit import CommitLoop
-from pipelined.swarm.peer.all_reduce import Round
+from pipelined.swarm.peer.all_reduce import AllReduce
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 LEASE_S, FOR_EVER_S = 1.0, 1e9
@@ -24,14 +24,14 @@ def told(kind):
 
 def withhold(monkeypatch, culprit, method):
     """The culprit brings no part to any owner (`_ask`), or answers no member that brings it one (`take`)."""
-    plain = getattr(Round, method)
+    plain = getattr(AllReduce, method)
 
     async def held(self, *args):
         if self._members[self._me].name == culprit:
             await asyncio.sleep(FOR_EVER_S)
         return await plain(self, *args)
 
-    monkeypatch.setattr(Round, method, held)
+    monkeypatch.setattr(AllReduce, method, held)
 
 
 async def seconds_of_the_next_step(swarm):
@@ -81,7 +81,7 @@ def test_the_next_time_it_is_given_twice_as_long(monkeypatch):
 
 def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
     """Sixteen seconds a sum, so that the leader looks when it has lasted for fifteen, and no piece more than eight."""
-    plain = Round._ask
+    plain = AllReduce._ask
 
     async def slowly(self, owner, start, span):
         await asyncio.sleep(8.0)
@@ -94,7 +94,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 4)
         monkeypatch.setattr("pipelined.swarm.peer.all_reduce.UNDER_WAY", 1)
-        monkeypatch.setattr(Round, "_ask", slowly)
+        monkeypatch.setattr(AllReduce, "_ask", slowly)
         assert await seconds_of_the_next_step(swarm) > 2 * 15 * LEASE_S
         assert not told("peer evicted")
         await swarm.close()

@@ -25,10 +25,10 @@ from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
 from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
 
-UNDER_WAY = 4  # pieces asked for at once from one owner
+UNDER_WAY = 4  # chunks asked for at once from one owner
 GATHERED = 256 << 20
-"""Bytes of others' parts that an owner holds at most: the more members, the smaller the pieces."""
-TOPIC = "piece"
+"""Bytes of others' parts that an owner holds at most: the more members, the smaller the chunks."""
+TOPIC = "piece"  # the wire's word for a chunk
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
 
@@ -53,8 +53,8 @@ class Spread:
 
 
 @dataclass
-class _Piece:
-    """What one owner gathers for one piece.
+class _Chunk:
+    """What one owner gathers for one chunk.
 
     Attributes:
         bringers: positions of the members that brought a part.
@@ -69,8 +69,8 @@ class _Piece:
     total: "asyncio.Future[Coded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Round:
-    """One member's part in one sum.
+class AllReduce:
+    """One member's part in one all-reduce.
 
     Args:
         name: the same for all members, never used twice; a later round's is greater.
@@ -78,7 +78,7 @@ class Round:
         me: which of them this is.
         sums: this member's, flat; not written to.
         coding: of what travels.
-        piece_bytes: of the sums that go at most at once, the same for all members.
+        chunk_bytes: of the sums that go at most at once, the same for all members.
     """
 
     def __init__(
@@ -88,14 +88,15 @@ class Round:
         members: Sequence[Peer],
         me: int,
         sums: np.ndarray,
+        *,
         coding: Coding,
-        piece_bytes: int,
+        chunk_bytes: int,
     ):
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums = endpoint, sums
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, min(piece_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
-        self._pieces: dict[int, _Piece] = {}
+        self._step = max(1, min(chunk_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
+        self._chunks: dict[int, _Chunk] = {}
         self._aborted: Refusal | None = None
         self._scope: asyncio.Timeout | None = None
         self._owing = Counter[int]()
@@ -125,7 +126,7 @@ class Round:
         return total
 
     async def take(self, question: Question) -> Answer:
-        """A member brings its part of one of my pieces, and gets the total.
+        """A member brings its part of one of my chunks, and gets the total.
 
         A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
         added ends the round, which names the member that brought it: there is no total without its part.
@@ -136,24 +137,24 @@ class Round:
         note = question.note
         position, start = note.get("from"), note.get("start")
         self._check_bringer(position, question)
-        piece = self._piece(start)
-        if position in piece.bringers:
+        chunk = self._chunk(start)
+        if position in chunk.bringers:
             raise Refusal("strange piece", position=position)
-        piece.bringers.add(position)
+        chunk.bringers.add(position)
         try:
-            self._bring(piece, position, await self._part(question, self._span(start)))
+            self._bring(chunk, position, await self._part(question, self._span(start)))
         except Refusal as refusal:
             self.abort(str(refusal), by=self._members[self._me].name, member=self._members[position].name)
             raise
-        blocks, codec_note = await asyncio.shield(piece.total)
+        blocks, codec_note = await asyncio.shield(chunk.total)
         return Answer(blocks, {"codec": codec_note})
 
     @property
     def awaited(self) -> dict[str, dict[str, float]]:
         """For which members this one waits, by name: seconds since they last did what is waited for.
 
-        Returns: under `parts` members that have not brought the first of my pieces that is not whole; under `totals`
-            owners that owe me the total of a piece that I brought. Neither holds this member.
+        Returns: under `parts` members that have not brought the first of my chunks that is not whole; under `totals`
+            owners that owe me the total of a chunk that I brought. Neither holds this member.
         """
         now, lacking = asyncio.get_running_loop().time(), self._lacking()
         names = [member.name for member in self._members]
@@ -163,11 +164,11 @@ class Round:
         }
 
     def _lacking(self) -> list[int]:
-        """Members behind the first incomplete piece: those that wait for its total may not have brought later ones."""
+        """Members behind the first incomplete chunk: those that wait for its total may not have brought later ones."""
         for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
-            piece = self._pieces.get(start)
-            bringers = piece.bringers if piece else set[int]()
-            if piece is None or not piece.whole.done():
+            chunk = self._chunks.get(start)
+            bringers = chunk.bringers if chunk else set[int]()
+            if chunk is None or not chunk.whole.done():
                 return [at for at in range(len(self._members)) if at != self._me and at not in bringers]
         return []
 
@@ -178,13 +179,13 @@ class Round:
         self._aborted = Refusal("round aborted", why=why, **parties)
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
-        for piece in self._pieces.values():
-            if not piece.total.done():
-                piece.total.set_exception(self._aborted)
-                piece.total.exception()  # looked at here: nobody may be waiting
+        for chunk in self._chunks.values():
+            if not chunk.total.done():
+                chunk.total.set_exception(self._aborted)
+                chunk.total.exception()  # looked at here: nobody may be waiting
 
     async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
-        """Bring one owner my part of its slice, piece by piece, and put its totals where they belong.
+        """Bring one owner my part of its slice, chunk by chunk, and put its totals where they belong.
 
         Others' turns are between its own, and each member begins with the one behind it.
         """
@@ -206,13 +207,13 @@ class Round:
                 tasks.create_task(one(number, start))
 
     async def _own(self, start: int, span: slice) -> np.ndarray:
-        piece = self._piece(start)
+        chunk = self._chunk(start)
         _check_finite(self._sums[span])
-        self._bring(piece, self._me, self._sums[span])
-        await piece.whole
-        coded = await self._encoded(self._added(piece), NOT_FINITE)
-        piece.brought = {}
-        piece.total.set_result(coded)
+        self._bring(chunk, self._me, self._sums[span])
+        await chunk.whole
+        coded = await self._encoded(self._added(chunk), NOT_FINITE)
+        chunk.brought = {}
+        chunk.total.set_result(coded)
         return await self._decoded(*coded, span)
 
     async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
@@ -235,17 +236,17 @@ class Round:
         parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
         return Refusal("lost", why=str(error)[:MOST_WHY], **parties)
 
-    def _bring(self, piece: _Piece, position: int, part: np.ndarray) -> None:
-        piece.brought[position] = part
+    def _bring(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
+        chunk.brought[position] = part
         self._came[position] = asyncio.get_running_loop().time()
-        if len(piece.brought) == len(self._members):
-            piece.whole.set_result(None)
+        if len(chunk.brought) == len(self._members):
+            chunk.whole.set_result(None)
 
-    def _added(self, piece: _Piece) -> np.ndarray:
+    def _added(self, chunk: _Chunk) -> np.ndarray:
         """In the members' order: the same bits whoever came first."""
-        total = piece.brought[0].copy()
+        total = chunk.brought[0].copy()
         for position in range(1, len(self._members)):
-            total += piece.brought[position]
+            total += chunk.brought[position]
         return total
 
     def _check_bringer(self, position: Any, question: Question) -> None:
@@ -254,14 +255,14 @@ class Round:
         if not known or self._members[position].address != question.asker.address:
             raise Refusal("strange piece", position=f"{position!r:.40}")
 
-    def _piece(self, start: int) -> _Piece:
-        """What is gathered for the piece that begins here; it must be one of mine."""
+    def _chunk(self, start: int) -> _Chunk:
+        """What is gathered for the chunk that begins here; it must be one of mine."""
         first, last = self._bounds[self._me], self._bounds[self._me + 1]
         if self._aborted:
             raise self._aborted
         if type(start) is not int or start not in range(first, last, self._step):
             raise Refusal("strange piece", start=str(start))
-        return self._pieces.setdefault(start, _Piece())
+        return self._chunks.setdefault(start, _Chunk())
 
     def _span(self, start: int) -> slice:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1

@@ -12,7 +12,7 @@ from pipelined.state.steps import Missed
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
-from pipelined.swarm.peer.rounds import Rounds
+from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST
 from pipelined.swarm.records import Head, Mark, Point
@@ -52,7 +52,7 @@ class Replica:
         self._state = StageState(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
         self.passes = Passes(self._state, coding)
         self.load = self.passes.load
-        self.rounds = Rounds(self._state, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
+        self.rounds = RoundService(self._state, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
         self.succession, self.donor = Succession(self._state), Donor(stage, device, coding.beside)
 
     @property

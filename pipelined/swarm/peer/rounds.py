@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.swarm.peer.all_reduce import Round, Spread
+from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import (
@@ -27,7 +27,7 @@ from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Answer, Endpoint, Question, Refusal
 
 
-class Rounds:
+class RoundService:
     """The rounds of one replica, one at a time.
 
     Args:
@@ -35,13 +35,13 @@ class Rounds:
         coding: of what members bring one another.
 
     Attributes:
-        piece_bytes: what one of them brings at once, before it is coded.
+        chunk_bytes: what one of them brings at once, before it is coded.
     """
 
     def __init__(self, state: StageState, load: Load, endpoint: Endpoint, coding: Coding):
         self._state, self._load, self._endpoint, self._coding = state, load, endpoint, coding
-        self.piece_bytes = state.rules.piece_bytes
-        self._round: Round | None = None
+        self.chunk_bytes = state.rules.piece_bytes
+        self._round: AllReduce | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._term = (0, 0)
 
@@ -87,7 +87,7 @@ class Rounds:
         sums = await self._sums()
         self.abort("another round began")
         coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
-        self._round = Round(self._endpoint, name, members, me[0], sums, coding, self.piece_bytes)
+        self._round = AllReduce(self._endpoint, name, members, me[0], sums, coding=coding, chunk_bytes=self.chunk_bytes)
         state.changed.notify_all()
         total = await self._round.run(Spread(state.device.clock, number(question.note, "within")))
         (square, digest), *_ = await state.device.run("square", lambda: (state.stage.square(total), digest_of(total)))
@@ -98,8 +98,8 @@ class Rounds:
         self._summed = name, total
         return Answer(note={"square": square, "digest": digest})
 
-    async def piece(self, question: Question) -> Answer:
-        """Another member's part of a piece that this one owns; waits until this one has begun the round."""
+    async def chunk(self, question: Question) -> Answer:
+        """Another member's part of a chunk that this one owns; waits until this one has begun the round."""
         name = read_round(question.note.get("round"))
         await self._state.until(lambda: self._round is not None and self._round.name >= name)
         if self._round.name != name:
@@ -107,7 +107,7 @@ class Rounds:
         return await self._round.take(question)
 
     def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
-        """For which members the sum of this name waits here; empty where it is not under way. See `Round.awaited`."""
+        """For which members the sum of this name waits here; empty where it is not under way."""
         return self._round.awaited if self._round is not None and self._round.name == name else {}
 
     def total(self, round_name: str) -> np.ndarray | None:

@@ -82,7 +82,7 @@ class Topics:
     def _table(self, batch: int) -> Mapping[str, Topic]:
         arrays = self.replica.passes.most_bytes if self.replica else 0
         sums = self.replica.stage.sums.nbytes if self.replica else 0
-        piece = self.replica.rounds.piece_bytes if self.replica else 0
+        chunk = self.replica.rounds.chunk_bytes if self.replica else 0
         doors = self._admission
         trainer, leader, peer, reader = doors.trainer, doors.leader, doors.peer, doors.reader
         return {
@@ -93,7 +93,7 @@ class Topics:
             "resume": Topic(lambda replica: replica.rounds.resume, leader, 0, MOST_ROUNDS),
             "reduce": Topic(lambda replica: self._in_time(replica.rounds.reduce), leader, 0, MOST_ROUNDS),
             "hears": Topic(lambda replica: self._hears, leader, 0, MOST_ROUNDS),
-            "piece": Topic(lambda replica: replica.rounds.piece, peer, piece, 2 * UNDER_WAY),
+            "piece": Topic(lambda replica: replica.rounds.chunk, peer, chunk, 2 * UNDER_WAY),
             "inherit": Topic(lambda replica: replica.succession.inherit, peer, sums + 16 * batch, 1),
             "manifest": Topic(lambda replica: self._in_time(replica.manifest), reader, 0, MOST_ROUNDS),
             "chunk": Topic(lambda replica: replica.donor.chunk, reader, 0, 2 * UNDER_WAY),

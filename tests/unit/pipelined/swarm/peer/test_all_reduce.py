@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.swarm.peer import all_reduce as averaging
-from pipelined.swarm.peer.all_reduce import TOPIC, Round, Spread
+from pipelined.swarm.peer import all_reduce
+from pipelined.swarm.peer.all_reduce import TOPIC, AllReduce, Spread
 from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Answer, Refusal
@@ -34,7 +34,7 @@ class Members:
         self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
         self.kept = [sums.copy() for sums in self.sums]
         self.rounds = [
-            Round(end, NAME, members, at, sums, Coding(codec, threads=False), PIECE)
+            AllReduce(end, NAME, members, at, sums, coding=Coding(codec, threads=False), chunk_bytes=PIECE)
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0
@@ -72,12 +72,12 @@ async def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_oth
 
 @pytest.mark.parametrize("count", [4, 16])
 async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
-    """Four pieces of 4 MiB from each come to 2 GiB where 133 members sum."""
+    """Four chunks of 4 MiB from each come to 2 GiB where 133 members sum."""
     window = 16 << 10
-    monkeypatch.setattr(averaging, "GATHERED", window)
+    monkeypatch.setattr(all_reduce, "GATHERED", window)
 
     def gathered(part):
-        return sum(brought.nbytes for piece in part._pieces.values() for brought in piece.brought.values())
+        return sum(brought.nbytes for chunk in part._chunks.values() for brought in chunk.brought.values())
 
     stage, held = Members(count, 8192), []
     *first, last = stage.rounds
@@ -179,8 +179,8 @@ async def bring(stage, bringer, owner, start, part, position=None):
     return ""
 
 
-def piece_of(stage, owner):
-    """Where the first piece of an owner begins, and how long it is."""
+def chunk_of(stage, owner):
+    """Where the first chunk of an owner begins, and how long it is."""
     part = stage.rounds[owner]
     start = int(part._bounds[owner])
     span = part._span(start)
@@ -189,23 +189,23 @@ def piece_of(stage, owner):
 
 def foreign(stage):
     """p2 brings a part in the name of p1."""
-    start, size = piece_of(stage, 0)
+    start, size = chunk_of(stage, 0)
     return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32), position=1)
 
 
-def of_no_piece(stage):
-    """p2 brings a part that begins between two pieces."""
-    start, size = piece_of(stage, 0)
+def of_no_chunk(stage):
+    """p2 brings a part that begins between two chunks."""
+    start, size = chunk_of(stage, 0)
     return bring(stage, 2, 0, start + 1, np.full(size, 9e9, np.float32))
 
 
 def of_another_slice(stage):
     """p2 brings p0 a part that p1 owns."""
-    start, size = piece_of(stage, 1)
+    start, size = chunk_of(stage, 1)
     return bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
 
 
-@pytest.mark.parametrize("bad", [foreign, of_no_piece, of_another_slice], ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("bad", [foreign, of_no_chunk, of_another_slice], ids=lambda bad: bad.__name__)
 @pytest.mark.parametrize("late", [False, True], ids=["before the round", "after it"])
 async def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_right(bad, late):
     right = (await Members(3, 3000).run())[0]
@@ -223,7 +223,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
 
     right = (await Members(3, 3000).run())[0]
     stage, left, again = Members(3, 3000), [frames], []
-    start, size = piece_of(stage, 0)
+    start, size = chunk_of(stage, 0)
 
     async def twice():
         return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
@@ -246,7 +246,7 @@ async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_
     """p2 says nothing of it: what it sends is not what it holds."""
 
     stage = Members(3, 3000)
-    start, size = piece_of(stage, 0)
+    start, size = chunk_of(stage, 0)
     owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
     assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
     with pytest.raises(Refusal) as refused:
@@ -258,7 +258,7 @@ async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_
 async def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
     stage = Members(3, 3000)
     owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
-    assert await bring(stage, 2, 0, piece_of(stage, 0)[0], part) == "strange piece"
+    assert await bring(stage, 2, 0, chunk_of(stage, 0)[0], part) == "strange piece"
     with pytest.raises(Refusal) as refused:
         await owner
     assert failed_between(refused.value)[1:] == ("p0", "p2")
@@ -282,17 +282,17 @@ async def test_finite_sums_beyond_the_codec_are_refused_as_that(value):
 
 
 PIECE_S = 0.01
-"""What a piece takes on a member's line."""
+"""What a chunk takes on a member's line."""
 
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(count):
-    """At once a line has four pieces for each other member before whoever comes; spread, one for each."""
-    pieces = 20
+    """At once a line has four chunks for each other member before whoever comes; spread, one for each."""
+    chunks = 20
 
     async def longest_wait(seconds):
         """Also the sum's own seconds."""
-        stage = Members(count, count * pieces * PIECE // 4)
+        stage = Members(count, count * chunks * PIECE // 4)
         for at in range(count):
             stage.network.line(f"p{at}", PIECE / PIECE_S)
         trainer = stage.network.endpoint("trainer")
@@ -309,7 +309,7 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
 
     others = count - 1
     wait, took = run_virtual(longest_wait(0.0))
-    assert wait > 4 * others * PIECE_S and took < 1.5 * 2 * others * pieces * PIECE_S
+    assert wait > 4 * others * PIECE_S and took < 1.5 * 2 * others * chunks * PIECE_S
     wait, took = run_virtual(longest_wait(6.0))
     assert wait < 2 * count * PIECE_S and 5.0 < took < 6.5
 
@@ -330,7 +330,7 @@ def test_a_member_says_for_which_others_it_waits_and_since_when():
     run_virtual(add())
 
 
-def test_an_owner_that_answered_some_pieces_is_awaited_since_the_last():
+def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
     async def add():
         stage, asked = Members(2, 8 * PIECE), []
 
