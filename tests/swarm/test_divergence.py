@@ -58,7 +58,7 @@ def test_a_member_whose_sums_are_not_finite_is_evicted_and_training_goes_on(monk
     plain = RoundService._sums
 
     async def sums(self):
-        return np.full(WIDTH, np.nan) if self._held.name == "p1" else await plain(self)
+        return np.full(WIDTH, np.nan) if self._state.name == "p1" else await plain(self)
 
     monkeypatch.setattr(RoundService, "_sums", sums)
     swarm = run_virtual(trained(sums_codec=codec))

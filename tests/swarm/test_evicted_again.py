@@ -40,7 +40,7 @@ def lie(monkeypatch, liar, accused):
     plain, said = RoundService.reduce, []
 
     async def reduce(self, question):
-        if self._held.name != liar:
+        if self._state.name != liar:
             return await plain(self, question)
         by, member = accused[len(said) // MOST_FAILED % len(accused)]
         said.append((by, member))

@@ -34,7 +34,7 @@ def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):
     plain = RoundService.reduce
 
     async def reduce(self, question):
-        if self._held.name == culprit and not until():
+        if self._state.name == culprit and not until():
             raise Refusal("out of memory")
         return await plain(self, question)
 
