@@ -17,7 +17,7 @@ from benchmarks._ranks import Task, run
 from benchmarks._tcp_pair import WARM_UP, check, fill, there_and_back
 from benchmarks._tcp_roads import Bare
 from transports import open_transport
-from transports.rpc import Answer, Endpoint, Question, open_endpoint
+from transports.rpc import Endpoint, Request, Response, open_endpoint
 
 MOST_BYTES = 1 << 30
 SHORT = 1 << 10
@@ -33,12 +33,12 @@ class Pair:
     def __init__(self, rank: int, end: Endpoint, there: str, bare: Bare):
         self.rank, self._end, self._there, self._bare = rank, end, there, bare
         self._over: asyncio.Queue[None] = asyncio.Queue()
-        end.answer("echo", self._echo, MOST_BYTES)
-        end.answer("take", self._take, MOST_BYTES)
-        end.answer("over", self._note)
+        end.handle("echo", self._echo, MOST_BYTES)
+        end.handle("take", self._take, MOST_BYTES)
+        end.handle("over", self._note)
 
-    async def ask(self, topic: str, view: memoryview) -> Answer:
-        return await self._end.ask(self._there, topic, view)
+    async def request(self, topic: str, view: memoryview) -> Response:
+        return await self._end.request(self._there, topic, view)
 
     async def by_bare(self, mine: memoryview, theirs: memoryview, ways: int) -> float:
         """Seconds of one way by a bare socket, the contents in `theirs`."""
@@ -50,10 +50,10 @@ class Pair:
             return await self._over.get() or 0.0
         start = time.perf_counter()
         for _ in range(ways):
-            answer = await self.ask("echo", mine)
+            response = await self.request("echo", mine)
         seconds = (time.perf_counter() - start) / ways / 2
-        theirs[:] = answer.blocks[0].data
-        await self._end.ask(self._there, "over")
+        theirs[:] = response.blocks[0].data
+        await self._end.request(self._there, "over")
         return seconds
 
     async def answering(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -62,18 +62,18 @@ class Pair:
             work.close()
             return await self._over.get()
         found = await work
-        await self._end.ask(self._there, "over")
+        await self._end.request(self._there, "over")
         return found
 
-    async def _echo(self, question: Question) -> Answer:
-        return Answer(question.blocks)
+    async def _echo(self, request: Request) -> Response:
+        return Response(request.blocks)
 
-    async def _take(self, question: Question) -> Answer:
-        return Answer()
+    async def _take(self, request: Request) -> Response:
+        return Response()
 
-    async def _note(self, question: Question) -> Answer:
+    async def _note(self, request: Request) -> Response:
         self._over.put_nowait(None)
-        return Answer()
+        return Response()
 
 
 async def measure(task: Task) -> Task:
@@ -118,7 +118,7 @@ async def crowded(pair: Pair, in_flight: int, seconds: float) -> float:
     async def one() -> None:
         nonlocal count
         while time.perf_counter() < until:
-            await pair.ask("echo", data)
+            await pair.request("echo", data)
             count += 1
 
     async with asyncio.TaskGroup() as group:
@@ -138,14 +138,14 @@ async def overtaking(pair: Pair, long_bytes: int, seconds: float) -> dict[str, f
     async def long_ones() -> None:
         while time.perf_counter() < until:
             start = time.perf_counter()
-            await pair.ask("take", data)
+            await pair.request("take", data)
             longs.append(time.perf_counter() - start)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(long_ones())
         while time.perf_counter() < until:
             start = time.perf_counter()
-            await pair.ask("echo", short)
+            await pair.request("echo", short)
             taken.append(time.perf_counter() - start)
     return {"long_s": statistics.median(longs), "short_s": statistics.median(taken), "slowest_short_s": max(taken)}
 

@@ -15,7 +15,7 @@ from pipelined.aio.clock import Clock, VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.disk import NoDisk
 from transports import Block
-from transports.rpc import Answer, Endpoint, Handler, Party, Question, Unreachable
+from transports.rpc import Endpoint, Handler, Party, Request, Response, Unreachable
 
 T = TypeVar("T")
 DELAY_S, WRITE_S = 1e-3, 2e-3
@@ -93,7 +93,7 @@ class _Light(Endpoint):
     def failed(self) -> "asyncio.Future[None]":
         raise NotImplementedError
 
-    def answer(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
+    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
         self.handlers[topic] = handler
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:
@@ -110,24 +110,24 @@ class DirectoryEnd(_Light):
         super().__init__(AT, 1)
         self.cost, self.clock, self.members = Cost(), clock, dict[str, MemberEnd]()
 
-    async def ask(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Answer:
+    async def request(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Response:
         """Whether a member lives."""
         await self.clock.sleep(2 * DELAY_S)
         self.cost.messages += 2
         if address not in self.members:
             raise Unreachable(address, "it died")
-        return await self.members[address].handlers[topic](Question(self.party, topic))
+        return await self.members[address].handlers[topic](Request(self.party, topic))
 
-    async def hear(self, asker: Party, topic: str, packed: bytes) -> Answer:
+    async def hear(self, asker: Party, topic: str, packed: bytes) -> Response:
         """A member's question arrives; what it is answered."""
         if topic not in self.handlers:
             raise Unreachable(AT, "it begins later")
         cost = self.cost
         cost.messages, cost.received = cost.messages + 1, cost.received + len(packed) + FRAME_BYTES
-        answer = await cost.of(self.handlers[topic](Question(asker, topic, None, (Block.of(packed),))))
-        told = answer.blocks[0]
+        response = await cost.of(self.handlers[topic](Request(asker, topic, None, (Block.of(packed),))))
+        told = response.blocks[0]
         cost.messages, cost.sent = cost.messages + 1, cost.sent + len(told) + FRAME_BYTES
-        return Answer((Block.of(told),))
+        return Response((Block.of(told),))
 
     async def serve(self) -> None:
         """Be the directory until cancelled."""
@@ -147,12 +147,12 @@ class MemberEnd(_Light):
         """The directory as this member reaches it."""
         return EmbeddedDirectory(self, AT, self._directory.clock, patience)
 
-    async def ask(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Answer:
+    async def request(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Response:
         """A question to the directory, with the delay of the network both ways."""
         await self._directory.clock.sleep(DELAY_S)
-        answer = await self._directory.hear(self.party, topic, arrays[0])
+        response = await self._directory.hear(self.party, topic, arrays[0])
         await self._directory.clock.sleep(DELAY_S)
-        return answer
+        return response
 
     def die(self) -> None:
         """The process is killed: the directory sees that its connection broke."""

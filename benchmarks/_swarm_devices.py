@@ -13,7 +13,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import Clock
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block
-from transports.rpc import Answer, Endpoint, Handler, Question
+from transports.rpc import Endpoint, Handler, Request, Response
 
 PASSES = ("forward", "backward")
 
@@ -71,9 +71,9 @@ def take_time_to_code(endpoint: Endpoint, clock: Clock, takes: CodingTime, scale
     """
 
     def timed(handler: Handler) -> Handler:
-        async def handle(question: Question) -> Answer:
-            await clock.sleep(takes.back * scale * sum(block.nbytes for block in question.blocks))
-            said = await handler(question)
+        async def handle(request: Request) -> Response:
+            await clock.sleep(takes.back * scale * sum(block.nbytes for block in request.blocks))
+            said = await handler(request)
             await clock.sleep(takes.out * scale * sum(block.nbytes for block in said.blocks))
             return said
 
@@ -86,9 +86,9 @@ def hold_back(endpoint: Endpoint, topic: str, wait: Callable[[], Awaitable[None]
     """Answer no question of a topic at this endpoint before a wait is over."""
 
     def later(handler: Handler) -> Handler:
-        async def handle(question: Question) -> Answer:
+        async def handle(request: Request) -> Response:
             await wait()
-            return await handler(question)
+            return await handler(request)
 
         return handle
 
@@ -96,12 +96,12 @@ def hold_back(endpoint: Endpoint, topic: str, wait: Callable[[], Awaitable[None]
 
 
 def _wrap(endpoint: Endpoint, topics: Sequence[str], wrapped: Callable[[Handler], Handler]) -> None:
-    answer = endpoint.answer
+    handle = endpoint.handle
 
     def answering(topic: str, handler: Handler, *limits: int) -> None:
-        answer(topic, wrapped(handler) if topic in topics else handler, *limits)
+        handle(topic, wrapped(handler) if topic in topics else handler, *limits)
 
-    endpoint.answer = answering
+    endpoint.handle = answering
 
 
 def device_seconds(work: Work, last: bool, speed: float) -> dict[str, float]:

@@ -23,7 +23,7 @@ from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
-from transports.rpc import Question, open_endpoint
+from transports.rpc import Request, open_endpoint
 
 Task = dict[str, Any]
 
@@ -71,12 +71,12 @@ def die_in(pieces: int) -> None:
     """Let this process end as another member brings it the n-th piece of a sum."""
     left, original = [pieces], AllReduce.take
 
-    async def take(self: AllReduce, question: Question) -> Any:
+    async def take(self: AllReduce, request: Request) -> Any:
         left[0] -= 1
         if left[0] == 0:
             print("struck", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        return await original(self, question)
+        return await original(self, request)
 
     AllReduce.take = take
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 T = TypeVar("T")
 KEPT = 64
@@ -70,7 +70,7 @@ class DeviceWatchdog:
         """The result of work that needs the device and that a peer waits for, unless the device is late.
 
         Raises:
-            Refusal: "busy": the device is late.
+            Rejected: "busy": the device is late.
         """
         scope = asyncio.timeout(None)
         try:
@@ -84,7 +84,7 @@ class DeviceWatchdog:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise Refusal("busy", doing=self._doing, seconds=round(self._still, 3)) from None
+            raise Rejected("busy", doing=self._doing, seconds=round(self._still, 3)) from None
 
     async def watch(self) -> NoReturn:
         """Check the device until cancelled.

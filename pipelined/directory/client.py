@@ -14,7 +14,7 @@ from pipelined.directory import messages as letters
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import Limits
 from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
-from transports.rpc import Answer, Endpoint, Party, Question, Refusal, Unreachable
+from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
 AGAIN = ("unknown topic", "busy", "failed", letters.STOPPING)
 """Refusals of a directory that is not yet, no longer, or just now not able to answer."""
@@ -35,7 +35,7 @@ class Caller:
         self.endpoint, self.address = endpoint, address
         self.retry = Retry(address, clock, patience)
 
-    async def ask(self, topic: str, letter: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
+    async def request(self, topic: str, letter: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
         """Ask until there is an answer; the same letter each time.
 
         Args:
@@ -49,24 +49,24 @@ class Caller:
 
     async def _once(self, topic: str, packed: bytes) -> dict[str, Any]:
         try:
-            return letters.unpack(await self.endpoint.ask(self.address, topic, packed))
+            return letters.unpack(await self.endpoint.request(self.address, topic, packed))
         except Unreachable as error:
             if error.wrong_key:
                 raise WrongKey(f"the directory at {error}") from error
             raise NoAnswer(str(error)) from error
-        except Refusal as refusal:
-            raise self._meant(refusal) from refusal
+        except Rejected as rejection:
+            raise self._meant(rejection) from rejection
 
-    def _meant(self, refusal: Refusal) -> Exception:
-        if refusal.reason in AGAIN:
-            return NoAnswer(str(refusal))
-        if refusal.reason == letters.ANOTHER:
+    def _meant(self, rejection: Rejected) -> Exception:
+        if rejection.reason in AGAIN:
+            return NoAnswer(str(rejection))
+        if rejection.reason == letters.ANOTHER:
             fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
             return CutOff(f"{fact}; give the coordinator its journal, or start the swarm afresh")
-        if refusal.reason == "stale request":
+        if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
-            return Forgotten(f"{fact} ({refusal.facts.get('why')}); read to find out")
-        return letters.error_of(refusal)
+            return Forgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")
+        return letters.error_of(rejection)
 
 
 class EmbeddedDirectory(Directory):
@@ -94,7 +94,7 @@ class EmbeddedDirectory(Directory):
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
         endpoint.on_lost(self._lost)
-        endpoint.answer(letters.ALIVE, self._say_alive)
+        endpoint.handle(letters.ALIVE, self._say_alive)
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)
@@ -163,7 +163,7 @@ class EmbeddedDirectory(Directory):
 
     async def _ask(self, topic: str, held: float | None = None, /, **letter: Any) -> dict[str, Any]:
         entered = await self._enter()
-        return await self._caller.ask(topic, {"name": entered["name"], **letter}, held)
+        return await self._caller.request(topic, {"name": entered["name"], **letter}, held)
 
     async def _enter(self) -> dict[str, Any]:
         """Learn which directory this is, and which client; who was forgotten is another in the same directory."""
@@ -171,7 +171,7 @@ class EmbeddedDirectory(Directory):
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         known = self._entered
         if known is None or known["client"] is None:
-            told = await self._caller.ask(letters.ENTER, {}, 0.0)  # includes the time to connect
+            told = await self._caller.request(letters.ENTER, {}, 0.0)  # includes the time to connect
             if self._entered is known:
                 self._entered = {**told, "name": known["name"]} if known else told
         return self._entered
@@ -186,9 +186,9 @@ class EmbeddedDirectory(Directory):
         finally:
             del self._open[number]
 
-    async def _say_alive(self, question: Question) -> Answer:
+    async def _say_alive(self, request: Request) -> Response:
         """Nobody else answers for this incarnation."""
-        return Answer(note=self._caller.endpoint.incarnation)
+        return Response(note=self._caller.endpoint.incarnation)
 
     def _lost(self, party: Party) -> None:
         addresses = {self._caller.address, self._entered and self._entered["address"]}

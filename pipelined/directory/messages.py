@@ -1,7 +1,7 @@
 """What clients and an embedded directory write to one another. Bytes and values; nothing read is believed unchecked.
 
-A question is one msgpack map: the directory's name, and what its topic needs. An answer is one, too: what was found, or
-`conflict`. What else may come of a question is a refusal whose reason stands for an exception on both sides.
+A request is one msgpack map: the directory's name, and what its topic needs. An answer is one, too: what was found, or
+`conflict`. What else may come of a request is a rejection whose reason stands for an exception on both sides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import msgpack
 from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
 from pipelined.directory.dedup import DirectoryRequest, StaleRequest
 from pipelined.directory.limits import Limits, check_length_of_time, check_whole
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 
 TOPIC = "directory."
 ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
@@ -22,7 +22,7 @@ ALIVE = TOPIC + "alive"
 """What the directory asks a client: who it is; answered with its incarnation as a note."""
 ANOTHER, STOPPING = "another directory", "stopping"
 OVERHEAD = 64
-"""Bytes that a key takes in a question at most, beside itself and its value."""
+"""Bytes that a key takes in a request at most, beside itself and its value."""
 
 MEANINGS: dict[str, type[Exception]] = {
     "lease lost": LeaseLost,
@@ -33,20 +33,20 @@ MEANINGS: dict[str, type[Exception]] = {
 }
 
 
-def refusal_of(error: Exception) -> Refusal:
-    """The refusal that stands for an error."""
+def rejection_of(error: Exception) -> Rejected:
+    """The rejection that stands for an error."""
     reason = next(reason for reason, kind in MEANINGS.items() if isinstance(error, kind))
-    return Refusal(reason, why=str(error))
+    return Rejected(reason, why=str(error))
 
 
-def error_of(refusal: Refusal) -> Exception:
-    """The error that a refusal stands for; itself, if for none."""
-    kind = MEANINGS.get(refusal.reason)
-    return kind(str(refusal.facts.get("why", refusal.reason))) if kind else refusal
+def error_of(rejection: Rejected) -> Exception:
+    """The error that a rejection stands for; itself, if for none."""
+    kind = MEANINGS.get(rejection.reason)
+    return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
 
 
 def most_bytes(limits: Limits) -> int:
-    """Of the largest question there is."""
+    """Of the largest request there is."""
     return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
 
 
@@ -55,19 +55,19 @@ def pack(letter: Mapping[str, Any]) -> bytes:
     return msgpack.packb(letter)
 
 
-def unpack(answer: Answer) -> dict[str, Any]:
+def unpack(response: Response) -> dict[str, Any]:
     """An answer as it was sent."""
-    return msgpack.unpackb(answer.blocks[0].data, strict_map_key=False)
+    return msgpack.unpackb(response.blocks[0].data, strict_map_key=False)
 
 
-def _unpack_checked(question: Question, most: int) -> dict[str, Any]:
-    """A question as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
-    if len(question.blocks) != 1:
-        raise ValueError(f"a letter is one block (blocks: {len(question.blocks)})")
+def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
+    """A request as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
+    if len(request.blocks) != 1:
+        raise ValueError(f"a letter is one block (blocks: {len(request.blocks)})")
     count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
     hooks = {"list_hook": count, "object_hook": count}
     try:
-        told = msgpack.unpackb(question.blocks[0].data, strict_map_key=False, **sizes, **hooks)
+        told = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
         raise ValueError(f"not a letter: {type(error).__name__} {error}".rstrip()) from error
     if not isinstance(told, dict):
@@ -91,15 +91,15 @@ class _Containers:
 
 
 class Asking:
-    """What a question says, each part checked when it is read.
+    """What a request says, each part checked when it is read.
 
     Raises:
         ValueError: from every method: it does not say so.
     """
 
-    def __init__(self, question: Question, limits: Limits):
-        self.asker = question.asker
-        self._told, self._limits = _unpack_checked(question, limits.keys_at_once), limits
+    def __init__(self, request: Request, limits: Limits):
+        self.sender = request.sender
+        self._told, self._limits = _unpack_checked(request, limits.keys_at_once), limits
 
     def whole(self, name: str) -> int:
         """A number from 0 up."""

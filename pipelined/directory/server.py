@@ -24,7 +24,7 @@ from pipelined.directory.messages import Asking
 from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers
 from transports import TransportError
-from transports.rpc import Answer, Endpoint, Handler, Party, Question, Refusal
+from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
 LATE_S = 0.1
 """A timer that is later than this says that the process did not run meanwhile."""
@@ -35,7 +35,7 @@ SHARED = 1024
 
 Told = dict[str, Any]
 Decide = Callable[[Asking], Awaitable[Told | bytes]]
-"""Answers one kind of question; bytes are a letter that is packed already."""
+"""Answers one kind of request; bytes are a letter that is packed already."""
 
 
 async def serve_directory(
@@ -101,7 +101,7 @@ class _Server:
             letters.REVOKE: self._revoke,
         }
         for topic, decide in answers.items():
-            self._endpoint.answer(topic, self._answering(decide), letters.most_bytes(self._limits))
+            self._endpoint.handle(topic, self._answering(decide), letters.most_bytes(self._limits))
         self._endpoint.on_lost(self._lost)
 
     async def _end_leases(self) -> NoReturn:
@@ -116,29 +116,29 @@ class _Server:
                 await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
 
     def _answering(self, decide: Decide) -> Handler:
-        async def answer(question: Question) -> Answer:
-            outcome = await self._outcome(decide, question)
+        async def respond(request: Request) -> Response:
+            outcome = await self._outcome(decide, request)
             await self._journal.durable()
-            if isinstance(outcome, Refusal):
+            if isinstance(outcome, Rejected):
                 raise outcome
-            return Answer((outcome if isinstance(outcome, bytes) else letters.pack(outcome),))
+            return Response((outcome if isinstance(outcome, bytes) else letters.pack(outcome),))
 
-        return answer
+        return respond
 
-    async def _outcome(self, decide: Decide, question: Question) -> Told | bytes | Refusal:
-        """What a question comes to; nothing is told yet."""
+    async def _outcome(self, decide: Decide, request: Request) -> Told | bytes | Rejected:
+        """What a request comes to; nothing is told yet."""
         if self._stopped:
-            return Refusal(letters.STOPPING)
+            return Rejected(letters.STOPPING)
         try:
-            asking = Asking(question, self._limits)
+            asking = Asking(request, self._limits)
             if decide != self._enter and asking.whole("name") != self._machine.name:
-                return Refusal(letters.ANOTHER)
+                return Rejected(letters.ANOTHER)
             self._catch_up()
             return await decide(asking)
         except Conflict as conflict:
             return {"conflict": letters.tell_entries(conflict.found)}
         except tuple(letters.MEANINGS.values()) as error:
-            return letters.refusal_of(error)
+            return letters.rejection_of(error)
         finally:
             self._announce()
 
@@ -150,7 +150,7 @@ class _Server:
         return {"revision": view.revision, "entries": letters.tell_entries(view.entries)}
 
     async def _changes(self, asking: Asking) -> bytes:
-        """Wait for changes, at most as long as the asker says."""
+        """Wait for changes, at most as long as the sender says."""
         prefixes, after = asking.prefix(), asking.whole("after")
         end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
         with self._watchers.waiting(prefixes) as group:
@@ -183,14 +183,14 @@ class _Server:
     async def _grant(self, asking: Asking) -> Told:
         grace = asking.time("grace")
         lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
-        self._hold(lease, asking.asker, grace)
+        self._hold(lease, asking.sender, grace)
         self._hurried.notify_all()
         return {"lease": lease}
 
     async def _renew(self, asking: Asking) -> Told:
         lease, grace = asking.whole("lease"), asking.time("grace")
         self._machine.renew(lease, self._clock.now())
-        self._hold(lease, asking.asker, grace)
+        self._hold(lease, asking.sender, grace)
         return {}
 
     async def _revoke(self, asking: Asking) -> Told:
@@ -225,8 +225,8 @@ class _Server:
     async def _look_after(self, party: Party, grace: float) -> None:
         """Ask a party whether it lives; if it does, so do its leases."""
         with suppress(TransportError, TimeoutError):
-            answer = await with_timeout(self._clock, grace, self._endpoint.ask(party.address, letters.ALIVE))
-            if answer.note != party.incarnation:
+            response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, letters.ALIVE))
+            if response.note != party.incarnation:
                 return
             for lease in self._held.get(party, ()):
                 self._machine.renew(lease, self._clock.now())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.protocol import field, read_round
 from pipelined.swarm.records import Observer, Peer, Trainer
-from transports.rpc import Question, Refusal
+from transports.rpc import Rejected, Request
 
 
 class Admission:
@@ -24,39 +24,39 @@ class Admission:
     def __init__(self, view: MembershipView):
         self._view = view
 
-    async def trainer(self, question: Question, stage: int) -> None:
-        """Raises Refusal: "stranger", it is no trainer of this swarm."""
-        await self._known(question, lambda: _among(question, self._view.trainers.values()))
+    async def trainer(self, request: Request, stage: int) -> None:
+        """Raises Rejected: "stranger", it is no trainer of this swarm."""
+        await self._known(request, lambda: _among(request, self._view.trainers.values()))
 
-    async def peer(self, question: Question, stage: int) -> None:
-        """Raises Refusal: "stranger", it is no peer that holds, or comes to hold, this stage."""
-        await self._known(question, lambda: _among(question, self._peers(stage)))
+    async def peer(self, request: Request, stage: int) -> None:
+        """Raises Rejected: "stranger", it is no peer that holds, or comes to hold, this stage."""
+        await self._known(request, lambda: _among(request, self._peers(stage)))
 
-    async def reader(self, question: Question, stage: int) -> None:
-        """Raises Refusal: "stranger", it is neither a peer of this stage nor an observer."""
+    async def reader(self, request: Request, stage: int) -> None:
+        """Raises Rejected: "stranger", it is neither a peer of this stage nor an observer."""
         observers = self._view.observers
-        await self._known(question, lambda: _among(question, [*self._peers(stage), *observers.values()]))
+        await self._known(request, lambda: _among(request, [*self._peers(stage), *observers.values()]))
 
-    async def leader(self, question: Question, stage: int) -> None:
-        """Raises Refusal: "stranger", it does not lead under the term that it names."""
-        (term, _), view = read_round(field(question.note, "round")), self._view
+    async def leader(self, request: Request, stage: int) -> None:
+        """Raises Rejected: "stranger", it does not lead under the term that it names."""
+        (term, _), view = read_round(field(request.note, "round")), self._view
 
         def leads() -> bool:
             leader = view.leader
-            return leader is not None and (view.leader_revision, leader.address) == (term, question.asker.address)
+            return leader is not None and (view.leader_revision, leader.address) == (term, request.sender.address)
 
-        await self._known(question, leads)
+        await self._known(request, leads)
 
     def _peers(self, stage: int) -> list[Peer]:
         return [peer for peer in self._view.peers.values() if peer.stage == stage]
 
-    async def _known(self, question: Question, holds: Callable[[], bool]) -> None:
+    async def _known(self, request: Request, holds: Callable[[], bool]) -> None:
         try:
             async with asyncio.timeout(RETRY_S):
                 await self._view.wait_for(holds)
         except TimeoutError:
-            raise Refusal("stranger", address=question.asker.address) from None
+            raise Rejected("stranger", address=request.sender.address) from None
 
 
-def _among(question: Question, members: Iterable[Peer | Trainer | Observer]) -> bool:
-    return any(member.address == question.asker.address for member in members)
+def _among(request: Request, members: Iterable[Peer | Trainer | Observer]) -> bool:
+    return any(member.address == request.sender.address for member in members)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.records import Peer
-from transports.rpc import Answer, Endpoint, Unreachable
+from transports.rpc import Endpoint, Response, Unreachable
 
 
 class Asking:
@@ -18,20 +18,20 @@ class Asking:
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
 
-    async def ask(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Answer:
+    async def request(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Response:
         """Ask a peer under the incarnation that we know.
 
         Args:
             limit: seconds after which it is late.
         Raises:
             NoLongerValid: it is gone, cannot be reached, or is late; whether it did what was asked is unknown.
-            Refusal: as its handler says.
+            Rejected: as its handler says.
         """
         async with self._view.while_holds(lambda: self._view.is_here(who)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
-                return await self._endpoint.ask(who.address, topic, *arrays, note={"to": who.incarnation, **note})
+                return await self._endpoint.request(who.address, topic, *arrays, note={"to": who.incarnation, **note})
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
 
@@ -39,10 +39,10 @@ class Asking:
         """Ask again whenever no answer came, until one does or the peer is gone.
 
         Raises:
-            Refusal: as its handler says.
+            Rejected: as its handler says.
         """
         while self._view.is_here(who):
             with suppress(NoLongerValid):
-                await self.ask(who, topic, **note)
+                await self.request(who, topic, **note)
                 return
             await self._view.next_change(RETRY_S)

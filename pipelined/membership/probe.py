@@ -15,7 +15,7 @@ from pipelined.aio.timeouts import with_timeout
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records import Peer
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 T = TypeVar("T")
 SILENCE_LEASES = 1.5
@@ -48,7 +48,7 @@ class Hearing:
 
     async def hears(self, who: Peer) -> bool:
         """Whether a member answers in time; True of who is none any more."""
-        with suppress(Refusal):  # that is an answer
+        with suppress(Rejected):  # that is an answer
             try:
                 await with_timeout(self.clock, self.patience_s, self._asking.insist(who, "status"))
             except TimeoutError:

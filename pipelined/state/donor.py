@@ -20,7 +20,7 @@ from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import Point
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12
@@ -75,7 +75,7 @@ class Donor:
         )  # by address: at which step a peer was last known to need totals
         self._describing = asyncio.Lock()
 
-    async def manifest(self, question: Question, point: Callable[[], Point]) -> Answer:
+    async def manifest(self, request: Request, point: Callable[[], Point]) -> Response:
         """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
 
         Args:
@@ -87,41 +87,41 @@ class Donor:
                 self._copy = Copy(point(), copied(self._stage.state()))
             return self._copy
 
-        self._note(question)
+        self._note(request)
         async with self._describing:  # once for all who ask
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
                 kept.manifest = await self._beside(lambda: describe(kept.state))
-        return Answer((kept.manifest.digests,), {**kept.point._asdict(), "root": kept.manifest.root})
+        return Response((kept.manifest.digests,), {**kept.point._asdict(), "root": kept.manifest.root})
 
-    async def chunk(self, question: Question) -> Answer:
-        """One chunk of the state of this root. Raises Refusal: that is not kept here (any more)."""
-        self._note(question)
+    async def chunk(self, request: Request) -> Response:
+        """One chunk of the state of this root. Raises Rejected: that is not kept here (any more)."""
+        self._note(request)
         copy = self._copy
-        if copy is None or copy.manifest is None or question.note.get("root") != copy.manifest.root:
-            raise Refusal("not kept")
+        if copy is None or copy.manifest is None or request.note.get("root") != copy.manifest.root:
+            raise Rejected("not kept")
         try:
-            return Answer(cut(copy.state, copy.manifest, question.note.get("index")))
+            return Response(cut(copy.state, copy.manifest, request.note.get("index")))
         except TransferError as error:
-            raise Refusal("malformed", why=str(error)) from error
+            raise Rejected("malformed", why=str(error)) from error
 
-    async def totals(self, question: Question) -> Answer:
+    async def totals(self, request: Request) -> Response:
         """What the steps from a point on were taken with, one after another, and the notes `scales` and `lineages`,
         after each: as many as one answer takes, at least one.
 
         Raises:
-            Refusal: that is not kept here (any more).
+            Rejected: that is not kept here (any more).
         """
-        self._note(question)
-        at, found, nbytes = (whole(question.note, "step"), field(question.note, "lineage")), list[Taken](), 0
+        self._note(request)
+        at, found, nbytes = (whole(request.note, "step"), field(request.note, "lineage")), list[Taken](), 0
         for taken in self._taken:
             if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
                 found.append(taken)
                 at, nbytes = taken.after, nbytes + taken.total.nbytes
         if not found:
-            raise Refusal("not kept", step=at[0])
+            raise Rejected("not kept", step=at[0])
         scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
-        return Answer(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
+        return Response(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
 
     def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
@@ -142,8 +142,8 @@ class Donor:
             self._waiting.setdefault(each, self._steps)
         self._forget()
 
-    def _note(self, question: Question) -> None:
-        self._waiting[question.asker.address] = self._steps
+    def _note(self, request: Request) -> None:
+        self._waiting[request.sender.address] = self._steps
 
     def _is_recent(self, step: int) -> bool:
         return self._steps - step <= MOST_TOTALS

@@ -22,7 +22,7 @@ from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import Peer, Point
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
-from transports.rpc import Answer, Refusal
+from transports.rpc import Rejected, Response
 
 Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
 """The tensors of a layout as they were at a point, if they were saved where this peer can find them."""
@@ -77,7 +77,7 @@ class Joining:
             self.donor = donor.name
             try:
                 await self._hearing.while_heard(donor, self._go_on_with(donor))
-            except (NoLongerValid, Refusal, TransferError) as error:
+            except (NoLongerValid, Rejected, TransferError) as error:
                 self._failed.add(self._view.announced[donor.name])
                 why = str(error) or "gone, or silent for too long"
                 self.trouble = f"{donor.name}: {why}"
@@ -123,8 +123,8 @@ class Joining:
             while self.point is not None and self.point.step < self._view.head.step:
                 for step in await missed(self._asking, donor, self.point, self._stage.sums):
                     await self._take(step)
-        except Refusal as refusal:
-            if refusal.reason != "not kept":
+        except Rejected as rejection:
+            if rejection.reason != "not kept":
                 raise
         return self.point == self._view.head.point
 
@@ -136,9 +136,9 @@ class Joining:
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
-        answer = await self._asking.ask(donor, "manifest")
-        manifest = expect(await self._layout(), _only(answer), field(answer.note, "root"))
-        point = Point(whole(answer.note, "step"), lineage_of(answer.note))
+        response = await self._asking.request(donor, "manifest")
+        manifest = expect(await self._layout(), _only(response), field(response.note, "root"))
+        point = Point(whole(response.note, "step"), lineage_of(response.note))
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
@@ -163,11 +163,11 @@ class Joining:
     async def _fetch_chunk(self, donor: Peer, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:
             root = self._download.manifest.root
-            answer = await self._asking.ask(donor, "chunk", root=root, index=index)
-            self._download.add(index, answer.blocks)
+            response = await self._asking.request(donor, "chunk", root=root, index=index)
+            self._download.add(index, response.blocks)
 
 
-def _only(answer: Answer) -> Block:
-    if len(answer.blocks) != 1 or answer.blocks[0].dtype == "bfloat16":
-        raise TransferError(f"an answer of other arrays than were asked for (arrays: {len(answer.blocks)})")
-    return answer.blocks[0]
+def _only(response: Response) -> Block:
+    if len(response.blocks) != 1 or response.blocks[0].dtype == "bfloat16":
+        raise TransferError(f"an answer of other arrays than were asked for (arrays: {len(response.blocks)})")
+    return response.blocks[0]

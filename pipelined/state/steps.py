@@ -13,7 +13,7 @@ from pipelined.membership.client import Asking
 from pipelined.state.manifest import TransferError
 from pipelined.swarm.protocol import field, number
 from pipelined.swarm.records import Peer, Point
-from transports.rpc import Answer
+from transports.rpc import Response
 
 
 class Missed(NamedTuple):
@@ -33,18 +33,18 @@ async def missed(
         like: totals are of its dtype and shape.
         limit: seconds after which the donor is late.
     Raises:
-        Refusal: "not kept", there are none, or they are not kept there any more.
+        Rejected: "not kept", there are none, or they are not kept there any more.
         NoLongerValid: the donor is gone, or late. TransferError: what it says is none of this.
     """
-    answer = await asking.ask(donor, "totals", limit=limit, **point._asdict())
-    return list(_read(answer, point, like))
+    response = await asking.request(donor, "totals", limit=limit, **point._asdict())
+    return list(_read(response, point, like))
 
 
-def _read(answer: Answer, point: Point, like: np.ndarray) -> Iterator[Missed]:
-    scales, lineages = field(answer.note, "scales"), field(answer.note, "lineages")
-    if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(answer.blocks):
-        raise TransferError(f"totals without a scale and a lineage each (totals: {len(answer.blocks)})")
-    for block, scale, lineage in zip(answer.blocks, scales, lineages, strict=True):
+def _read(response: Response, point: Point, like: np.ndarray) -> Iterator[Missed]:
+    scales, lineages = field(response.note, "scales"), field(response.note, "lineages")
+    if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(response.blocks):
+        raise TransferError(f"totals without a scale and a lineage each (totals: {len(response.blocks)})")
+    for block, scale, lineage in zip(response.blocks, scales, lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
         point = Point(point.step + 1, lineage_of({"lineage": lineage}))

@@ -15,7 +15,7 @@ from pipelined.directory.registration import Standing
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import CAME
-from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
+from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
 
 PLACE = "place"
 
@@ -51,14 +51,14 @@ class Choosing:
             leader = self._view.leader
             try:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    answer = await self._endpoint.ask(leader.address, PLACE, note={"name": self._name})
-                stage = whole(answer.note, "stage")
+                    response = await self._endpoint.request(leader.address, PLACE, note={"name": self._name})
+                stage = whole(response.note, "stage")
                 if stage < self._stages:
                     return stage
                 why = f"it said stage {stage}, and the model has {self._stages}"
             except NoLongerValid:
                 continue
-            except (Unreachable, Refusal) as error:
+            except (Unreachable, Rejected) as error:
                 why = str(error)
             if (told := f"{leader.name}: {why}") != said:  # it asks five times a second
                 said = told
@@ -76,20 +76,20 @@ class Placing:
     def __init__(self, view: MembershipView, stages: int):
         self._view, self._stages = view, stages
 
-    async def place(self, question: Question) -> Answer:
+    async def place(self, request: Request) -> Response:
         """Answer one newcomer.
 
         Raises:
-            Refusal: "stranger": the directory has no newcomer of this name and address.
+            Rejected: "stranger": the directory has no newcomer of this name and address.
         """
-        name = str(field(question.note, "name"))
-        address, came = question.asker.address, self._view.came
+        name = str(field(request.note, "name"))
+        address, came = request.sender.address, self._view.came
         try:
             async with asyncio.timeout(RETRY_S):  # the directory's news of it may be under way
                 await self._view.wait_for(lambda: name in came and came[name].address == address)
         except TimeoutError:
-            raise Refusal("stranger", address=address) from None
-        return Answer(note={"stage": self.stage_for(name)})
+            raise Rejected("stranger", address=address) from None
+        return Response(note={"stage": self.stage_for(name)})
 
     def stage_for(self, name: str) -> int:
         """The first stage that no peer holds and that this one has saved as it stands; else that of the fewest peers.

@@ -25,7 +25,7 @@ from pipelined.swarm.placement import PLACE
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.trainer.routing import Wiring
 from pipelined.swarm.trainer.trainer import Data, Trainer
-from transports.rpc import Answer, Endpoint, Question
+from transports.rpc import Endpoint, Request, Response
 
 
 class PeerProcess:
@@ -108,9 +108,9 @@ class TrainerProcess:
         Raises:
             OtherModel: the swarm trains something else. Else the first error of any of its parts.
         """
-        self._endpoint.answer("work", self.leader.work)
-        self._endpoint.answer(PLACE, self.leader.place)
-        self._endpoint.answer("status", self._status)
+        self._endpoint.handle("work", self.leader.work)
+        self._endpoint.handle(PLACE, self.leader.place)
+        self._endpoint.handle("status", self._status)
         await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 
     @property
@@ -127,12 +127,12 @@ class TrainerProcess:
         """
         return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
 
-    async def _status(self, question: Question) -> Answer:
+    async def _status(self, request: Request) -> Response:
         left, unscored = self.leader.left, self.leader.unscored
         leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leader.progress}
         unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
         told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
-        return Answer(note={**told, **events_asked_for(question)})
+        return Response(note={**told, **events_asked_for(request)})
 
     async def _over(self) -> None:
         view = self.view

@@ -15,7 +15,7 @@ import numpy as np
 from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.stages.stage import Microbatch
 from transports import Block
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 
 RoundName = tuple[int, int]
 MOST = 1 << 62
@@ -24,9 +24,9 @@ MOST_NUMBER = 1e300
 
 
 def field(note: Any, name: str) -> Any:
-    """A field of a note, None where it has none. Raises Refusal: it is no note at all."""
+    """A field of a note, None where it has none. Raises Rejected: it is no note at all."""
     if type(note) is not dict:
-        raise Refusal("malformed", why="no note")
+        raise Rejected("malformed", why="no note")
     return note.get(name)
 
 
@@ -34,7 +34,7 @@ def whole(note: Any, name: str) -> int:
     """A number from 0 up."""
     value = field(note, name)
     if type(value) is not int or not 0 <= value < MOST:
-        raise Refusal("malformed", why=f"{name} is not a number from 0 up (got: {value!r:.40})")
+        raise Rejected("malformed", why=f"{name} is not a number from 0 up (got: {value!r:.40})")
     return value
 
 
@@ -45,7 +45,7 @@ def read_round(value: Any) -> RoundName:
         or len(value) != 2
         or any(type(part) is not int or not 0 <= part < MOST for part in value)
     ):
-        raise Refusal("malformed", why=f"not a round (got: {value!r:.40})")
+        raise Rejected("malformed", why=f"not a round (got: {value!r:.40})")
     return value[0], value[1]
 
 
@@ -62,11 +62,11 @@ def tell_members(members: Sequence[Peer]) -> list[list[Any]]:
 def read_members(value: Any) -> list[Peer]:
     """Members of a round, in their order."""
     if type(value) is not list or not value:
-        raise Refusal("malformed", why="no members")
+        raise Rejected("malformed", why="no members")
     members = []
     for entry in value:
         if type(entry) is not list or [type(part) for part in entry] != [str, str, int]:
-            raise Refusal("malformed", why=f"not a member (got: {entry!r:.80})")
+            raise Rejected("malformed", why=f"not a member (got: {entry!r:.80})")
         members.append(Peer(*entry, stage=0, phase=Phase.SERVING, model=""))
     return members
 
@@ -104,7 +104,7 @@ def read_done(value: Any, stages: int) -> Done | None:
         type(entry) is not list or [type(part) for part in entry] != [int, str] or not 0 <= entry[0] < stages
         for entry in counted
     ):
-        raise Refusal("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
+        raise Rejected("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
     score = _read_score(field(value, "score"))
     return Done(whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted), score)
 
@@ -120,7 +120,7 @@ def number(note: Any, name: str) -> float:
     """A number of at most `MOST_NUMBER`."""
     value = field(note, name)
     if type(value) not in (int, float) or not abs(value) <= MOST_NUMBER:
-        raise Refusal("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
+        raise Rejected("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
     return float(value)
 
 
@@ -135,7 +135,7 @@ def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int
     if fewer and len(samples) == 1 and all((1,) <= have <= shape[:1] for have in samples for _, shape in wanted):
         wanted = [(dtype, have + tuple(shape[1:])) for have in samples for dtype, shape in wanted]
     if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
-        raise Refusal(
+        raise Rejected(
             "malformed", why=f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})"
         )
 
@@ -157,46 +157,46 @@ PARTIES = ("by", "member")
 
 def parties_of(error: BaseException) -> dict[str, str]:
     """The two members between which a round failed, as a refusal names them; empty: it names none."""
-    facts = error.facts if isinstance(error, Refusal) else {}
+    facts = error.facts if isinstance(error, Rejected) else {}
     named = {name: facts[name] for name in PARTIES if type(facts.get(name)) is str}
     return named if len(named) == len(PARTIES) else {}
 
 
-def grouped(question: Question, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:
+def grouped(request: Request, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:
     """A question's arrays in their groups (inputs; gradients), each with the note of how it is coded.
 
     Raises:
-        Refusal: "malformed".
+        Rejected: "malformed".
     """
-    codes, counts = question.note.get("codecs"), question.note.get("blocks")
+    codes, counts = request.note.get("codecs"), request.note.get("blocks")
     if type(codes) is not list or type(counts) is not list or not len(codes) == len(counts) == groups:
-        raise Refusal("malformed", why="not as many groups of arrays as the topic has")
-    if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != len(question.blocks):
-        raise Refusal("malformed", why="the groups do not make up the arrays")
+        raise Rejected("malformed", why="not as many groups of arrays as the topic has")
+    if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != len(request.blocks):
+        raise Rejected("malformed", why="the groups do not make up the arrays")
     start = 0
     for code, count in zip(codes, counts, strict=True):
-        yield question.blocks[start : start + count], code
+        yield request.blocks[start : start + count], code
         start += count
 
 
-def inherited(question: Question, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
+def inherited(request: Request, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
     """What a peer that leaves had counted: its sum, the indices in it, and their losses.
 
     Args:
         mine: this peer's sum, which the other is to be added to.
         batch: microbatches of a step.
     Raises:
-        Refusal: "malformed", "not finite".
+        Rejected: "malformed", "not finite".
     """
-    if [block.dtype for block in question.blocks] != [mine.dtype.name, "int64", "float64"]:
-        raise Refusal("malformed", why="not sums, indices and losses")
-    sums, indices, losses = (block.numpy() for block in question.blocks)
+    if [block.dtype for block in request.blocks] != [mine.dtype.name, "int64", "float64"]:
+        raise Rejected("malformed", why="not sums, indices and losses")
+    sums, indices, losses = (block.numpy() for block in request.blocks)
     if sums.shape != mine.shape or indices.ndim != 1 or indices.shape != losses.shape:
-        raise Refusal("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
+        raise Rejected("malformed", why=f"another stage's sums (shape: {sums.shape}, here: {mine.shape})")
     if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
-        raise Refusal("not finite", why="sums or losses of a peer that leaves")
+        raise Rejected("not finite", why="sums or losses of a peer that leaves")
     if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
-        raise Refusal("malformed", why="indices of no step")
+        raise Rejected("malformed", why="indices of no step")
     return sums, indices.tolist(), losses.tolist()
 
 
@@ -224,21 +224,21 @@ class Spoilt(Exception):
 
 
 def read_given(note: Any) -> Given:
-    """What the leader gave. Raises Refusal: it is no microbatch."""
+    """What the leader gave. Raises Rejected: it is no microbatch."""
     stages, lineage = field(note, "stages"), field(note, "lineage")
     if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
-        raise Refusal("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
+        raise Rejected("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
     which = Microbatch(whole(note, "step"), whole(note, "index"))
     return Given(which, set(stages), lineage, whole(note, "revision"))
 
 
-def read_losses(answer: Answer, samples: int) -> list[float]:
+def read_losses(response: Response, samples: int) -> list[float]:
     """The losses of so many samples of validation data.
 
     Raises:
         Spoilt: it is none of that.
     """
-    losses = [loss for block in answer.blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
+    losses = [loss for block in response.blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
     if len(losses) != samples or not all(map(math.isfinite, losses)):
         raise Spoilt(f"an evaluation answered with no losses (finite: {sum(map(math.isfinite, losses))} of {samples})")
     return losses
@@ -253,31 +253,31 @@ class PrepareReply:
     load: float
 
 
-def read_square(answer: Answer) -> float:
-    """Of a total's norm. Raises Refusal: it is none."""
-    square = number(answer.note, "square")
+def read_square(response: Response) -> float:
+    """Of a total's norm. Raises Rejected: it is none."""
+    square = number(response.note, "square")
     if square < 0:
-        raise Refusal("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
+        raise Rejected("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
     return square
 
 
-def read_digest(answer: Answer) -> bytes:
-    """Of a total. Raises Refusal: it is none."""
-    digest = field(answer.note, "digest")
+def read_digest(response: Response) -> bytes:
+    """Of a total. Raises Rejected: it is none."""
+    digest = field(response.note, "digest")
     if type(digest) is not bytes:
-        raise Refusal("malformed", why=f"no digest of a total (got: {digest!r:.40})")
+        raise Rejected("malformed", why=f"no digest of a total (got: {digest!r:.40})")
     return digest
 
 
-def read_prepare_reply(peer: Peer, answer: Answer) -> PrepareReply:
+def read_prepare_reply(peer: Peer, response: Response) -> PrepareReply:
     """What a peer has counted.
 
     Raises:
-        Refusal: that cannot be read, or its losses are none; its sum is left out then.
+        Rejected: that cannot be read, or its losses are none; its sum is left out then.
     """
-    if [(block.dtype, len(block.shape)) for block in answer.blocks] != [("int64", 1), ("float64", 1)]:
-        raise Refusal("malformed", why="not indices and losses")
-    indices, losses = (block.numpy() for block in answer.blocks)
+    if [(block.dtype, len(block.shape)) for block in response.blocks] != [("int64", 1), ("float64", 1)]:
+        raise Rejected("malformed", why="not indices and losses")
+    indices, losses = (block.numpy() for block in response.blocks)
     if indices.shape != losses.shape or not (np.abs(losses) <= MOST_NUMBER).all():
-        raise Refusal("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
-    return PrepareReply(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(answer.note, "load"))
+        raise Rejected("malformed", why=f"not a loss up to {MOST_NUMBER:g} for each index")
+    return PrepareReply(peer, dict(zip(indices.tolist(), losses.tolist(), strict=True)), number(response.note, "load"))

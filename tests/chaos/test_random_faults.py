@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from transports.rpc import Answer, Refusal, Unreachable
+from transports.rpc import Rejected, Response, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork
 
 NAMES = "abcd"
@@ -35,22 +35,22 @@ class Story:
     def open(self, name):
         end = self.ends[name] = self.network.endpoint(name)
 
-        async def work(question):
-            self.handled.append((question.asker, (end.address, end.incarnation), question.note))
-            if question.note % 5 == 0:
-                raise Refusal("no", number=question.note)
-            await self.network.clock(name).sleep(question.note % 3 * 0.01)
-            return Answer(note=question.note)
+        async def work(request):
+            self.handled.append((request.sender, (end.address, end.incarnation), request.note))
+            if request.note % 5 == 0:
+                raise Rejected("no", number=request.note)
+            await self.network.clock(name).sleep(request.note % 3 * 0.01)
+            return Response(note=request.note)
 
-        end.answer("work", work, most_waiting=1000)
+        end.handle("work", work, most_waiting=1000)
 
-    async def ask(self, name, other, number):
+    async def request(self, name, other, number):
         end = self.ends[name]
         asked = (end.address, end.incarnation), other, number
         try:
-            self.outcomes[asked] = (await end.ask(f"virtual://{other}", "work", note=number)).note
-        except Refusal as refusal:
-            assert refusal.facts == {"number": number}
+            self.outcomes[asked] = (await end.request(f"virtual://{other}", "work", note=number)).note
+        except Rejected as rejection:
+            assert rejection.facts == {"number": number}
             self.outcomes[asked] = "refused"
         except Unreachable as error:
             self.outcomes[asked] = "unsent" if not error.sent else "lost"
@@ -83,7 +83,7 @@ class Story:
         for step in range(STEPS):
             for _ in range(self.random.randrange(6)):
                 name, other = self.random.choice(NAMES), self.random.choice(NAMES)
-                self.asks.append(asyncio.create_task(self.ask(name, other, len(self.asks))))
+                self.asks.append(asyncio.create_task(self.request(name, other, len(self.asks))))
             await asyncio.sleep(self.random.random() * 0.01)
             if step % 3 == 0:
                 self.fault()

@@ -24,9 +24,9 @@ async def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
     told, backwards = [], []
 
     def hear(passing):
-        if passing.kind == "QUESTION" and passing.key[1] == "backward":
+        if passing.kind == "REQUEST" and passing.key[1] == "backward":
             backwards.append(passing)
-        if passing.kind == "QUESTION" and passing.key[1] == "work" and passing.source == "other":
+        if passing.kind == "REQUEST" and passing.key[1] == "work" and passing.source == "other":
             told.append(passing)
             if len(told) % nth == 0:
                 swarm.network.reset("other", "leader")

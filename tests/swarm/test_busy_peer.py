@@ -3,23 +3,23 @@
 import pytest
 
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 
 def refuse(endpoint, times):
     """Let this endpoint have too much to do for so many backward passes; how often it still will, as a list of one."""
-    plain, left = endpoint.answer, [times]
+    plain, left = endpoint.handle, [times]
 
     def busy(handler):
-        async def answer(question):
+        async def respond(request):
             if left[0]:
                 left[0] -= 1
-                raise Refusal("busy", topic="backward")
-            return await handler(question)
+                raise Rejected("busy", topic="backward")
+            return await handler(request)
 
-        return answer
+        return respond
 
-    endpoint.answer = lambda topic, handler, *limits: plain(
+    endpoint.handle = lambda topic, handler, *limits: plain(
         topic, busy(handler) if topic == "backward" else handler, *limits
     )
     return left

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.swarm.peer.lifecycle import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 pytestmark = pytest.mark.virtual
 
@@ -51,10 +51,10 @@ async def test_it_goes_when_its_time_is_up_though_nobody_came():
 def refusing(swarm):
     """The successor can be reached, and takes nothing."""
 
-    async def refuse(question):
-        raise Refusal("overlap")
+    async def refuse(request):
+        raise Rejected("overlap")
 
-    swarm.endpoints["p0"].answer("inherit", refuse, 1 << 20)
+    swarm.endpoints["p0"].handle("inherit", refuse, 1 << 20)
 
 
 def unreachable(swarm):

@@ -16,7 +16,7 @@ async def joined(befall=lambda swarm: None):
     await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= 3)
 
     def hear(passing):
-        if passing.kind == "QUESTION" and "manifest" in passing.key:
+        if passing.kind == "REQUEST" and "manifest" in passing.key:
             asked.append((passing.source, passing.destination))
 
     swarm.network.overhear(hear)

@@ -15,7 +15,7 @@ from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 LEASE_S = 1.0
 
@@ -27,10 +27,10 @@ def told(kind):
 def refuse_pieces(monkeypatch, culprit):
     plain = AllReduce.take
 
-    async def take(self, question):
+    async def take(self, request):
         if self._members[self._me].name == culprit:
-            raise Refusal("strange piece", arrays="float64")
-        return await plain(self, question)
+            raise Rejected("strange piece", arrays="float64")
+        return await plain(self, request)
 
     monkeypatch.setattr(AllReduce, "take", take)
 
@@ -39,12 +39,12 @@ def lie(monkeypatch, liar, accused):
     """In each attempt the liar says that a sum failed between two members, as `accused` names them in turn."""
     plain, said = RoundService.reduce, []
 
-    async def reduce(self, question):
+    async def reduce(self, request):
         if self._state.name != liar:
-            return await plain(self, question)
+            return await plain(self, request)
         by, member = accused[len(said) // MOST_FAILED % len(accused)]
         said.append((by, member))
-        raise Refusal("lost", by=by, member=member)
+        raise Rejected("lost", by=by, member=member)
 
     monkeypatch.setattr(RoundService, "reduce", reduce)
 

@@ -18,7 +18,7 @@ def test_a_far_joiner_fetches_the_state_once_and_is_never_left_behind_again(away
         taken_part = lambda: [name_digest("far") in stage for head in swarm.heads for stage in head.members]  # noqa: E731
 
         def hear(passing):
-            if passing.source == "far" and passing.kind == "QUESTION":
+            if passing.source == "far" and passing.kind == "REQUEST":
                 asked[passing.key[1]] += 1
 
         swarm.network.overhear(hear)

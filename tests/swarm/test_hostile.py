@@ -25,7 +25,7 @@ from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports import TransportError, pack
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 from transports.rpc.tcp import open_at
 
 STEPS = 14
@@ -71,10 +71,10 @@ class Hostile:
             whom, topic, arrays, note = self._question()
             try:
                 async with asyncio.timeout(0.5):
-                    await endpoint.ask(f"virtual://{whom}", topic, *arrays, note=note)
+                    await endpoint.request(f"virtual://{whom}", topic, *arrays, note=note)
                 self.answered += 1
-            except Refusal as refusal:
-                self.refused.add(refusal.reason)
+            except Rejected as rejection:
+                self.refused.add(rejection.reason)
             except (TransportError, TimeoutError):
                 pass
             await asyncio.sleep(0.005)
@@ -179,7 +179,7 @@ async def troubled(seed, codec):
     assert (measured.step, measured.loss) == (STEPS, swarm.reference.score(STEPS, HELD_OUT))
     assert hostile.refused - KNOWN == set(), "refused without a name"
     assert {"malformed", "stranger", "not finite", "stale", "unknown topic", "too large"} <= hostile.refused
-    told = [(await swarm.watcher.ask(f"virtual://{name}", "status")).note["refused"] for name in swarm.peers]
+    told = [(await swarm.watcher.request(f"virtual://{name}", "status")).note["refused"] for name in swarm.peers]
     assert all(each["malformed"] and each["stranger"] and sum(each.values()) > 50 for each in told), told
     assert not any(each.failed.done() for each in swarm.endpoints.values()), "a handler failed"
     await swarm.close()

@@ -21,9 +21,9 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
-from tests.unit.transports.rpc.hostile import KEY, forged, intruder, question, resident, until_lost
+from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
 from transports import pack
-from transports.rpc import Refusal, Unreachable
+from transports.rpc import Rejected, Unreachable
 from transports.rpc.identity import call, identity
 from transports.rpc.tcp import open_at
 from transports.wire.frames import Kind
@@ -43,15 +43,15 @@ def deep(topic):
 def said(topic):
     """Frames of one who has the key, and what their rejection is called."""
     return {
-        "truncated": (question(0, topic=topic)[:-1], "a frame cut short"),
-        "a huge header": (forged(Kind.QUESTION, header_bytes=2**32 - 1), "too many header bytes"),
-        "a huge body": (forged(Kind.QUESTION, b"", 2**64 - 1), "too many body bytes"),
-        "deep nesting": (forged(Kind.QUESTION, deep(topic)), "header is not msgpack"),
+        "truncated": (request(0, topic=topic)[:-1], "a frame cut short"),
+        "a huge header": (forged(Kind.REQUEST, header_bytes=2**32 - 1), "too many header bytes"),
+        "a huge body": (forged(Kind.REQUEST, b"", 2**64 - 1), "too many body bytes"),
+        "deep nesting": (forged(Kind.REQUEST, deep(topic)), "header is not msgpack"),
         "a size of -1": (
-            forged(Kind.QUESTION, msgpack.packb([[0, topic], None, [["uint8", [-1]]]])),
+            forged(Kind.REQUEST, msgpack.packb([[0, topic], None, [["uint8", [-1]]]])),
             "a shape may hold only sizes from 0 up",
         ),
-        "replayed": (2 * question(0, topic=topic), "a question that was asked before"),
+        "replayed": (2 * request(0, topic=topic), "a request that was sent before"),
     }
 
 
@@ -108,7 +108,7 @@ class Swarm:
             with suppress(Unreachable):
                 await call(end.address, identity(("127.0.0.1", 9), 78, b"the key of another swarm altogether"))
 
-    async def ask(self):
+    async def request(self):
         """Ask each peer, and the trainer and the directory for what concerns them, as a member; what came of it."""
         outcomes = {}
         async with standing(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
@@ -139,9 +139,9 @@ class Swarm:
 
     async def _outcome(self, name, topic, arrays, note, expected):
         try:
-            await self.mallory.ask(self.ends[name].address, topic, *arrays, note=note)
-        except Refusal as refusal:
-            return refusal.reason, expected
+            await self.mallory.request(self.ends[name].address, topic, *arrays, note=note)
+        except Rejected as rejection:
+            return rejection.reason, expected
         return "answered", expected
 
 
@@ -153,7 +153,7 @@ async def troubled():
         view = swarm.trainer.view
         await view.wait_for(lambda: view.head is not None and view.head.step > 0)
         before = resident()
-        outcomes, _ = await asyncio.gather(swarm.ask(), swarm.shout())
+        outcomes, _ = await asyncio.gather(swarm.request(), swarm.shout())
         assert not training.done(), "all was said too late to trouble anybody"
         grown = resident() - before
         await training

@@ -16,11 +16,11 @@ def on(kind, topic, asker, swarm, act, nth=1):
     asked, left = set(), [nth]
 
     def hear(passing):
-        question = passing.kind == "QUESTION" and passing.source == asker and passing.key[1] == topic
-        if question:
+        request = passing.kind == "REQUEST" and passing.source == asker and passing.key[1] == topic
+        if request:
             asked.add((passing.key[0], passing.destination))
-        answer = passing.kind == "ANSWER" and passing.destination == asker
-        if question if kind == "QUESTION" else answer and (passing.key[0], passing.source) in asked:
+        response = passing.kind == "RESPONSE" and passing.destination == asker
+        if request if kind == "REQUEST" else response and (passing.key[0], passing.source) in asked:
             left[0] -= 1
             if left[0] == 0:
                 act(passing)
@@ -48,7 +48,7 @@ async def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobo
         swarm.kill("directory")
         lost.set()
 
-    on("ANSWER", "directory.transact", "t0", swarm, die, nth)
+    on("RESPONSE", "directory.transact", "t0", swarm, die, nth)
     swarm.trainer("t0", steps=3)
     await lost.wait()
     await asyncio.sleep(down)
@@ -57,7 +57,7 @@ async def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobo
     await swarm.close()
 
 
-@pytest.mark.parametrize("kind, topic", [("ANSWER", "prepare"), ("QUESTION", "resume")])
+@pytest.mark.parametrize("kind, topic", [("RESPONSE", "prepare"), ("REQUEST", "resume")])
 async def test_a_peer_that_missed_that_the_step_goes_on_counts_again(kind, topic):
     """A new leader asks first what is counted, which freezes it; the last peer of a stage must not stay so."""
 

@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 async def status(swarm, name):
     """What a party says of itself, asked by the watcher."""
-    return (await swarm.watcher.ask(f"virtual://{name}", "status")).note
+    return (await swarm.watcher.request(f"virtual://{name}", "status")).note
 
 
 def passes(swarm):

@@ -26,7 +26,7 @@ async def trained(topic, act, peers=(0, 0, 1), trainers=1):
         swarm.trainer(f"t{at}", STEPS, slots=2)
 
     def hear(passing):
-        if not done and passing.kind == "QUESTION" and topic in passing.key:
+        if not done and passing.kind == "REQUEST" and topic in passing.key:
             done.append(passing)
             act(swarm, passing)
 

@@ -12,7 +12,7 @@ from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 STEPS = 4
 
@@ -21,10 +21,10 @@ def refuse_pieces(monkeypatch, culprit, until=lambda: False):
     """The culprit refuses what the others bring: say, for its codec, its memory, or another version."""
     plain = AllReduce.take
 
-    async def take(self, question):
+    async def take(self, request):
         if self._members[self._me].name == culprit and not until():
-            raise Refusal("strange piece", arrays="float64")
-        return await plain(self, question)
+            raise Rejected("strange piece", arrays="float64")
+        return await plain(self, request)
 
     monkeypatch.setattr(AllReduce, "take", take)
 
@@ -33,10 +33,10 @@ def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):
     """The culprit counts microbatches, and refuses to sum as soon as the leader asks."""
     plain = RoundService.reduce
 
-    async def reduce(self, question):
+    async def reduce(self, request):
         if self._state.name == culprit and not until():
-            raise Refusal("out of memory")
-        return await plain(self, question)
+            raise Rejected("out of memory")
+        return await plain(self, request)
 
     monkeypatch.setattr(RoundService, "reduce", reduce)
 

@@ -189,21 +189,21 @@ class VirtualSwarm(VirtualParties):
 
     def _witness(self, process, endpoint):
         """Note what a peer's sum holds whenever it has summed."""
-        plain = endpoint.answer
+        plain = endpoint.handle
 
-        def answer(topic, handler, *limits):
+        def handle(topic, handler, *limits):
             plain(topic, noting(handler) if topic == "reduce" else handler, *limits)
 
         def noting(handler):
-            async def reduce(question):
-                answer = await handler(question)
-                replica, (term, attempt) = process.peer.replica, question.note["round"]
+            async def reduce(request):
+                response = await handler(request)
+                replica, (term, attempt) = process.peer.replica, request.note["round"]
                 self.summed[f"{term}.{attempt}"][replica.index][replica.name] = frozenset(replica.counted)
-                return answer
+                return response
 
             return reduce
 
-        endpoint.answer = answer
+        endpoint.handle = handle
 
 
 def weights_of(replica):

@@ -1,15 +1,15 @@
-"""An open network: parties come, go and fail, and are found by their addresses. One verb, `ask`."""
+"""An open network: parties come, go and fail, and are found by their addresses. One verb, `request`."""
 
-from transports.rpc.base import Answer, Endpoint, Handler, Party, Question, Refusal, Unreachable
+from transports.rpc.base import Endpoint, Handler, Party, Rejected, Request, Response, Unreachable
 from transports.rpc.registry import endpoint_schemes, open_endpoint
 
 __all__ = [
-    "Answer",
     "Endpoint",
     "Handler",
     "Party",
-    "Question",
-    "Refusal",
+    "Rejected",
+    "Request",
+    "Response",
     "Unreachable",
     "endpoint_schemes",
     "open_endpoint",

@@ -1,7 +1,7 @@
 """What every endpoint promises: one party's end of an open network.
 
 A `Transport` joins a fixed number of ranks and ends with them. Here nobody knows beforehand who takes part: a party
-listens at an address, asks others at theirs, and learns of each question by itself whether it was answered, refused, or
+listens at an address, asks others at theirs, and learns of each request by itself whether it was answered, refused, or
 lost with whoever should have answered. Endpoints know addresses, bytes and time; they must not know stages, steps or
 membership.
 """
@@ -31,35 +31,35 @@ class Party(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Request:
     """What a party was asked.
 
     Args:
-        asker: who asks.
+        sender: who asks.
         topic: names the handler.
         note: anything small that msgpack can carry; not to be believed before it is checked.
         blocks: the arrays, in the order they were given.
     """
 
-    asker: Party
+    sender: Party
     topic: str
     note: Any = None
     blocks: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a handler returns and an asker gets; on the asking side `blocks` are `Block`s, in the order given."""
+class Response:
+    """What a handler returns and a sender gets; on the asking side `blocks` are `Block`s, in the order given."""
 
     blocks: tuple[Any, ...] = ()
     note: Any = None
 
 
-class Refusal(TransportError):
-    """Raised by a handler, and again at the asker: the question was understood and will not be done.
+class Rejected(TransportError):
+    """Raised by a handler, and again at the sender: the request was understood and will not be done.
 
     Args:
-        reason: one word or a short phrase by which programs tell refusals apart ("stale", "busy", …).
+        reason: one word or a short phrase by which programs tell rejections apart ("stale", "busy", …).
         facts: small numbers and strings that go with it.
     """
 
@@ -86,7 +86,7 @@ def reason_of(error: Exception) -> str:
 class Unreachable(TransportError):
     """No answer will come: nobody listens there, the connection broke, or this end closed.
 
-    Whether the question was carried out is unknown, unless `sent` is False.
+    Whether the request was carried out is unknown, unless `sent` is False.
 
     Args:
         wrong_key: whether the two ends hold no one key; asking again makes none fit.
@@ -97,7 +97,7 @@ class Unreachable(TransportError):
         self.address, self.reason, self.sent, self.wrong_key = address, reason, sent, wrong_key
 
 
-Handler = Callable[[Question], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Endpoint(ABC):
@@ -107,7 +107,7 @@ class Endpoint(ABC):
         address: where this party is asked; ports are real here, never 0.
         incarnation: of this opening.
         rejected: how often what came in was not fit to be heard, by named reason: each cost its connection, no more.
-        refused: how often a question was refused here, by reason.
+        refused: how often a request was refused here, by reason.
         bytes_sent, bytes_received: payload so far.
     """
 
@@ -119,14 +119,14 @@ class Endpoint(ABC):
     bytes_received: int = 0
 
     @abstractmethod
-    async def ask(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Answer:
+    async def request(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Response:
         """Ask the party at an address, connecting first where need be, and wait for its answer, without a time-out.
 
         Questions of one topic to one party are delivered in the order asked, and answered in any; a large one does not
         hold up those of other topics. The arrays' memory is the caller's again when this returns or raises.
 
         Raises:
-            Refusal: as the other's handler raised it, or "unknown topic", "too large", "busy", by its endpoint, or
+            Rejected: as the other's handler raised it, or "unknown topic", "too large", "busy", by its endpoint, or
                 "failed", with the error, where the handler did; "too large" also of an answer that finds no room here.
             Unreachable: see there; at once when the connection breaks.
             WireError: a note or array that the wire cannot carry.
@@ -135,14 +135,14 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def answer(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
-        """From now on let this handler answer questions of a topic, each in a task of its own, a child of the endpoint.
+    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
+        """From now on let this handler answer requests of a topic, each in a task of its own, a child of the endpoint.
 
         Args:
             handler: gives arrays that nobody changes any more, for they are sent from where they lie.
             most_bytes: arrays beyond this are refused ("too large") before memory is taken for them.
-            most_waiting: questions that one asker may have under way here at once; more are refused ("busy").
-        A handler that raises anything but `Refusal` or `TransportError` fails the endpoint: see `failed`.
+            most_waiting: requests that one sender may have under way here at once; more are refused ("busy").
+        A handler that raises anything but `Rejected` or `TransportError` fails the endpoint: see `failed`.
         """
 
     @abstractmethod

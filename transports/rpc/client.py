@@ -1,8 +1,4 @@
-"""What one party has asked of another over one connection. The one rule: every wait ends, with an answer, a refusal, or
-the connection.
-
-Knows a line; what is asked means nothing here.
-"""
+"""The requests that one end of a connection has sent. Each wait ends with a reply or with the connection."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +7,7 @@ from typing import Any
 
 from transports.errors import WireError
 from transports.event_loop import settle
-from transports.rpc.base import Answer, Refusal, Unreachable
+from transports.rpc.base import Rejected, Response, Unreachable
 from transports.rpc.sink import Line, Room
 from transports.tcp.flow_control import kept_bytes
 from transports.wire.arrays import Block
@@ -19,20 +15,20 @@ from transports.wire.frames import Header, Kind
 
 
 class Asking:
-    """The questions under way, by number."""
+    """The requests under way, by number."""
 
     def __init__(self, line: Line, room: Room):
         self._line, self._room = line, room
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._asked: dict[int, asyncio.Future[Response]] = {}
         self._next = 0
         self._ended: Unreachable | None = None
 
-    async def ask(self, topic: str, blocks: Sequence[Block], note: Any) -> Answer:
-        """See `Endpoint.ask`."""
+    async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
+        """See `Endpoint.request`."""
         if self._ended is not None:
             raise _again(self._ended, sent=False)
         number = self._next
-        self._line.say(Kind.QUESTION, (number, topic), blocks, note)
+        self._line.say(Kind.REQUEST, (number, topic), blocks, note)
         self._next += 1
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
@@ -43,7 +39,7 @@ class Asking:
             raise
         finally:
             self._asked.pop(number, None)
-            self._line.withdraw(Kind.QUESTION, number)
+            self._line.withdraw(Kind.REQUEST, number)
 
     def expects(self, number: int, header: Header) -> bool:
         """Whether memory is to be taken for an answer.
@@ -52,26 +48,26 @@ class Asking:
             WireError: nothing of this number was asked.
         """
         if not 0 <= number < self._next:
-            raise WireError(f"an answer to what was not asked (number: {number}, asked: {self._next})")
+            raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
         if number not in self._asked:
-            return False  # its asker was cancelled while it was under way
+            return False  # its sender was cancelled while it was under way
         kept = kept_bytes(header)
         if not self._room.holds(kept):
-            self._settle(number, Refusal("too large", bytes=self._room.taken + kept, limit=self._room.most))
+            self._settle(number, Rejected("too large", bytes=self._room.taken + kept, limit=self._room.most))
             self._line.say(Kind.CANCEL, (number,))
             return False
         self._room.taken += kept
         return True
 
     def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
-        """An answer that was expected is whole; its memory is the asker's."""
+        """An answer that was expected is whole; its memory is the sender's."""
         self._room.taken -= kept_bytes(header)
-        self._settle(header.key[0], Answer(blocks, header.note))
+        self._settle(header.key[0], Response(blocks, header.note))
 
     def broken_off(self, header: Header) -> None:
         """The rest of an answer that was expected will not come."""
         self._room.taken -= kept_bytes(header)
-        self._settle(header.key[0], Refusal("failed", error="the answer broke off"))
+        self._settle(header.key[0], Rejected("failed", error="the answer broke off"))
 
     def refused(self, header: Header) -> None:
         """Raises WireError where the facts are none."""
@@ -83,11 +79,11 @@ class Asking:
         for future in list(self._asked.values()):
             settle(future, _again(error, error.sent))
 
-    def _settle(self, number: int, outcome: Answer | Refusal) -> None:
+    def _settle(self, number: int, outcome: Response | Rejected) -> None:
         future = self._asked.pop(number, None)
         if future is None or future.done():
             return
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, Rejected):
             settle(future, outcome)
         else:
             future.set_result(outcome)
@@ -98,15 +94,15 @@ def _again(error: Unreachable, sent: bool) -> Unreachable:
     return Unreachable(error.address, error.reason, sent, error.wrong_key)
 
 
-def _read_refusal(header: Header) -> Refusal:
-    """A refusal as its handler raised it.
+def _read_refusal(header: Header) -> Rejected:
+    """A rejection as its handler raised it.
 
     Raises:
         WireError: its facts are none.
     """
     facts = header.note
     if type(facts) is not dict or not all(type(name) is str for name in facts):
-        raise WireError("facts of a refusal without names")
+        raise WireError("facts of a rejection without names")
     with suppress(TypeError):
-        return Refusal(header.key[1], **facts)
-    raise WireError("facts of a refusal with names that none can have")
+        return Rejected(header.key[1], **facts)
+    raise WireError("facts of a rejection with names that none can have")

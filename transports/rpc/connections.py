@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from transports.rpc.base import Answer, Endpoint, Handler, Party, Unreachable
+from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
 from transports.rpc.handlers import Desk
 from transports.rpc.session import Talk
 from transports.wire.arrays import Block
@@ -114,21 +114,21 @@ class CommonEndpoint(Endpoint):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} incarnation {self.incarnation}>"
 
-    async def ask(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Answer:
+    async def request(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Response:
         if self.closed:
             raise Unreachable(address, "this end is closed", sent=False)
         blocks = [Block.of(array) for array in arrays]
         connection = self.circle.towards(address)
         if connection is None:
             connection = self.call(address)
-        return await connection.talk.ask(topic, blocks, note)
+        return await connection.talk.request(topic, blocks, note)
 
     @abstractmethod
     def call(self, address: str) -> Connected:
         """A connection that is being made; it has joined the circle, and what is asked over it waits there."""
 
-    def answer(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
-        self.desk.answer(topic, handler, most_bytes, most_waiting)
+    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
+        self.desk.handle(topic, handler, most_bytes, most_waiting)
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:
         self.circle.on_lost(hear)

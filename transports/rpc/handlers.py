@@ -10,18 +10,18 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from transports.rpc.base import Handler, Refusal
+from transports.rpc.base import Handler, Rejected
 
 MOST_UNDER_WAY = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
 REASONS = 64
-"""Reasons of refusals that are counted apart: a handler may pass on one that a stranger wrote."""
+"""Reasons of rejections that are counted apart: a handler may pass on one that a stranger wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What may be asked, as `Endpoint.answer` was told it."""
+    """What may be asked, as `Endpoint.handle` was told it."""
 
     name: str
     handler: Handler
@@ -46,31 +46,31 @@ class Desk:
         self._topics: dict[str, Topic] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, which a seed must decide
 
-    def answer(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
+    def handle(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
         self._topics[topic] = Topic(topic, handler, most_bytes, most_waiting)
 
     def find(self, name: str) -> Topic:
         """The topic of this name.
 
         Raises:
-            Refusal: there is none here.
+            Rejected: there is none here.
         """
         try:
             return self._topics[name]
         except KeyError:
             known = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
-            raise Refusal("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
+            raise Rejected("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
 
     def work(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Answer a question in a task of its own."""
+        """Answer a request in a task of its own."""
         task = asyncio.create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._over)
         return task
 
-    def count(self, refusal: Refusal) -> None:
-        """A question was refused."""
-        reason = refusal.reason
+    def count(self, rejection: Rejected) -> None:
+        """A request was refused."""
+        reason = rejection.reason
         self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
 
     def fail(self, error: Exception) -> None:

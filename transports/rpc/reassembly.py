@@ -13,7 +13,7 @@ from transports.tcp.reader import Body
 from transports.wire.frames import Header, Kind, Preamble
 
 SCRATCH_BYTES = 64 << 10
-TALKING = (Kind.QUESTION, Kind.ANSWER, Kind.REFUSAL, Kind.CANCEL)
+TALKING = (Kind.REQUEST, Kind.RESPONSE, Kind.REJECTED, Kind.CANCEL)
 
 
 class Unwanted:
@@ -130,7 +130,7 @@ class Parts:
             self._talk.broken_off(kind, body.header)
 
     def _let_go(self, number: int) -> None:
-        """The rest of this question is not wanted any more, nor is what has come of it."""
+        """The rest of this request is not wanted any more, nor is what has come of it."""
         for stream, (kind, body) in self._streams.items():
-            if kind is Kind.QUESTION and isinstance(body, Incoming) and body.header.key[0] == number:
+            if kind is Kind.REQUEST and isinstance(body, Incoming) and body.header.key[0] == number:
                 self._streams[stream] = kind, Unwanted(body.missing, self._scratch)

@@ -1,6 +1,6 @@
 """Frames out, in turns: what many say at once shares one connection, and the long does not hold up the short.
 
-    lane "forward"    [question 7, long] [question 9]      in order, for so they were asked
+    lane "forward"    [request 7, long] [request 9]      in order, for so they were asked
     lane of stream 3  [answer 2, long]                     each long answer by itself
                        | part | part | …                   a part of each lane in turn; what is short goes at once
 
@@ -132,7 +132,7 @@ class Turns:
         stream = self._free_stream() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
         head = encode_head(kind, key, blocks, note, stream)
         views = [block.data for block in blocks if block.nbytes]
-        lane = (kind, key[1] if kind is Kind.QUESTION else stream)
+        lane = (kind, key[1] if kind is Kind.REQUEST else stream)
         if self._writer is not None and not stream and lane not in self._lanes:
             self._write_short([head, *views], out)
         else:

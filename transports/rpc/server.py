@@ -1,9 +1,9 @@
 """What one party is asked by another over one connection, and what it says to that.
 
     let in          begun, when it is whole     replied              out
-    |--- a place and room for all of it ----|--- a place ---|        one reply each, none to an asker that left
+    |--- a place and room for all of it ----|--- a place ---|        one reply each, none to a sender that left
 
-The one rule: a question has its place until its reply is out, for an asker may not read. Knows a desk and a line.
+The one rule: a request has its place until its reply is out, for a sender may not read. Knows a desk and a line.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from transports.errors import TransportError, WireError
-from transports.rpc.base import Answer, Party, Question, Refusal
+from transports.rpc.base import Party, Rejected, Request, Response
 from transports.rpc.handlers import Desk, Topic
 from transports.rpc.sink import Line, Room
 from transports.tcp.flow_control import kept_bytes
@@ -24,7 +24,7 @@ ERROR_CHARACTERS = 1024
 
 @dataclass(slots=True)
 class _Place:
-    """What a question has here while it is under way.
+    """What a request has here while it is under way.
 
     Args:
         kept: bytes of room.
@@ -37,7 +37,7 @@ class _Place:
 
 
 class Answering:
-    """The questions under way, by number."""
+    """The requests under way, by number."""
 
     def __init__(self, desk: Desk, line: Line, room: Room):
         self._desk, self._line, self._room = desk, line, room
@@ -47,7 +47,7 @@ class Answering:
         self._ended = False
 
     def lets_in(self, number: int, name: str, header: Header) -> bool:
-        """Whether memory is to be taken for a question; if not, it is refused.
+        """Whether memory is to be taken for a request; if not, it is refused.
 
         Raises:
             WireError: it was asked before.
@@ -57,20 +57,20 @@ class Answering:
             topic = self._desk.find(name)
             self._check_new(number, name)
             self._check_room(topic, header.nbytes, kept)
-        except Refusal as refusal:
-            self._refuse(number, refusal)
+        except Rejected as rejection:
+            self._refuse(number, rejection)
             return False
         self._places[number] = _Place(topic, kept)
         self._waiting[name] += 1
         self._room.taken += kept
         return True
 
-    def begin(self, asker: Party, header: Header, blocks: tuple[Block, ...]) -> None:
-        """A question that was let in is whole; nothing is done where its asker does not wait any more."""
+    def begin(self, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
+        """A request that was let in is whole; nothing is done where its sender does not wait any more."""
         number = header.key[0]
         if (place := self._places.get(number)) is not None:
-            question = Question(asker, place.topic.name, header.note, blocks)
-            place.task = self._desk.work(self._work(number, place, question))
+            request = Request(sender, place.topic.name, header.note, blocks)
+            place.task = self._desk.work(self._work(number, place, request))
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this answer any more, wherever it is."""
@@ -78,10 +78,10 @@ class Answering:
         self.leave(number)
         if place is not None and place.task is not None and not place.replied:
             place.task.cancel()
-        self._line.withdraw(Kind.ANSWER, number)
+        self._line.withdraw(Kind.RESPONSE, number)
 
     def leave(self, number: int) -> None:
-        """Let go of a question, if it has not been let go of."""
+        """Let go of a request, if it has not been let go of."""
         if (place := self._places.pop(number, None)) is not None:
             self._waiting[place.topic.name] -= 1
             self._room.taken -= place.kept
@@ -96,48 +96,48 @@ class Answering:
         """Topics overtake one another, so each has a count of its own."""
         last = self._last.get(name, -1)
         if number <= last or number in self._places:
-            raise WireError(f"a question that was asked before (number: {number}, last of {name!r}: {last})")
+            raise WireError(f"a request that was sent before (number: {number}, last of {name!r}: {last})")
         self._last[name] = number
 
     def _check_room(self, topic: Topic, nbytes: int, kept: int) -> None:
         waiting, room = self._waiting[topic.name], self._room
         if nbytes > topic.most_bytes:
-            raise Refusal("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)
+            raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)
         if waiting >= topic.most_waiting:
-            raise Refusal("busy", topic=topic.name, waiting=waiting, limit=topic.most_waiting)
+            raise Rejected("busy", topic=topic.name, waiting=waiting, limit=topic.most_waiting)
         if not room.holds(kept):
-            raise Refusal("busy", topic=topic.name, bytes=room.taken + kept, limit=room.most)
+            raise Rejected("busy", topic=topic.name, bytes=room.taken + kept, limit=room.most)
 
-    async def _work(self, number: int, place: _Place, question: Question) -> None:
-        """Have the handler answer; whatever becomes of it, the asker hears of it once."""
-        refusal = Refusal("failed", error="the handler was cancelled")
+    async def _work(self, number: int, place: _Place, request: Request) -> None:
+        """Have the handler answer; whatever becomes of it, the sender hears of it once."""
+        rejection = Rejected("failed", error="the handler was cancelled")
         try:
-            self._reply(number, await place.topic.handler(question))
-        except Refusal as raised:
-            refusal = raised
+            self._reply(number, await place.topic.handler(request))
+        except Rejected as raised:
+            rejection = raised
         except TransportError as error:
-            refusal = Refusal("failed", error=str(error)[:ERROR_CHARACTERS])
+            rejection = Rejected("failed", error=str(error)[:ERROR_CHARACTERS])
         except Exception as error:
-            refusal = Refusal("failed", error=type(error).__name__)
+            rejection = Rejected("failed", error=type(error).__name__)
             self._desk.fail(error)
         finally:
             if number in self._places and not place.replied:
                 self.leave(number)
-                self._refuse(number, refusal)
+                self._refuse(number, rejection)
 
-    def _reply(self, number: int, answer: Answer) -> None:
-        """Answer, if the asker still waits; the room of the question is free from now on."""
+    def _reply(self, number: int, response: Response) -> None:
+        """Answer, if the sender still waits; the room of the request is free from now on."""
         if (place := self._places.get(number)) is not None:
             self._room.taken, place.kept = self._room.taken - place.kept, 0
-            blocks = [Block.of(array) for array in answer.blocks]
-            self._line.say(Kind.ANSWER, (number,), blocks, answer.note, partial(self.leave, number))
+            blocks = [Block.of(array) for array in response.blocks]
+            self._line.say(Kind.RESPONSE, (number,), blocks, response.note, partial(self.leave, number))
             place.replied = True
 
-    def _refuse(self, number: int, refusal: Refusal) -> None:
-        self._desk.count(refusal)
+    def _refuse(self, number: int, rejection: Rejected) -> None:
+        self._desk.count(rejection)
         if self._ended:
             return
         try:
-            self._line.say(Kind.REFUSAL, (number, refusal.reason), note=refusal.facts)
+            self._line.say(Kind.REJECTED, (number, rejection.reason), note=rejection.facts)
         except WireError as error:
-            self._line.say(Kind.REFUSAL, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})
+            self._line.say(Kind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})

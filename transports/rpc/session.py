@@ -1,19 +1,20 @@
-"""What two parties say to one another over one connection: questions, and what becomes of each. The one rule: no I/O.
+"""Both ends of the requests on one connection; no I/O.
 
-    asker                                             answerer
-    QUESTION (number, topic), note, arrays         →  a task of the topic's handler begins
-                                                   ←  ANSWER (number), note, arrays, or REFUSAL (number, reason), facts
-    CANCEL (number), when nobody waits any more    →  the task is cancelled, and says nothing
+    sender                                            receiver
+    REQUEST (number, topic), note, arrays         →   a task of the topic's handler begins
+                                                  ←   RESPONSE (number), note, arrays
+                                                      or REJECTED (number, reason), facts
+    CANCEL (number), when the sender was cancelled →  the task is cancelled, and sends nothing
 
-Both ends ask, each counting its own questions upwards, so that one that comes twice is known. Every wait ends with the
-connection. Knows a desk and a line; the line may be a socket's or a virtual one.
+Both ends send requests. Each numbers its own upwards, so that one that comes twice is recognized. Every wait ends with
+the connection, which may be a socket or a virtual one.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from transports.errors import WireError
-from transports.rpc.base import Answer, Party, Unreachable
+from transports.rpc.base import Party, Response, Unreachable
 from transports.rpc.client import Asking
 from transports.rpc.handlers import Desk
 from transports.rpc.server import Answering
@@ -39,9 +40,9 @@ class Talk:
         self._asking, self._answering = Asking(line, room), Answering(desk, line, room)
         self._ended = False
 
-    async def ask(self, topic: str, blocks: Sequence[Block], note: Any) -> Answer:
-        """See `Endpoint.ask`."""
-        return await self._asking.ask(topic, blocks, note)
+    async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
+        """See `Endpoint.request`."""
+        return await self._asking.request(topic, blocks, note)
 
     def wants(self, kind: Kind, header: Header) -> bool:
         """A frame's header is here: whether memory is to be taken for its body. What is refused is told so at once.
@@ -50,11 +51,11 @@ class Talk:
             WireError: no frame of a talk.
         """
         match kind, header.key:
-            case Kind.QUESTION, (int(number), str(topic)):
+            case Kind.REQUEST, (int(number), str(topic)):
                 return self._answering.lets_in(number, topic, header)
-            case Kind.ANSWER, (int(number),):
+            case Kind.RESPONSE, (int(number),):
                 return self._asking.expects(number, header)
-            case (Kind.REFUSAL, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
+            case (Kind.REJECTED, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
                 return True
         raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")
 
@@ -65,18 +66,18 @@ class Talk:
             WireError: it makes no sense.
         """
         match kind:
-            case Kind.QUESTION:
+            case Kind.REQUEST:
                 self._answering.begin(self.there, header, blocks)
-            case Kind.ANSWER:
+            case Kind.RESPONSE:
                 self._asking.answered(header, blocks)
-            case Kind.REFUSAL:
+            case Kind.REJECTED:
                 self._asking.refused(header)
             case Kind.CANCEL:
                 self._answering.cancel(header.key[0])
 
     def broken_off(self, kind: Kind, header: Header) -> None:
-        """The rest of a question or answer that was wanted will not come."""
-        if kind is Kind.QUESTION:
+        """The rest of a request or answer that was wanted will not come."""
+        if kind is Kind.REQUEST:
             self._answering.leave(header.key[0])
         else:
             self._asking.broken_off(header)

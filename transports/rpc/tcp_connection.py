@@ -74,7 +74,7 @@ class Connection:
     ) -> None:
         if self.ended:
             return
-        if kind is Kind.REFUSAL and self._turns.queued > UNREAD:
+        if kind is Kind.REJECTED and self._turns.queued > UNREAD:
             self._unfit(WireError(f"answers that it does not read (waiting: {self._turns.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it asks and does not read what it is answered")
             return

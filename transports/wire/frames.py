@@ -42,9 +42,9 @@ class Kind(IntEnum):
     WANT = 8  # what was offered as `channel` is asked for
     BODY = 9  # what was offered as `channel`, without a header
     CREDIT = 10  # `note` bytes of what was sent unasked have been taken
-    QUESTION = 11  # of one endpoint to another; its body follows in parts where `channel` names them
-    ANSWER = 12  # to a question, in the same way
-    REFUSAL = 13  # instead of an answer
+    REQUEST = 11  # of one endpoint to another; its body follows in parts where `channel` names them
+    RESPONSE = 12  # to a request, in the same way
+    REJECTED = 13  # instead of a response
     CANCEL = 14  # nobody waits for the answer any more
     PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
 

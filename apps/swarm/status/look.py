@@ -38,7 +38,7 @@ from pipelined.swarm.records import (
     Trainer,
     saved_steps,
 )
-from transports.rpc import Endpoint, Refusal, Unreachable
+from transports.rpc import Endpoint, Rejected, Unreachable
 
 SILENT_S = 1.0
 """How long a process is given to say what it does."""
@@ -265,6 +265,6 @@ async def _ask_all(endpoint: Endpoint, members: Sequence[Peer | Trainer]) -> lis
 async def _ask(endpoint: Endpoint, address: str) -> Look:
     try:
         async with asyncio.timeout(SILENT_S):
-            return said((await endpoint.ask(address, "status", note={"events": True})).note) | {"silent": False}
-    except (TimeoutError, Unreachable, Refusal):
+            return said((await endpoint.request(address, "status", note={"events": True})).note) | {"silent": False}
+    except (TimeoutError, Unreachable, Rejected):
         return {"silent": True}

@@ -97,7 +97,7 @@ class Assignments:
         """A slot asks for more, and says what it has done.
 
         Raises:
-            Refusal: that cannot be read.
+            Rejected: that cannot be read.
         """
         done = read_done(told, stages)
         for opened in self._open:

@@ -31,7 +31,7 @@ from pipelined.swarm.protocol import (
     tell_members,
 )
 from pipelined.swarm.records import Members, Peer, members_of
-from transports.rpc import Answer, Refusal
+from transports.rpc import Rejected, Response
 
 
 class Cover(NamedTuple):
@@ -117,7 +117,7 @@ class CommitRound:
         self.digests: list[Any] = []
         self._said: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
-        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, NoLongerValid | Refusal]()
+        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, NoLongerValid | Rejected]()
 
     @property
     def failures(self) -> list[Failure]:
@@ -212,9 +212,9 @@ class CommitRound:
             self._took = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return
-        except Refusal as refusal:
-            if refusal.reason not in ELSEWHERE:
-                self._note(stage, peer, refusal)
+        except Rejected as rejection:
+            if rejection.reason not in ELSEWHERE:
+                self._note(stage, peer, rejection)
 
     async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
         """What a peer's total comes to. None: it failed; then the others have as long as it took to prepare them all
@@ -227,9 +227,9 @@ class CommitRound:
             "coded": stage not in self._plain,
         }
         try:
-            answer = await self._ask(peer, "reduce", **note)
-            return read_square(answer), read_digest(answer)
-        except (NoLongerValid, Refusal) as error:
+            response = await self._ask(peer, "reduce", **note)
+            return read_square(response), read_digest(response)
+        except (NoLongerValid, Rejected) as error:
             if _reason(error) == NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
             self._take_down(stage, peer, error)
@@ -237,7 +237,7 @@ class CommitRound:
                 self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
             return None
 
-    def _take_down(self, stage: int, peer: Peer, error: NoLongerValid | Refusal) -> None:
+    def _take_down(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
         self._refused[peer.name] = error
         if _reason(error) == BEYOND_CODEC and stage not in self._plain:
             self.beyond_codec[stage] = str(error)
@@ -251,11 +251,11 @@ class CommitRound:
             if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
                 raise self._diverged(*min(self._refused.items()))
 
-    def _diverged(self, name: str, error: NoLongerValid | Refusal) -> UsageError:
+    def _diverged(self, name: str, error: NoLongerValid | Rejected) -> UsageError:
         fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
         return UsageError(f"{fact}; training has diverged: lower the learning rate")
 
-    def _note(self, stage: int, peer: Peer, error: NoLongerValid | Refusal) -> None:
+    def _note(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
         """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
         named, why = parties_of(error), f"{peer.name}: {error}"
         if not named or not self.replies[stage].keys() >= set(named.values()):
@@ -264,11 +264,11 @@ class CommitRound:
             self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
-        with suppress(Refusal):  # it knows of another round
+        with suppress(Rejected):  # it knows of another round
             await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
 
-    async def _ask(self, peer: Peer, topic: str, **note: Any) -> Answer:
-        return await self._asking.ask(peer, topic, round=list(self.name), step=self._step, **note)
+    async def _ask(self, peer: Peer, topic: str, **note: Any) -> Response:
+        return await self._asking.request(peer, topic, round=list(self.name), step=self._step, **note)
 
 
 def _unconfirmed(failure: Failure) -> Failure:
@@ -276,5 +276,5 @@ def _unconfirmed(failure: Failure) -> Failure:
     return failure._replace(members=frozenset([failure.by, failure.through]))
 
 
-def _reason(error: NoLongerValid | Refusal | None) -> str:
-    return error.reason if isinstance(error, Refusal) else ""
+def _reason(error: NoLongerValid | Rejected | None) -> str:
+    return error.reason if isinstance(error, Rejected) else ""

@@ -33,7 +33,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, round_text, whole
 from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Mark, Record
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 
 
 class LeadershipLost(Exception):
@@ -114,39 +114,39 @@ class Leader:
             finally:
                 self._assignments.close()
 
-    async def work(self, question: Question) -> Answer:
+    async def work(self, request: Request) -> Response:
         """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
 
         Raises:
-            Refusal: "not leading"; "stranger": it is no member under this incarnation.
+            Rejected: "not leading"; "stranger": it is no member under this incarnation.
         """
-        trainer = self._view.trainers.get(str(field(question.note, "name")))
-        proved = question.asker.address, question.note.get("incarnation")
+        trainer = self._view.trainers.get(str(field(request.note, "name")))
+        proved = request.sender.address, request.note.get("incarnation")
         if trainer is None or (trainer.address, trainer.incarnation) != proved:
-            raise Refusal("stranger", address=question.asker.address)
+            raise Rejected("stranger", address=request.sender.address)
         if trainer.model != self._rules.digest:
-            raise Refusal("another model", here=self._rules.digest, there=trainer.model)
-        slot = f"{trainer.name}/{whole(question.note, 'slot')}"
-        self._assignments.record_done(slot, field(question.note, "done"), self._rules.stages)
+            raise Rejected("another model", here=self._rules.digest, there=trainer.model)
+        slot = f"{trainer.name}/{whole(request.note, 'slot')}"
+        self._assignments.record_done(slot, field(request.note, "done"), self._rules.stages)
         while True:
             if not self._assignments.open:
-                raise Refusal("not leading")
+                raise Rejected("not leading")
             if not self._view.is_here(trainer):  # while it waited: what it were given now nobody would take back
-                raise Refusal("stranger", address=question.asker.address)
+                raise Rejected("stranger", address=request.sender.address)
             given = self._assignments.take(slot)
             if given is not None:
-                return Answer(note=given)
+                return Response(note=given)
             await self._news(self._assignments.late_in)
 
-    async def place(self, question: Question) -> Answer:
+    async def place(self, request: Request) -> Response:
         """A newcomer asks which stage it is to hold.
 
         Raises:
-            Refusal: "not leading"; "stranger": it has not announced in the directory that it comes.
+            Rejected: "not leading"; "stranger": it has not announced in the directory that it comes.
         """
         if self._view.leader != self._me:
-            raise Refusal("not leading")
-        return await self._placing.place(question)
+            raise Rejected("not leading")
+        return await self._placing.place(request)
 
     async def _lead(self) -> None:
         """Take step after step, while the assignments are kept true to who is there.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.swarm.protocol import field
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 MOST_AWAITED = 4096
 """Members that one member may say it waits for."""
@@ -32,10 +32,10 @@ class Said:
 
 
 def read_said(note: Any) -> Said:
-    """Raises Refusal: it cannot be read."""
+    """Raises Rejected: it cannot be read."""
     names = field(note, "silent")
     if type(names) is not list or any(type(name) is not str for name in names):
-        raise Refusal("malformed", why=f"not names of peers (got: {names!r:.80})")
+        raise Rejected("malformed", why=f"not names of peers (got: {names!r:.80})")
     return Said(frozenset(names), _seconds(note.get("parts")), _seconds(note.get("totals")))
 
 
@@ -55,11 +55,11 @@ def overdue(said: Mapping[str, Said], limit: Callable[[str], float]) -> dict[str
 
 
 def _seconds(told: Any) -> dict[str, float]:
-    """Raises Refusal: these are no seconds by name."""
+    """Raises Rejected: these are no seconds by name."""
     if told is None:
         return {}
     if type(told) is not dict or len(told) > MOST_AWAITED:
-        raise Refusal("malformed", why=f"not seconds by name (got: {told!r:.80})")
+        raise Rejected("malformed", why=f"not seconds by name (got: {told!r:.80})")
     if not all(type(name) is str and type(each) is float and each >= 0.0 for name, each in told.items()):
-        raise Refusal("malformed", why=f"not seconds by name (got: {told!r:.80})")
+        raise Rejected("malformed", why=f"not seconds by name (got: {told!r:.80})")
     return told

@@ -26,7 +26,7 @@ from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
 from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import EVICTED, LEADER, PEERS, Evicted, Peer
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 T = TypeVar("T")
 MOST_FAILED = 3
@@ -145,11 +145,11 @@ class RollCall:
         """What it says; None: it cannot be reached. A member that is gone, or refuses to say, is held up by none."""
         try:
             patience = 2 * self._hearing.patience_s
-            asking = self._asking.ask(peer, "hears", round=list(name))
+            asking = self._asking.request(peer, "hears", round=list(name))
             return read_said((await with_timeout(self._hearing.clock, patience, asking)).note)
         except TimeoutError:
             return None
-        except (NoLongerValid, Refusal):
+        except (NoLongerValid, Rejected):
             return Said(frozenset(), {}, {})
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:

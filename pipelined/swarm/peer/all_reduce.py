@@ -23,7 +23,7 @@ from pipelined.swarm.protocol import field as field_of
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
-from transports.rpc import Answer, Endpoint, Question, Refusal, Unreachable
+from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
 
 UNDER_WAY = 4  # chunks asked for at once from one owner
 GATHERED = 256 << 20
@@ -97,7 +97,7 @@ class AllReduce:
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
         self._step = max(1, min(chunk_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
-        self._aborted: Refusal | None = None
+        self._aborted: Rejected | None = None
         self._scope: asyncio.Timeout | None = None
         self._owing = Counter[int]()
         self._came = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
@@ -109,7 +109,7 @@ class AllReduce:
         Args:
             spread: says when this member's parts go.
         Raises:
-            Refusal: "round aborted" here; "lost", with the two members between which the round failed (`by`, `member`).
+            Rejected: "round aborted" here; "lost", with the two members between which it failed (`by`, `member`).
         """
         total = np.empty_like(self._sums)
         try:
@@ -125,29 +125,29 @@ class AllReduce:
         self._scope = None
         return total
 
-    async def take(self, question: Question) -> Answer:
+    async def take(self, request: Request) -> Response:
         """A member brings its part of one of my chunks, and gets the total.
 
         A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
         added ends the round, which names the member that brought it: there is no total without its part.
 
         Raises:
-            Refusal: aborted, or it is no part of what is summed here.
+            Rejected: aborted, or it is no part of what is summed here.
         """
-        note = question.note
+        note = request.note
         position, start = note.get("from"), note.get("start")
-        self._check_bringer(position, question)
+        self._check_bringer(position, request)
         chunk = self._chunk(start)
         if position in chunk.bringers:
-            raise Refusal("strange piece", position=position)
+            raise Rejected("strange piece", position=position)
         chunk.bringers.add(position)
         try:
-            self._bring(chunk, position, await self._part(question, self._span(start)))
-        except Refusal as refusal:
-            self.abort(str(refusal), by=self._members[self._me].name, member=self._members[position].name)
+            self._bring(chunk, position, await self._part(request, self._span(start)))
+        except Rejected as rejection:
+            self.abort(str(rejection), by=self._members[self._me].name, member=self._members[position].name)
             raise
         blocks, codec_note = await asyncio.shield(chunk.total)
-        return Answer(blocks, {"codec": codec_note})
+        return Response(blocks, {"codec": codec_note})
 
     @property
     def awaited(self) -> dict[str, dict[str, float]]:
@@ -176,7 +176,7 @@ class AllReduce:
         """End the round: requests that wait here are refused. `parties`: the two members between which it failed."""
         if self._aborted:
             return
-        self._aborted = Refusal("round aborted", why=why, **parties)
+        self._aborted = Rejected("round aborted", why=why, **parties)
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
         for chunk in self._chunks.values():
@@ -222,19 +222,19 @@ class AllReduce:
         told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
         self._owing[owner] += 1
         try:
-            answer = await self._endpoint.ask(member.address, TOPIC, *blocks, note=told)
+            response = await self._endpoint.request(member.address, TOPIC, *blocks, note=told)
             self._answered[owner] = asyncio.get_running_loop().time()
-            return await self._decoded(answer.blocks, field_of(answer.note, "codec"), span)
-        except (Unreachable, Refusal) as error:
+            return await self._decoded(response.blocks, field_of(response.note, "codec"), span)
+        except (Unreachable, Rejected) as error:
             _check_finite(self._sums[span])
             raise self._lost(member, error) from error
         finally:
             self._owing -= Counter([owner])
 
-    def _lost(self, owner: Peer, error: Unreachable | Refusal) -> Refusal:
+    def _lost(self, owner: Peer, error: Unreachable | Rejected) -> Rejected:
         """What to say of an owner that gave no total: where the round failed between two others, these two."""
         parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
-        return Refusal("lost", why=str(error)[:MOST_WHY], **parties)
+        return Rejected("lost", why=str(error)[:MOST_WHY], **parties)
 
     def _bring(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
         chunk.brought[position] = part
@@ -249,11 +249,11 @@ class AllReduce:
             total += chunk.brought[position]
         return total
 
-    def _check_bringer(self, position: Any, question: Question) -> None:
+    def _check_bringer(self, position: Any, request: Request) -> None:
         """Each brings its own part."""
         known = type(position) is int and position in range(len(self._members))
-        if not known or self._members[position].address != question.asker.address:
-            raise Refusal("strange piece", position=f"{position!r:.40}")
+        if not known or self._members[position].address != request.sender.address:
+            raise Rejected("strange piece", position=f"{position!r:.40}")
 
     def _chunk(self, start: int) -> _Chunk:
         """What is gathered for the chunk that begins here; it must be one of mine."""
@@ -261,38 +261,38 @@ class AllReduce:
         if self._aborted:
             raise self._aborted
         if type(start) is not int or start not in range(first, last, self._step):
-            raise Refusal("strange piece", start=str(start))
+            raise Rejected("strange piece", start=str(start))
         return self._chunks.setdefault(start, _Chunk())
 
     def _span(self, start: int) -> slice:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
-    async def _part(self, question: Question, span: slice) -> np.ndarray:
-        """Another member's part, decoded. Raises Refusal: it cannot be added."""
-        part = await self._decoded(question.blocks, question.note.get("codec"), span)
+    async def _part(self, request: Request, span: slice) -> np.ndarray:
+        """Another member's part, decoded. Raises Rejected: it cannot be added."""
+        part = await self._decoded(request.blocks, request.note.get("codec"), span)
         if not np.isfinite(part).all():
-            raise Refusal(NOT_FINITE, start=span.start)
+            raise Rejected(NOT_FINITE, start=span.start)
         return part
 
     async def _encoded(self, values: np.ndarray, otherwise: str) -> Coded:
-        """The values as they travel. Raises Refusal: `BEYOND_CODEC` if they are finite, else `otherwise`."""
+        """The values as they travel. Raises Rejected: `BEYOND_CODEC` if they are finite, else `otherwise`."""
         try:
             return await self._coding.pack([values], "gradient sums")
         except WireError as error:
             finite = np.isfinite(values).all()
-            raise Refusal(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
+            raise Rejected(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
 
     async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
-        """The numbers that were received. Raises Refusal: they are not as many as the span has."""
+        """The numbers that were received. Raises Rejected: they are not as many as the span has."""
         most = (span.stop - span.start) * self._sums.itemsize
         came = [Block.of(block) for block in await self._coding.unpack(blocks, note, most)]
         if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
-            raise Refusal("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
+            raise Rejected("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
         return came[0].numpy()
 
 
 def _check_finite(part: np.ndarray) -> None:
-    """Raises Refusal: this member's own part is not finite."""
+    """Raises Rejected: this member's own part is not finite."""
     if not np.isfinite(part).all():
-        raise Refusal(PART_NOT_FINITE)
+        raise Rejected(PART_NOT_FINITE)

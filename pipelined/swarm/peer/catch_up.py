@@ -11,7 +11,7 @@ from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import missed
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 
 async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: Asking, limit: float) -> bool:
@@ -25,7 +25,7 @@ async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: A
     try:
         while replica.step < head.step and others:
             await replica.take_missed(await missed(asking, others[0], replica.point, replica.stage.sums, limit))
-    except (NoLongerValid, Refusal, TransferError):
+    except (NoLongerValid, Rejected, TransferError):
         return False
     return await replica.follow(view.head)
 

@@ -13,7 +13,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST, inherited
 from pipelined.swarm.records import Peer
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 
 
 class Succession:
@@ -29,7 +29,7 @@ class Succession:
             limit: seconds after which any of them is late.
         """
         for other in others:
-            with suppress(NoLongerValid, Refusal):
+            with suppress(NoLongerValid, Rejected):
                 await self.hand_over(other, asking, limit)
                 return other.name
         return None
@@ -38,43 +38,43 @@ class Succession:
         """Let another peer have what was counted here; nothing is counted here meanwhile.
 
         Raises:
-            NoLongerValid: it is gone, or late. Refusal: "busy", a round is under way here, or as it says. All stays
+            NoLongerValid: it is gone, or late. Rejected: "busy", a round is under way here, or as it says. All stays
                 here then.
         """
         state = self._state
         if state.ledger.frozen is not None:
-            raise Refusal("busy")
+            raise Rejected("busy")
         state.handing_over, state.ledger.frozen = True, (MOST, 0)
         try:
             sums, losses = await state.counted()
             arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.ask(successor, "inherit", *arrays, limit=limit, **state.point._asdict())
+            await asking.request(successor, "inherit", *arrays, limit=limit, **state.point._asdict())
             await state.drop()
         finally:
             state.handing_over, state.ledger.frozen = False, None
             state.changed.notify_all()
 
-    async def inherit(self, question: Question) -> Answer:
+    async def inherit(self, request: Request) -> Response:
         """Add the sum of a peer that leaves to this one.
 
         Raises:
-            Refusal: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
+            Rejected: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
         """
         state = self._state
-        await state.reached_point(question)
-        sums, indices, losses = inherited(question, state.stage.sums, state.rules.batch)
+        await state.reached_point(request)
+        sums, indices, losses = inherited(request, state.stage.sums, state.rules.batch)
         point = state.point
 
         def work() -> None:
             ledger = state.ledger
             if state.given_up or state.point != point:  # a step was taken while the device was busy
-                raise Refusal("stale", step=state.step)
+                raise Rejected("stale", step=state.step)
             if ledger.frozen is not None or state.handing_over:
-                raise Refusal("busy")
+                raise Rejected("busy")
             if not ledger.losses.keys().isdisjoint(indices):
-                raise Refusal("overlap")
+                raise Rejected("overlap")
             state.stage.sums += sums
             ledger.losses.update(zip(indices, losses, strict=True))
 
         await state.device.run("inherit", work)
-        return Answer()
+        return Response()

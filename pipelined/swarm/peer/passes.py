@@ -15,7 +15,7 @@ from pipelined.swarm.protocol import check_layouts, grouped, whole
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from transports import Block, WireError
-from transports.rpc import Answer, Question, Refusal
+from transports.rpc import Rejected, Request, Response
 from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
@@ -35,28 +35,28 @@ class Passes:
         self._state, self._coding = state, coding
         self.load, self.done = Load(state.device.clock), {"forwards": 0, "backwards": 0}
 
-    async def forward(self, question: Question) -> Answer:
+    async def forward(self, request: Request) -> Response:
         """The outputs of one microbatch.
 
         Raises:
-            Refusal: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
+            Rejected: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
         """
-        which = await self._which(question, range(self._state.rules.batch), ahead=True)
-        (inputs,) = await self._inputs(question, 1)
+        which = await self._which(request, range(self._state.rules.batch), ahead=True)
+        (inputs,) = await self._inputs(request, 1)
         outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
         blocks, note = await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}")
-        return Answer(blocks, {"codec": note})
+        return Response(blocks, {"codec": note})
 
-    async def backward(self, question: Question) -> Answer:
+    async def backward(self, request: Request) -> Response:
         """The gradients of one microbatch's inputs; the parameters' are counted, unless they were before.
 
         Returns: with the note `counted`, whether this peer's sum holds it now, and `loss`.
         Raises:
-            Refusal: as `forward`.
+            Rejected: as `forward`.
         """
-        which = await self._which(question, range(self._state.rules.batch), ahead=True)
-        inputs, given = await self._inputs(question, 2)
-        asked = question.note.get("count") is True
+        which = await self._which(request, range(self._state.rules.batch), ahead=True)
+        inputs, given = await self._inputs(request, 2)
+        asked = request.note.get("count") is True
 
         def work() -> tuple[Any, bool]:
             ledger = self._state.ledger_of(which.step)
@@ -68,21 +68,21 @@ class Passes:
 
         passed, counted = await self._compute("backward", which, work)
         blocks, note = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
-        return Answer(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
+        return Response(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
 
-    async def evaluate(self, question: Question) -> Answer:
+    async def evaluate(self, request: Request) -> Response:
         """The outputs of one microbatch of validation data; of the last stage, given labels too, each sample's loss.
 
         Raises:
-            Refusal: as `forward`.
+            Rejected: as `forward`.
         """
         rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
-        which = await self._which(question, range(rules.batch, rules.batch + rules.eval_batch))
-        groups = await self._inputs(question, 1 + last, fewer=True)
+        which = await self._which(request, range(rules.batch, rules.batch + rules.eval_batch))
+        groups = await self._inputs(request, 1 + last, fewer=True)
         outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
         blocks, note = await self._packed(coding, outputs, f"outputs of microbatch {which.index}")
-        return Answer(blocks, {"codec": note})
+        return Response(blocks, {"codec": note})
 
     @property
     def most_bytes(self) -> int:
@@ -101,32 +101,32 @@ class Passes:
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:
             if self._state.given_up:
-                raise Refusal("left")
+                raise Rejected("left")
             if which.step < self._state.step:
-                raise Refusal("stale", step=self._state.step)
+                raise Rejected("stale", step=self._state.step)
             try:
                 return work()
             except NotFinite as error:
-                raise Refusal("not finite", why=str(error)) from error
+                raise Rejected("not finite", why=str(error)) from error
             except (ValueError, TypeError) as error:
-                raise Refusal("malformed", why=str(error)) from error
+                raise Rejected("malformed", why=str(error)) from error
 
         with self.load.one():
             result, *_ = await self._state.device.run(op, current)
         self.done[f"{op}s"] += 1
         return result
 
-    async def _which(self, question: Question, indices: range, ahead: bool = False) -> Microbatch:
-        which = Microbatch(whole(question.note, "step"), whole(question.note, "index"))
+    async def _which(self, request: Request, indices: range, ahead: bool = False) -> Microbatch:
+        which = Microbatch(whole(request.note, "step"), whole(request.note, "index"))
         if which.index not in indices:
-            raise Refusal("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
-        await self._state.reached_basis(question, ahead)
+            raise Rejected("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
+        await self._state.reached_basis(request, ahead)
         return which
 
-    async def _inputs(self, question: Question, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
+    async def _inputs(self, request: Request, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
         """The question's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
         stage = self._state.stage
-        taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(question, groups)]
+        taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(request, groups)]
         for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):
             check_layouts(blocks, wanted, less)
         return taken

@@ -35,7 +35,7 @@ from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
-from transports.rpc import Answer, Endpoint, Question, Refusal
+from transports.rpc import Endpoint, Rejected, Request, Response
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
@@ -150,7 +150,7 @@ class StagePeer:
         """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
         await self._view.wait_for(lambda: self._drain.requested)
         await self._clock.sleep(self._drain.left_s)
-        with suppress(Refusal):
+        with suppress(Rejected):
             await self._device.unless_late(asyncio.Event().wait())
         scope.reschedule(asyncio.get_running_loop().time())
 
@@ -217,9 +217,9 @@ class StagePeer:
         index = self.replica.index
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
-            with suppress(NoLongerValid, Refusal):
-                answer = await self._asking.ask(other, "status", limit=self._rules.lease_s)
-                if head.was_taken_by(other.name, index) or field(answer.note, "step") == head.step:
+            with suppress(NoLongerValid, Rejected):
+                response = await self._asking.request(other, "status", limit=self._rules.lease_s)
+                if head.was_taken_by(other.name, index) or field(response.note, "step") == head.step:
                     return True
         return False
 
@@ -288,12 +288,12 @@ class StagePeer:
             self.replica.give_up("its peer holds it no longer")
         self._topics.replica = None
 
-    async def _hears(self, question: Question) -> Answer:
+    async def _hears(self, request: Request) -> Response:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
-        name = read_round(question.note.get("round"))
+        name = read_round(request.note.get("round"))
         mates = [peer for peer in self._view.holding(self.replica.index) if peer.name != self.name]
         silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
-        return Answer(note={"silent": silent, **(self.replica.rounds.awaited(name) if self.replica else {})})
+        return Response(note={"silent": silent, **(self.replica.rounds.awaited(name) if self.replica else {})})
 
     def _told(self) -> Mapping[str, Any]:
         donor = self._joining.donor if self._joining else ""

@@ -19,7 +19,7 @@ from pipelined.swarm.records import Head, Mark, Point
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
-from transports.rpc import Answer, Endpoint, Question
+from transports.rpc import Endpoint, Request, Response
 
 
 class Replica:
@@ -70,9 +70,9 @@ class Replica:
         """The microbatches of the present step in this peer's sum."""
         return self._state.ledger.losses.keys()
 
-    async def manifest(self, question: Question) -> Answer:
+    async def manifest(self, request: Request) -> Response:
         """Which state a joiner can have from here."""
-        return await self.donor.manifest(question, lambda: self.point)
+        return await self.donor.manifest(request, lambda: self.point)
 
     def mark(self) -> Mark:
         """The name of its state."""

@@ -24,7 +24,7 @@ from pipelined.swarm.protocol import (
     whole,
 )
 from pipelined.swarm.stages.codec import Coding
-from transports.rpc import Answer, Endpoint, Question, Refusal
+from transports.rpc import Endpoint, Rejected, Request, Response
 
 
 class RoundService:
@@ -45,66 +45,66 @@ class RoundService:
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._term = (0, 0)
 
-    async def prepare(self, question: Question) -> Answer:
+    async def prepare(self, request: Request) -> Response:
         """Count nothing more, and say what is counted: indices and their losses.
 
         Raises:
-            Refusal: "stale" (another leader leads, or the step is past), "behind".
+            Rejected: "stale" (another leader leads, or the step is past), "behind".
         """
-        name, state = self._led(question), self._state
-        await state.reached(whole(question.note, "step"))
+        name, state = self._led(request), self._state
+        await state.reached(whole(request.note, "step"))
         await state.until(lambda: not state.handing_over)
-        self._led(question)  # a later one may have begun meanwhile
+        self._led(request)  # a later one may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
         await state.device.run("prepare", lambda: None)  # what is being counted now is in
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
-        return Answer((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
+        return Response((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
 
-    async def resume(self, question: Question) -> Answer:
+    async def resume(self, request: Request) -> Response:
         """Count again, after having dropped everything where the leader says so."""
-        name, ledger = self._led(question), self._state.ledger
+        name, ledger = self._led(request), self._state.ledger
         self.abort("the step goes on")
         if ledger.frozen is not None and ledger.frozen <= name:
-            await self._keep(question)
+            await self._keep(request)
             self._state.ledger.frozen = None
-        return Answer()
+        return Response()
 
-    async def reduce(self, question: Question) -> Answer:
+    async def reduce(self, request: Request) -> Response:
         """Sum over the members of a round. The total is kept until a step that holds it stands, or another round.
 
         Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
         Raises:
-            Refusal: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
+            Rejected: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
                 "not finite" (the total), "part not finite", "beyond codec" (sum again with the note `coded` False).
         """
-        name, members, state = self._led(question), read_members(question.note.get("members")), self._state
+        name, members, state = self._led(request), read_members(request.note.get("members")), self._state
         me = [at for at, member in enumerate(members) if member.name == state.name]
         if state.ledger.frozen != name or len(me) != 1:
-            raise Refusal("not prepared", round=str(name))
-        await self._keep(question)
+            raise Rejected("not prepared", round=str(name))
+        await self._keep(request)
         sums = await self._sums()
         self.abort("another round began")
-        coding = Coding(threads=self._coding.threads) if question.note.get("coded") is False else self._coding
+        coding = Coding(threads=self._coding.threads) if request.note.get("coded") is False else self._coding
         self._round = AllReduce(self._endpoint, name, members, me[0], sums, coding=coding, chunk_bytes=self.chunk_bytes)
         state.changed.notify_all()
-        total = await self._round.run(Spread(state.device.clock, number(question.note, "within")))
+        total = await self._round.run(Spread(state.device.clock, number(request.note, "within")))
         (square, digest), *_ = await state.device.run("square", lambda: (state.stage.square(total), digest_of(total)))
         if not math.isfinite(square):
-            raise Refusal(NOT_FINITE, why="all gradients together")
+            raise Rejected(NOT_FINITE, why="all gradients together")
         if state.ledger.frozen != name:
-            raise Refusal("round aborted", why="another began")
+            raise Rejected("round aborted", why="another began")
         self._summed = name, total
-        return Answer(note={"square": square, "digest": digest})
+        return Response(note={"square": square, "digest": digest})
 
-    async def chunk(self, question: Question) -> Answer:
+    async def chunk(self, request: Request) -> Response:
         """Another member's part of a chunk that this one owns; waits until this one has begun the round."""
-        name = read_round(question.note.get("round"))
+        name = read_round(request.note.get("round"))
         await self._state.until(lambda: self._round is not None and self._round.name >= name)
         if self._round.name != name:
-            raise Refusal("stale", round=str(name))
-        return await self._round.take(question)
+            raise Rejected("stale", round=str(name))
+        return await self._round.take(request)
 
     def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
         """For which members the sum of this name waits here; empty where it is not under way."""
@@ -131,15 +131,15 @@ class RoundService:
             return stage.sums
         return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
 
-    async def _keep(self, question: Question) -> None:
-        keep: Any = question.note.get("keep")
+    async def _keep(self, request: Request) -> None:
+        keep: Any = request.note.get("keep")
         if keep is not True:
             await self._state.drop()
 
-    def _led(self, question: Question) -> RoundName:
+    def _led(self, request: Request) -> RoundName:
         """The round's name; one before the last heard of comes from who leads no more."""
-        name = read_round(question.note.get("round"))
+        name = read_round(request.note.get("round"))
         if name < self._term:
-            raise Refusal("stale", round=str(name))
+            raise Rejected("stale", round=str(name))
         self._term = name
         return name

@@ -14,13 +14,13 @@ from pipelined.membership.view import MembershipView
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol import field
-from transports.rpc import Answer, Endpoint, Handler, Question, Refusal
+from transports.rpc import Endpoint, Handler, Rejected, Request, Response
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
 MOST_EVENTS = 16
 """The last events that a process tells to status."""
-Admit = Callable[[Question, int], Awaitable[None]]
+Admit = Callable[[Request, int], Awaitable[None]]
 """Refuses who may not ask this; see `Admission`."""
 
 
@@ -75,9 +75,9 @@ class Topics:
             batch: microbatches of a step.
         """
         for name, topic in self._table(batch).items():
-            self._endpoint.answer(name, self._for_us(topic), topic.most_bytes, topic.most_waiting)
-        self._endpoint.answer("announce", self._announce, 0, MOST_ROUNDS)
-        self._endpoint.answer("status", self._status, 0, MOST_ROUNDS)
+            self._endpoint.handle(name, self._for_us(topic), topic.most_bytes, topic.most_waiting)
+        self._endpoint.handle("announce", self._announce, 0, MOST_ROUNDS)
+        self._endpoint.handle("status", self._status, 0, MOST_ROUNDS)
 
     def _table(self, batch: int) -> Mapping[str, Topic]:
         arrays = self.replica.passes.most_bytes if self.replica else 0
@@ -101,30 +101,30 @@ class Topics:
         }
 
     def _for_us(self, topic: Topic) -> Handler:
-        async def answer(question: Question) -> Answer:
-            self._check_meant(question)
-            await topic.admit(question, self.replica.index)
-            self._check_meant(question)
-            return await topic.method(self.replica)(question)
+        async def respond(request: Request) -> Response:
+            self._check_meant(request)
+            await topic.admit(request, self.replica.index)
+            self._check_meant(request)
+            return await topic.method(self.replica)(request)
 
-        return answer
+        return respond
 
     def _in_time(self, handler: Handler) -> Handler:
-        """Raises Refusal: "busy", the device does not get on."""
-        return lambda question: self._device.unless_late(handler(question))
+        """Raises Rejected: "busy", the device does not get on."""
+        return lambda request: self._device.unless_late(handler(request))
 
-    def _check_meant(self, question: Question) -> None:
-        if field(question.note, "to") != self.incarnation:
-            raise Refusal("stale", incarnation=self.incarnation)
+    def _check_meant(self, request: Request) -> None:
+        if field(request.note, "to") != self.incarnation:
+            raise Rejected("stale", incarnation=self.incarnation)
         if self.replica is None:
-            raise Refusal("behind")
+            raise Rejected("behind")
 
-    async def _announce(self, question: Question) -> Answer:
-        await self._admission.trainer(question, 0)
+    async def _announce(self, request: Request) -> Response:
+        await self._admission.trainer(request, 0)
         self._announced()
-        return Answer()
+        return Response()
 
-    async def _status(self, question: Question) -> Answer:
+    async def _status(self, request: Request) -> Response:
         """What this peer does, for whoever looks on."""
         replica, endpoint = self.replica, self._endpoint
         holds, done = {}, {"forwards": 0, "backwards": 0}
@@ -137,10 +137,10 @@ class Topics:
             "rejected": dict(endpoint.rejected),
             "refused": dict(endpoint.refused),
         }
-        return Answer(note={**holds, **done, **traffic, **self._told(), **events_asked_for(question)})
+        return Response(note={**holds, **done, **traffic, **self._told(), **events_asked_for(request)})
 
 
-def events_asked_for(question: Question) -> dict[str, Any]:
+def events_asked_for(request: Request) -> dict[str, Any]:
     """The last events of this process, where the question has the note `events`: most only ask whether it answers."""
-    asked = type(question.note) is dict and question.note.get("events") is True
+    asked = type(request.note) is dict and request.note.get("events") is True
     return {"events": [event.told() for event in recent(MOST_EVENTS)]} if asked else {}

@@ -14,7 +14,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol import RoundName, whole
 from pipelined.swarm.records import Point
 from pipelined.swarm.stages.stage import SwarmStage
-from transports.rpc import Question, Refusal
+from transports.rpc import Rejected, Request
 
 
 @dataclass
@@ -63,31 +63,31 @@ class StageState:
         """Wait for the step before to stand; one ahead of that is not waited for.
 
         Raises:
-            Refusal: "stale" or "behind", both with this peer's step.
+            Rejected: "stale" or "behind", both with this peer's step.
         """
         if step == self.step + 1:
             await self.until(lambda: self.step >= step)
         if step != self.step:
-            raise Refusal("stale" if step < self.step else "behind", step=self.step)
+            raise Rejected("stale" if step < self.step else "behind", step=self.step)
 
-    async def reached_point(self, question: Question) -> None:
+    async def reached_point(self, request: Request) -> None:
         """The same, and in the lineage that is asked about: since the step was asked for all may have gone back."""
-        await self.reached(whole(question.note, "step"))
-        if question.note.get("lineage", "") != self.lineage:
-            raise Refusal("stale", step=self.step)
+        await self.reached(whole(request.note, "step"))
+        if request.note.get("lineage", "") != self.lineage:
+            raise Rejected("stale", step=self.step)
 
-    async def reached_basis(self, question: Question, ahead: bool) -> None:
+    async def reached_basis(self, request: Request, ahead: bool) -> None:
         """The same of the parameters that a pass is for.
 
         Args:
             ahead: where updates are delayed, those of the next step will do too: all that they follow from is here.
         """
-        step, basis = whole(question.note, "step"), question.note.get("lineage", "")
+        step, basis = whole(request.note, "step"), request.note.get("lineage", "")
         if ahead and self.rules.delayed and (step, basis) == (self.step + 1, self.lineage):
             return
         await self.reached(step)
         if basis != self.basis:
-            raise Refusal("stale", step=self.step)
+            raise Rejected("stale", step=self.step)
 
     def ledger_of(self, step: int) -> Ledger:
         """Of the step that stands, or of the next."""
@@ -99,13 +99,13 @@ class StageState:
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until this holds. Raises Refusal: "left", the replica was given up."""
+        """Wait until this holds. Raises Rejected: "left", the replica was given up."""
         while not holds():
             if self.given_up:
-                raise Refusal("left")
+                raise Rejected("left")
             await self.changed.wait()
         if self.given_up:
-            raise Refusal("left")
+            raise Rejected("left")
 
     async def counted(self) -> tuple[np.ndarray, Mapping[int, float]]:
         """The sums of the step that stands, and their losses, when what is being counted now is in.

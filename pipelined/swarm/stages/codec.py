@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from transports import Block, WireError, pack, unpack
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 T = TypeVar("T")
 Coded = tuple[tuple[Any, ...], Any]
@@ -37,14 +37,14 @@ class Coding:
         """What was coded, at most so many bytes of it.
 
         Raises:
-            Refusal: it is no coded message, or more.
+            Rejected: it is no coded message, or more.
         """
         if note is None:
             return tuple(blocks)
         try:
             return await self.beside(lambda: unpack(blocks, note, most))
         except WireError as error:
-            raise Refusal("malformed", why=str(error)) from error
+            raise Rejected("malformed", why=str(error)) from error
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Do what takes a while, beside everything else where it can be."""

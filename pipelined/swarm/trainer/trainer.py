@@ -26,7 +26,7 @@ from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
-from transports.rpc import Answer, Endpoint, Party, Refusal, Unreachable
+from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
 
 MOST_SPOILT = 16
 """Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
@@ -132,13 +132,13 @@ class Trainer:
             note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
             try:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    given = (await self._endpoint.ask(leader.address, "work", note=note)).note
+                    given = (await self._endpoint.request(leader.address, "work", note=note)).note
                 done = None  # it was heard; before, it is told again: who hears it twice counts it once
                 done = await self._while_it_stands(read_given(given))
             except NoLongerValid:
                 continue
-            except (Unreachable, Refusal) as error:
-                if isinstance(error, Refusal) and error.reason == "malformed":  # nor would it be another time
+            except (Unreachable, Rejected) as error:
+                if isinstance(error, Rejected) and error.reason == "malformed":  # nor would it be another time
                     done = None
                 await self._clock.sleep(RETRY_S)
 
@@ -172,9 +172,9 @@ class Trainer:
         for stage in range(self._stages):
             last = stage == self._stages - 1
             groups = [flow, (tuple(labels), None)] if last else [flow]
-            _, answer = await self._ask(stage, "evaluate", work.which, groups, lineage=work.lineage)
-            flow = (answer.blocks, field(answer.note, "codec"))
-        losses = read_losses(answer, len(labels[0]))
+            _, response = await self._ask(stage, "evaluate", work.which, groups, lineage=work.lineage)
+            flow = (response.blocks, field(response.note, "codec"))
+        losses = read_losses(response, len(labels[0]))
         return {"score": [math.fsum(losses), len(losses)]}
 
     async def _through(self, work: Given) -> dict[str, Any]:
@@ -183,20 +183,20 @@ class Trainer:
         inputs, labels = self._data(which)
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
-            _, answer = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
-            kept.append((answer.blocks, field(answer.note, "codec")))
+            _, response = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
+            kept.append((response.blocks, field(response.note, "codec")))
         given, counted = (tuple(labels), None), []
         for stage in reversed(range(self._stages)):
             groups = [kept.pop(), given]
-            peer, answer = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
-            given = (answer.blocks, field(answer.note, "codec"))
-            if field(answer.note, "counted") is True:
+            peer, response = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
+            given = (response.blocks, field(response.note, "codec"))
+            if field(response.note, "counted") is True:
                 counted.append((stage, peer.name))
         return {"counted": counted}
 
     async def _ask(
         self, stage: int, topic: Topic, which: Microbatch, groups: Sequence[Coded], **note: Any
-    ) -> tuple[Peer, Answer]:
+    ) -> tuple[Peer, Response]:
         """Ask one peer of a stage after another until one answers.
 
         Raises:
@@ -214,35 +214,35 @@ class Trainer:
             try:
                 with self._wiring.under_way(party):
                     limit = patience.limit_after(late)
-                    answer = await self._asking.ask(
+                    response = await self._asking.request(
                         peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
                     )
             except NoLongerValid as error:
                 late += 1
                 self._ban(peer, party, str(error) or f"gone, or no answer to {topic} in {limit:.3g} s")
                 continue
-            except Refusal as refusal:
-                there = refusal.facts.get("step")
-                if refusal.reason == "stale" and type(there) is int and there > which.step:
-                    raise Stale from refusal
-                if refusal.reason == "not finite":
-                    raise Spoilt(str(refusal)) from refusal
-                if refusal.reason == "busy":  # it is no worse for it: the others first
+            except Rejected as rejection:
+                there = rejection.facts.get("step")
+                if rejection.reason == "stale" and type(there) is int and there > which.step:
+                    raise Stale from rejection
+                if rejection.reason == "not finite":
+                    raise Spoilt(str(rejection)) from rejection
+                if rejection.reason == "busy":  # it is no worse for it: the others first
                     if party in busy:
                         await self._clock.sleep(RETRY_S)
                     busy.add(party)
                     continue
-                if refusal.reason == "stranger":  # it is we who are none, as this peer has heard
+                if rejection.reason == "stranger":  # it is we who are none, as this peer has heard
                     await self._clock.sleep(RETRY_S)
                     continue
-                self._ban(peer, party, str(refusal))
+                self._ban(peer, party, str(rejection))
                 continue
             took = self._clock.now() - began
             self._wiring.observe(party, passed, took)
             patience.observe(took)
             if peer.name in self._view.peers:
                 self.answers[peer.name] += 1
-            return peer, answer
+            return peer, response
 
     def _ban(self, peer: Peer, party: Party, why: str) -> None:
         """Ask this peer no more until it announces itself again, and ask it to."""
@@ -260,8 +260,8 @@ class Trainer:
         pause = RETRY_S
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
-                with suppress(NoLongerValid, Refusal):
-                    await self._asking.ask(peer, "announce")
+                with suppress(NoLongerValid, Rejected):
+                    await self._asking.request(peer, "announce")
                 await self._view.next_change(pause)
                 pause = min(2 * pause, MOST_PAUSE_S)
         finally:

@@ -28,7 +28,7 @@ class Passing(NamedTuple):
     Args:
         moment: seconds, by the loop's clock.
         source, destination: the parties' names.
-        key: the question's number, and the topic or the refusal's reason where there is one.
+        key: the request's number, and the topic or the rejection's reason where there is one.
         nbytes: of its arrays.
     """
 

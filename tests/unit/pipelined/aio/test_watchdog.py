@@ -7,7 +7,7 @@ import pytest
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
@@ -36,7 +36,7 @@ async def seen(before, kind="op", stopped=0.0):
         network.freeze("p0")
         await asyncio.sleep(stopped)
         network.thaw("p0")
-    with pytest.raises(Refusal, match=f"doing: {kind}"):
+    with pytest.raises(Rejected, match=f"doing: {kind}"):
         await asking
     late = clock.now() - began
     await asyncio.wait([watching], timeout=LONG_S / 2)

@@ -24,7 +24,7 @@ from pipelined.directory import (
 )
 from pipelined.directory import messages as letters
 from tests.conformance.directories import kept
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
@@ -460,9 +460,9 @@ LETTERS = [
 async def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
-        await stranger.ask(SERVER, letters.ENTER, msgpack.packb({}))
-        with pytest.raises(Refusal) as caught:
-            await stranger.ask(SERVER, topic, *blocks)
+        await stranger.request(SERVER, letters.ENTER, msgpack.packb({}))
+        with pytest.raises(Rejected) as caught:
+            await stranger.request(SERVER, topic, *blocks)
         assert caught.value.reason == "bad request"
         assert why in caught.value.facts["why"]
         assert (await world.party("one").read()).revision == 0
@@ -503,8 +503,8 @@ def test_no_letter_brings_a_directory_down(odd):
         stranger, one = world.network.endpoint("stranger"), world.party("one")
         revision = await one.transact({}, {"a": b""})
         for topic, block in odd:
-            with suppress(Refusal, TimeoutError):
-                await with_timeout(world.clock, 1.0, stranger.ask(SERVER, topic, block))
+            with suppress(Rejected, TimeoutError):
+                await with_timeout(world.clock, 1.0, stranger.request(SERVER, topic, block))
         assert not world.end.failed.done()
         assert (await one.read("a")).entries == {"a": Entry(b"", revision)}
 
@@ -514,6 +514,6 @@ def test_no_letter_brings_a_directory_down(odd):
 async def test_a_letter_beyond_the_limits_takes_no_memory():
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
-        with pytest.raises(Refusal) as caught:
-            await stranger.ask(SERVER, letters.TRANSACT, bytes(4 << 20))
+        with pytest.raises(Rejected) as caught:
+            await stranger.request(SERVER, letters.TRANSACT, bytes(4 << 20))
         assert caught.value.reason == "too large"

@@ -14,7 +14,7 @@ class Deaf:
     def on_lost(self, hear):
         pass
 
-    def answer(self, topic, handler):
+    def handle(self, topic, handler):
         pass
 
 

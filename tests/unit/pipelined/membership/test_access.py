@@ -7,7 +7,7 @@ import pytest
 from pipelined.membership.access import Admission
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import LeaderRecord, Observer, Peer, Phase, Trainer
-from transports.rpc import Party, Question, Refusal
+from transports.rpc import Party, Rejected, Request
 
 pytestmark = pytest.mark.virtual
 
@@ -24,7 +24,7 @@ def view():
 
 
 def asked_by(address, term=5):
-    return Question(Party(address, 1), "topic", {"round": [term, 1]})
+    return Request(Party(address, 1), "topic", {"round": [term, 1]})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def asked_by(address, term=5):
     ],
 )
 async def test_strangers_are_refused(topic, address, stage, term):
-    with pytest.raises(Refusal, match="stranger"):
+    with pytest.raises(Rejected, match="stranger"):
         await getattr(Admission(view()), topic)(asked_by(address, term), stage)
 
 
@@ -52,7 +52,7 @@ async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
 
     known = view()
     known.leader, known.leader_revision = None, 0
-    with pytest.raises(Refusal, match="stranger"):
+    with pytest.raises(Rejected, match="stranger"):
         await Admission(known).leader(asked_by(TRAINER.address, term=0), 1)
 
 

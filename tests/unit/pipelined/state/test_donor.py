@@ -10,7 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
 from pipelined.swarm.records import Point
 from tests.swarm.exact import ExactStage
-from transports.rpc import Party, Question, Refusal
+from transports.rpc import Party, Rejected, Request
 
 pytestmark = pytest.mark.virtual
 
@@ -18,7 +18,7 @@ LATE = "virtual://late"
 
 
 def asked(**note):
-    return Question(Party(LATE, 1), "topic", note)
+    return Request(Party(LATE, 1), "topic", note)
 
 
 class Training:
@@ -69,7 +69,7 @@ async def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_prese
     training.take(MOST_TOTALS)
     await training.donor.chunk(asked(root=root, index=0))
     training.take(1)
-    with pytest.raises(Refusal, match="not kept"):
+    with pytest.raises(Rejected, match="not kept"):
         await training.donor.chunk(asked(root=root, index=0))
     assert training.kept() == list(range(1, MOST_TOTALS + 1))
     assert (await training.manifest())["step"] == MOST_TOTALS + 1
@@ -120,9 +120,9 @@ async def test_one_answer_brings_all_steps_that_are_missing():
     training = Training()
     training.donor.expect({LATE}, set())
     training.take(4)
-    answer = await training.totals(1)
-    assert [block[0] for block in answer.blocks] == [1, 2, 3]
-    assert answer.note == {"scales": [1.0] * 3, "lineages": ["at-2", "at-3", "at-4"]}
+    response = await training.totals(1)
+    assert [block[0] for block in response.blocks] == [1, 2, 3]
+    assert response.note == {"scales": [1.0] * 3, "lineages": ["at-2", "at-3", "at-4"]}
 
 
 async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():

@@ -20,7 +20,7 @@ from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.placement import Choosing, Placing, fewest
 from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Mark, Peer, Phase, Saved
-from transports.rpc import Answer, Refusal
+from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork
 
 SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
@@ -238,9 +238,9 @@ class Came3:
         self.beside.append(self.tasks.create_task(view.follow()))
         return endpoint, view
 
-    async def lead(self, name, answer=None):
+    async def lead(self, name, response=None):
         endpoint, view = self.party(name)
-        endpoint.answer("place", answer or Placing(view, 3).place)
+        endpoint.handle("place", response or Placing(view, 3).place)
         await view.directory.transact({}, {LEADER: LeaderRecord(name, endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
@@ -282,8 +282,8 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
     async def story(swarm):
         coming = asyncio.ensure_future(swarm.come("p0"))
 
-        async def refuse(question):
-            raise Refusal("not leading")
+        async def refuse(request):
+            raise Rejected("not leading")
 
         await swarm.clock.sleep(5.0)
         await swarm.lead("refuses", refuse)
@@ -296,16 +296,16 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
 
 
 @pytest.mark.parametrize(
-    "answer, why",
-    [(Refusal("not leading"), "not leading"), (Answer(note={"stage": 7}), "it said stage 7, and the model has 3")],
+    "response, why",
+    [(Rejected("not leading"), "not leading"), (Response(note={"stage": 7}), "it said stage 7, and the model has 3")],
     ids=["refused", "a stage that is none"],
 )
-def test_why_a_leader_gives_no_stage_is_told_once(answer, why):
+def test_why_a_leader_gives_no_stage_is_told_once(response, why):
     async def story(swarm):
-        async def place(question):
-            if isinstance(answer, Refusal):
-                raise answer
-            return answer
+        async def place(request):
+            if isinstance(response, Rejected):
+                raise response
+            return response
 
         coming = asyncio.ensure_future(swarm.come("p0"))
         await swarm.lead("leader", place)
@@ -323,8 +323,8 @@ def test_what_the_directory_has_not_heard_of_is_given_no_stage():
         stranger, view = swarm.party("stranger")
         await view.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
         for name in ("never", "other"):
-            with pytest.raises(Refusal, match="stranger"):
-                await stranger.ask("virtual://leader", "place", note={"name": name})
+            with pytest.raises(Rejected, match="stranger"):
+                await stranger.request("virtual://leader", "place", note={"name": name})
 
     played(story)
 

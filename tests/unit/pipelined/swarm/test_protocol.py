@@ -17,26 +17,26 @@ from pipelined.swarm.protocol import (
 )
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 STRANGE = [None, True, -1, 1.0, "1", [1], {"a": 1}, 1 << 62]
 
 
 @pytest.mark.parametrize("note", [None, 3, "x", [1]])
 def test_what_is_no_note_has_no_fields(note):
-    with pytest.raises(Refusal, match="no note"):
+    with pytest.raises(Rejected, match="no note"):
         field(note, "step")
 
 
 @pytest.mark.parametrize("value", STRANGE)
 def test_only_numbers_from_0_up_are_taken(value):
-    with pytest.raises(Refusal, match="step is not a number"):
+    with pytest.raises(Rejected, match="step is not a number"):
         whole({"step": value}, "step")
 
 
 @pytest.mark.parametrize("value", [*STRANGE, [], [1, 2, 3], [1, -1], [True, 1], [1, 1 << 62]])
 def test_only_two_numbers_are_a_round(value):
-    with pytest.raises(Refusal, match="not a round"):
+    with pytest.raises(Rejected, match="not a round"):
         read_round(value)
 
 
@@ -55,7 +55,7 @@ def test_members_are_read_as_they_were_told():
 
 @pytest.mark.parametrize("value", [None, [], {}, [1], [["a", "b"]], [["a", "b", "1"]], [["a", "b", True]]])
 def test_what_are_no_members_is_refused(value):
-    with pytest.raises(Refusal, match="member"):
+    with pytest.raises(Rejected, match="member"):
         read_members(value)
 
 
@@ -63,7 +63,7 @@ def test_what_are_no_members_is_refused(value):
 def test_arrays_are_of_exactly_the_layouts_wanted(wanted):
     blocks = [Block.of(np.zeros(2))]
     check_layouts(blocks, [("float64", (2,))])
-    with pytest.raises(Refusal, match="other arrays"):
+    with pytest.raises(Rejected, match="other arrays"):
         check_layouts(blocks, wanted)
 
 
@@ -72,13 +72,13 @@ def test_of_fewer_samples_arrays_are_taken_only_where_they_may_be(samples):
     blocks, wanted = [Block.of(np.zeros((samples, 5)))], [("float64", (3, 5))]
     check_layouts(blocks, wanted, fewer=True)
     if samples < 3:
-        with pytest.raises(Refusal, match="other arrays"):
+        with pytest.raises(Rejected, match="other arrays"):
             check_layouts(blocks, wanted)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 5), (4, 5), (2, 4), (2, 5, 1), (2,)])
 def test_of_no_samples_or_other_sizes_arrays_are_never_taken(shape):
-    with pytest.raises(Refusal, match="other arrays"):
+    with pytest.raises(Rejected, match="other arrays"):
         check_layouts([Block.of(np.zeros(shape))], [("float64", (3, 5))], fewer=True)
 
 
@@ -94,7 +94,7 @@ def test_what_a_slot_is_through_with_is_read_as_it_was_told():
     "score", [3, [], [1.0], [float("nan"), 1], [float("inf"), 1], ["1", 1], [1.0, -1], {"loss": 1.0}]
 )
 def test_a_score_that_is_none_is_refused(score):
-    with pytest.raises(Refusal, match=r"loss|samples"):
+    with pytest.raises(Rejected, match=r"loss|samples"):
         read_done({"step": 0, "revision": 1, "index": 0, "counted": [], "score": score}, stages=1)
 
 

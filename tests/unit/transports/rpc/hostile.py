@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import msgpack
 
-from transports.rpc import Answer
+from transports.rpc import Response
 from transports.rpc.identity import call, identity
 from transports.rpc.tcp import open_at
 from transports.wire.arrays import Block
@@ -25,11 +25,11 @@ def run(scenario):
     return asyncio.run(in_time())
 
 
-async def echo(question):
-    return Answer(question.blocks, question.note)
+async def echo(request):
+    return Response(request.blocks, request.note)
 
 
-async def never(question):
+async def never(request):
     await asyncio.Future()
 
 
@@ -37,8 +37,8 @@ async def never(question):
 async def opened(count=1, key=KEY, **options):
     ends = [await open_at(LOOPBACK, key, **options) for _ in range(count)]
     for end in ends:
-        end.answer("echo", echo, most_bytes=MEBI)
-        end.answer("never", never, most_bytes=1 << 40, most_waiting=1 << 20)
+        end.handle("echo", echo, most_bytes=MEBI)
+        end.handle("never", never, most_bytes=1 << 40, most_waiting=1 << 20)
     try:
         yield ends[0] if count == 1 else ends
     finally:
@@ -72,15 +72,15 @@ def deep(levels):
     return b"\x93\x92\x00\xa4echo" + b"\x91" * levels + b"\xc0\x90"
 
 
-def question(number, *arrays, topic="echo", channel=0, **more):
+def request(number, *arrays, topic="echo", channel=0, **more):
     blocks = [Block.of(array) for array in arrays]
-    return b"".join(encode(Kind.QUESTION, (number, topic), blocks, channel=channel, **more))
+    return b"".join(encode(Kind.REQUEST, (number, topic), blocks, channel=channel, **more))
 
 
 def long_question(number, nbytes, stream, topic="never"):
-    """The head of a question whose body is to follow in parts."""
+    """The head of a request whose body is to follow in parts."""
     header = msgpack.packb([[number, topic], None, [["uint8", [nbytes]]]])
-    return forged(Kind.QUESTION, header, nbytes, stream)
+    return forged(Kind.REQUEST, header, nbytes, stream)
 
 
 def resident():

@@ -14,7 +14,7 @@ from tests.unit.transports.rpc.hostile import (
     intruder,
     long_question,
     opened,
-    question,
+    request,
     resident,
     until_lost,
 )
@@ -25,7 +25,7 @@ from transports.wire.frames import MAGIC, VERSION, Kind, encode, encode_bare
 
 
 def asked(layouts):
-    """The header of a question with these arrays."""
+    """The header of a request with these arrays."""
     return msgpack.packb([[0, "echo"], None, layouts])
 
 
@@ -47,32 +47,32 @@ HOSTILE = {
     "another version": (struct.pack("!4sBBHIQ", MAGIC, VERSION + 1, 11, 0, 0, 0), "frame of another version"),
     "unknown kind": (forged(99), "unknown kind of frame"),
     "a rank's frame": (frame(Kind.MESSAGE, ("x",)), UNSENT),
-    "huge header": (forged(Kind.QUESTION, header_bytes=2**32 - 1), "too many header bytes"),
-    "huge body": (forged(Kind.QUESTION, b"", 2**64 - 1), "too many body bytes"),
-    "body beyond the blocks": (forged(Kind.QUESTION, asked([]), 8), "blocks do not fill the body"),
-    "too many blocks": (forged(Kind.QUESTION, asked([["uint8", [0]]] * 65)), "too many blocks"),
-    "unknown dtype": (forged(Kind.QUESTION, asked([["evil(1)", [1]]]), 1), "unknown dtype"),
-    "negative shape": (forged(Kind.QUESTION, asked([["uint8", [-1]]])), "a shape may hold only sizes from 0 up"),
-    "deep nesting": (forged(Kind.QUESTION, deep(50_000)), "header is not msgpack"),
-    "no msgpack": (forged(Kind.QUESTION, b"\xc1" * 40), "header is not msgpack"),
-    "a key of another form": (frame(Kind.QUESTION, ("echo", 0)), UNSENT),
-    "a key of one item": (frame(Kind.QUESTION, (0,)), UNSENT),
-    "a replayed question": (2 * question(0, b"abc"), "a question that was asked before"),
-    "a number below the last": (question(5) + question(4), "a question that was asked before"),
-    "an answer to nothing": (frame(Kind.ANSWER, (0,)), "an answer to what was not asked"),
-    "a refusal without names": (frame(Kind.REFUSAL, (0, "no"), note={1: 2}), "facts of a refusal without names"),
-    "a refusal with a body": (frame(Kind.REFUSAL, (0, "no"), b"x"), UNSENT),
+    "huge header": (forged(Kind.REQUEST, header_bytes=2**32 - 1), "too many header bytes"),
+    "huge body": (forged(Kind.REQUEST, b"", 2**64 - 1), "too many body bytes"),
+    "body beyond the blocks": (forged(Kind.REQUEST, asked([]), 8), "blocks do not fill the body"),
+    "too many blocks": (forged(Kind.REQUEST, asked([["uint8", [0]]] * 65)), "too many blocks"),
+    "unknown dtype": (forged(Kind.REQUEST, asked([["evil(1)", [1]]]), 1), "unknown dtype"),
+    "negative shape": (forged(Kind.REQUEST, asked([["uint8", [-1]]])), "a shape may hold only sizes from 0 up"),
+    "deep nesting": (forged(Kind.REQUEST, deep(50_000)), "header is not msgpack"),
+    "no msgpack": (forged(Kind.REQUEST, b"\xc1" * 40), "header is not msgpack"),
+    "a key of another form": (frame(Kind.REQUEST, ("echo", 0)), UNSENT),
+    "a key of one item": (frame(Kind.REQUEST, (0,)), UNSENT),
+    "a replayed request": (2 * request(0, b"abc"), "a request that was sent before"),
+    "a number below the last": (request(5) + request(4), "a request that was sent before"),
+    "an answer to nothing": (frame(Kind.RESPONSE, (0,)), "a response to no request"),
+    "a rejection without names": (frame(Kind.REJECTED, (0, "no"), note={1: 2}), "facts of a rejection without names"),
+    "a rejection with a body": (frame(Kind.REJECTED, (0, "no"), b"x"), UNSENT),
     "a part of nothing": (part(3, 8), "a part of nothing"),
     "a part beyond its body": (
         long_question(0, 100, 3) + part(3, 101),
         "a part beyond its body",
     ),
     "two bodies in one stream": (long_question(0, 9, 3) + long_question(1, 9, 3), "a body in parts that is none"),
-    "parts of no bytes": (question(0, channel=3), "a body in parts that is none"),
+    "parts of no bytes": (request(0, channel=3), "a body in parts that is none"),
     "a header on a part": (forged(Kind.PART, b"\xc0", 0, 3), "too many header bytes of a PART"),
-    "cut short in a preamble": (question(0)[:11], "a frame cut short"),
-    "cut short in a header": (question(0)[:25], "a frame cut short"),
-    "cut short in a body": (question(0, bytes(MEBI))[:-1], "a frame cut short"),
+    "cut short in a preamble": (request(0)[:11], "a frame cut short"),
+    "cut short in a header": (request(0)[:25], "a frame cut short"),
+    "cut short in a body": (request(0, bytes(MEBI))[:-1], "a frame cut short"),
 }
 
 
@@ -81,7 +81,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
     stream, name = HOSTILE[case]
 
     async with opened(2) as (here, other):
-        held = asyncio.create_task(other.ask(here.address, "never"))
+        held = asyncio.create_task(other.request(here.address, "never"))
         lost = []
         here.on_lost(lost.append)
         sock = await intruder(here)
@@ -91,7 +91,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
         await until_lost(sock)
         assert here.rejected == {name: 1}
         assert lost == [("tcp://127.0.0.1:9", 77)]
-        assert (await other.ask(here.address, "echo", note="still here")).note == "still here"
+        assert (await other.request(here.address, "echo", note="still here")).note == "still here"
         assert not held.done() and not here.failed.done()
         held.cancel()
 
@@ -120,7 +120,7 @@ async def test_who_asks_and_never_reads_is_cut_off():
         number = 0
         with suppress(ConnectionError):
             while not here.rejected:
-                stream = b"".join(question(number + n, topic="x" * 60) for n in range(1000))
+                stream = b"".join(request(number + n, topic="x" * 60) for n in range(1000))
                 number += 1000
                 await asyncio.get_running_loop().sock_sendall(sock, stream)
         sock.close()
@@ -132,9 +132,9 @@ async def test_announced_bodies_take_no_memory_and_no_more_is_let_in_than_there_
         sock, before = await intruder(here), resident()
         heads = [long_question(n, 1 << 28, n + 1) for n in range(1000)]
         await asyncio.get_running_loop().sock_sendall(sock, b"".join(heads))
-        refusals = b""
-        while refusals.count(b"busy") < 1000 - 3:  # 3 of 256 MiB are let in
-            refusals += await asyncio.get_running_loop().sock_recv(sock, MEBI)
+        rejections = b""
+        while rejections.count(b"busy") < 1000 - 3:  # 3 of 256 MiB are let in
+            rejections += await asyncio.get_running_loop().sock_recv(sock, MEBI)
         assert resident() - before < 16 * MEBI
         sock.close()
 
@@ -145,7 +145,7 @@ async def test_cancelled_and_refused_bodies_give_their_memory_back():
         for n in range(100):
             stream = long_question(n, 8 * MEBI, n + 1) + 3 * part(n + 1, MEBI) + b"".join(encode(Kind.CANCEL, (n,)))
             await asyncio.get_running_loop().sock_sendall(sock, stream)
-        await asyncio.get_running_loop().sock_sendall(sock, question(1000))
+        await asyncio.get_running_loop().sock_sendall(sock, request(1000))
         await read_exactly(sock, 20)
         assert resident() - before < 48 * MEBI
         sock.close()

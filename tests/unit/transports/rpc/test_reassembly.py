@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.transports.wire.wire_streams import spoilt
 from transports import WireError
-from transports.rpc import Answer, Party
+from transports.rpc import Party, Response
 from transports.rpc.handlers import Desk
 from transports.rpc.reassembly import Parts
 from transports.rpc.session import Talk
@@ -37,15 +37,15 @@ class Hearing:
     def __init__(self):
         self.heard, self.received = [], []
         self.desk = Desk(ROOM)
-        self.desk.answer("echo", self.echo, ROOM, 1024)
+        self.desk.handle("echo", self.echo, ROOM, 1024)
         self.talk = Talk(self.desk, Silence())
         self.talk.there = Party("tcp://127.0.0.1:9", 1)
         parts = Parts(self.talk, self.received.append)
         self.inflow = Inflow(parts.begin, parts.complete)
 
-    async def echo(self, question):
-        self.heard.append((question.note, b"".join(bytes(block.data) for block in question.blocks)))
-        return Answer()
+    async def echo(self, request):
+        self.heard.append((request.note, b"".join(bytes(block.data) for block in request.blocks)))
+        return Response()
 
     def read(self, stream, most):
         """Read a stream, no more than so many bytes at once."""
@@ -63,8 +63,8 @@ def frame(kind, key, *arrays, note=None, channel=0):
 
 
 def in_parts(number, body, stream, lengths):
-    """A question whose body is cut into parts of these lengths, and the rest."""
-    frames = [encode_head(Kind.QUESTION, (number, "echo"), [Block.of(body)], number, stream)]
+    """A request whose body is cut into parts of these lengths, and the rest."""
+    frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, stream)]
     while body:
         length = lengths.pop() if lengths else len(body)
         frames.append(encode_bare(Kind.PART, stream, len(body[:length])) + body[:length])
@@ -80,7 +80,7 @@ CUTS = st.lists(st.lists(st.integers(1, 5000), max_size=5), min_size=1, max_size
 def test_bodies_in_parts_come_together_however_they_are_mixed_and_read(cuts, most, mixed):
     bodies = [random.Random(n).randbytes(9000 * (n + 1)) for n in range(len(cuts))]
     queues = [in_parts(n, body, n + 1, list(cut)) for n, (body, cut) in enumerate(zip(bodies, cuts, strict=True))]
-    heads, stream = [queue.pop(0) for queue in queues], []  # questions of one topic keep their order
+    heads, stream = [queue.pop(0) for queue in queues], []  # requests of one topic keep their order
     while any(queues):
         stream.append(mixed.choice([queue for queue in queues if queue]).pop(0))
 
@@ -99,15 +99,15 @@ def sound():
     """Frames of a talk, each fit to be heard by itself, or after those before it."""
     arrays = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([True, False])
     return [
-        frame(Kind.QUESTION, (0, "echo"), *arrays, note={"a": [1, {"b": None}]}),
-        frame(Kind.QUESTION, (1, "unknown"), bytes(100)),
-        frame(Kind.QUESTION, (2, "echo"), bytes(64), channel=3)[:-64],
+        frame(Kind.REQUEST, (0, "echo"), *arrays, note={"a": [1, {"b": None}]}),
+        frame(Kind.REQUEST, (1, "unknown"), bytes(100)),
+        frame(Kind.REQUEST, (2, "echo"), bytes(64), channel=3)[:-64],
         encode_bare(Kind.PART, 3, 40) + bytes(40),
         encode_bare(Kind.PART, 3, 24) + bytes(24),
-        frame(Kind.QUESTION, (3, "echo"), bytes(64), channel=4)[:-64],
+        frame(Kind.REQUEST, (3, "echo"), bytes(64), channel=4)[:-64],
         encode_bare(Kind.PART, 4, 0),
         frame(Kind.CANCEL, (2,)),
-        frame(Kind.REFUSAL, (0, "stale"), note={"step": 3}),
+        frame(Kind.REJECTED, (0, "stale"), note={"step": 3}),
     ]
 
 

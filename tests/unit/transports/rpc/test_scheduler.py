@@ -64,7 +64,7 @@ def speaking(seconds=0.0):
 
 
 def ask(turns, number, nbytes, topic="t", out=lambda: None):
-    turns.say(Kind.QUESTION, (number, topic), [Block.of(bytes(nbytes))], None, out)
+    turns.say(Kind.REQUEST, (number, topic), [Block.of(bytes(nbytes))], None, out)
 
 
 async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
@@ -73,7 +73,7 @@ async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
     ask(turns, 0, SHORT_BYTES, out=lambda: out.append(0))
     ask(turns, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
     ask(turns, 2, LONG, out=lambda: out.append(2))
-    assert pen.story[:4] == ["QUESTION0", "QUESTION1", "P1", "QUESTION2"] and set(pen.story[4:]) == {"P2"}
+    assert pen.story[:4] == ["REQUEST0", "REQUEST1", "P1", "REQUEST2"] and set(pen.story[4:]) == {"P2"}
     assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
     assert out == [0, 1, 2]
 
@@ -85,11 +85,16 @@ async def test_lanes_take_turns_and_each_keeps_its_order():
     ask(turns, 2, 8, "slow")
     ask(turns, 3, 8, "quick")
     await asyncio.sleep(1)
-    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION3", "QUESTION1", "QUESTION2"]
-    both = pen.story[pen.story.index("QUESTION1") + 1 :]
+    assert [word for word in pen.story if word.startswith("REQUEST")] == [
+        "REQUEST0",
+        "REQUEST3",
+        "REQUEST1",
+        "REQUEST2",
+    ]
+    both = pen.story[pen.story.index("REQUEST1") + 1 :]
     assert both[:8] in (["P1", "P2"] * 4, ["P2", "P1"] * 4)
     last = max(place for place, word in enumerate(pen.story) if word == "P1")
-    assert pen.story.index("QUESTION2") > last
+    assert pen.story.index("REQUEST2") > last
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(1e-6, MOST_PART), (0.05, LEAST_PART)])
@@ -106,10 +111,10 @@ async def test_what_is_withdrawn_before_it_begins_is_not_said():
     ask(turns, 0, LONG)
     ask(turns, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
     ask(turns, 2, LONG)
-    turns.withdraw(Kind.QUESTION, 1)
-    turns.withdraw(Kind.QUESTION, 7)
+    turns.withdraw(Kind.REQUEST, 1)
+    turns.withdraw(Kind.REQUEST, 7)
     await asyncio.sleep(1)
-    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
+    assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
     assert ("PART", 2, (), 0) not in pen.frames
 
 
@@ -119,7 +124,7 @@ async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next
     ask(turns, 0, LONG, out=lambda: out.append(0))
     ask(turns, 1, LONG, out=lambda: out.append(1))
     await asyncio.sleep(0.025)
-    turns.withdraw(Kind.QUESTION, 0)
+    turns.withdraw(Kind.REQUEST, 0)
     await asyncio.sleep(1)
     mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
     assert mine[-1] == 0 and 0 < sum(mine) < LONG
@@ -131,26 +136,26 @@ async def test_what_was_said_before_there_is_a_writer_goes_first():
     turns, pen = Turns(), Pen()
     ask(turns, 0, LONG, "long")
     ask(turns, 1, 8)
-    turns.withdraw(Kind.QUESTION, 1)
+    turns.withdraw(Kind.REQUEST, 1)
     ask(turns, 2, 8)
     turns.begin(pen)
     await asyncio.sleep(0)
-    assert [word for word in pen.story if word[0] == "Q"] == ["QUESTION0", "QUESTION2"]
+    assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
 
 
 async def test_what_the_wire_cannot_carry_leaves_nothing_behind():
     turns, pen = speaking()
     with pytest.raises(WireError):
-        turns.say(Kind.QUESTION, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
+        turns.say(Kind.REQUEST, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
     ask(turns, 1, LONG)
     await asyncio.sleep(0)
-    assert pen.story[0] == "QUESTION1" and pen.frames[0][1] in (1, 2)
+    assert pen.story[0] == "REQUEST1" and pen.frames[0][1] in (1, 2)
 
 
 async def test_the_end_lets_go_of_everything():
     turns, pen = speaking(seconds=0.01)
     ask(turns, 0, LONG, out=lambda: pytest.fail("it never was out"))
     turns.end()
-    turns.withdraw(Kind.QUESTION, 0)
+    turns.withdraw(Kind.REQUEST, 0)
     await asyncio.sleep(1)
     assert len(pen.frames) <= 2

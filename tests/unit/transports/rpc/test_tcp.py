@@ -16,13 +16,13 @@ from tests.unit.transports.rpc.hostile import (
     echo,
     intruder,
     opened,
-    question,
+    request,
     resident,
     run,
     until_lost,
 )
 from transports import AuthenticationError, RendezvousError
-from transports.rpc import Answer, Unreachable, open_endpoint
+from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.identity import read
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
@@ -38,7 +38,7 @@ async def test_another_key_or_none_is_not_let_in(key):
         lost = []
         here.on_lost(lost.append)
         with pytest.raises(Unreachable, match="another key, or none; give every party the same PIPELINED_KEY") as seen:
-            await other.ask(here.address, "echo")
+            await other.request(here.address, "echo")
         assert not seen.value.sent and seen.value.wrong_key
         assert here.rejected == {"wrong key": 1} and not lost
 
@@ -51,7 +51,7 @@ async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_acc
             await here.failed
         await until_lost(sock)
         monkeypatch.undo()
-        assert (await third.ask(here.address, "echo", note="third")).note == "third"
+        assert (await third.request(here.address, "echo", note="third")).note == "third"
 
 
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
@@ -63,7 +63,7 @@ async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(mo
 
     monkeypatch.setattr(Connection, "attach", look)
     async with opened() as here, opened() as other:
-        await other.ask(here.address, "echo")
+        await other.request(here.address, "echo")
     assert seen == 2 * [(1, *KEEPALIVE)]
 
 
@@ -85,7 +85,7 @@ async def test_what_listens_and_is_no_endpoint_is_unreachable():
     port = server.sockets[0].getsockname()[1]
     async with opened() as here, server:
         with pytest.raises(Unreachable, match=r"not the endpoint asked|hung up|reset") as seen:
-            await here.ask(f"tcp://127.0.0.1:{port}", "echo")
+            await here.request(f"tcp://127.0.0.1:{port}", "echo")
         assert not seen.value.sent and not seen.value.wrong_key
 
 
@@ -107,7 +107,7 @@ async def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_l
             await asyncio.sleep(0)
         async with opened() as here:
             with pytest.raises(Unreachable, match="Connection timed out") as seen:
-                await here.ask(f"tcp://127.0.0.1:{full.getsockname()[1]}", "echo")
+                await here.request(f"tcp://127.0.0.1:{full.getsockname()[1]}", "echo")
             assert not seen.value.sent
 
 
@@ -118,15 +118,15 @@ async def test_without_a_key_nothing_leaves_this_machine(monkeypatch):
     async with await open_endpoint("tcp://localhost:0") as here:
         assert here.address.startswith("tcp://127.0.0.1:")
         with pytest.raises(Unreachable, match="no key is shared") as seen:
-            await here.ask("tcp://192.0.2.1:29500", "echo")
+            await here.request("tcp://192.0.2.1:29500", "echo")
         assert seen.value.wrong_key
 
 
 async def test_the_key_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("PIPELINED_KEY", "from outside")
     async with await open_endpoint("tcp://127.0.0.1:0") as here, opened(key=b"from outside") as other:
-        here.answer("echo", echo)
-        assert (await other.ask(here.address, "echo", note=1)).note == 1
+        here.handle("echo", echo)
+        assert (await other.request(here.address, "echo", note=1)).note == 1
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ async def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
     behind = free_port()
     place = relayed.sockets[0].getsockname()
     async with relayed, opened() as other, await open_at(place, KEY, behind=("127.0.0.1", behind)) as here:
-        here.answer("echo", echo)
+        here.handle("echo", echo)
         assert read(here.address) == place
-        assert (await other.ask(here.address, "echo", note="through")).note == "through"
+        assert (await other.request(here.address, "echo", note="through")).note == "through"
 
 
 def free_port():
@@ -195,19 +195,19 @@ async def test_a_port_that_is_taken_is_named():
 
 async def test_an_endpoint_may_listen_over_ipv6():
     here = await open_at(("::1", 0), KEY)
-    here.answer("echo", echo)
+    here.handle("echo", echo)
     async with here, opened() as other:
         assert here.address.startswith("tcp://[::1]:")
-        assert (await other.ask(here.address, "echo", note=6)).note == 6
+        assert (await other.request(here.address, "echo", note=6)).note == 6
 
 
 async def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
     async with opened(2) as (here, there):
-        there.answer("bulk", echo, most_bytes=1 << 30)
+        there.handle("bulk", echo, most_bytes=1 << 30)
         order = []
 
         async def ask(name, *arrays):
-            await here.ask(there.address, name, *arrays)
+            await here.request(there.address, name, *arrays)
             order.append(name)
 
         await ask("echo")
@@ -226,14 +226,14 @@ async def test_bodies_are_neither_copied_out_nor_in():
     async with opened(2) as (here, there):
         kept = []
 
-        async def keep(question):
-            kept.append(question.blocks[0])
-            return Answer()
+        async def keep(request):
+            kept.append(request.blocks[0])
+            return Response()
 
-        there.answer("keep", keep, most_bytes=1 << 30)
+        there.handle("keep", keep, most_bytes=1 << 30)
         data = np.ones(32 * MEBI, np.uint8)
         before = resident()
-        await here.ask(there.address, "keep", data)
+        await here.request(there.address, "keep", data)
         assert resident() - before < 32 * MEBI + 16 * MEBI
         assert np.array_equal(kept[0].numpy(), data)
 
@@ -243,21 +243,21 @@ async def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
         lost = []
         here.on_lost(lost.append)
         for address in (there.address.replace("127.0.0.1", "localhost"), there.address):
-            assert (await here.ask(address, "echo", note=address)).note == address
+            assert (await here.request(address, "echo", note=address)).note == address
         await there.close()
         with pytest.raises(Unreachable):
-            await here.ask(there.address, "echo")
+            await here.request(there.address, "echo")
         assert lost == [(there.address, there.incarnation)]  # both names led over one connection
 
 
 async def test_links_are_as_slow_as_their_url_says():
     loop = asyncio.get_running_loop()
     async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as there:
-        await here.ask(there.address, "echo")
+        await here.request(there.address, "echo")
         began = loop.time()
-        answer = await here.ask(there.address, "echo", bytes(MEBI))
+        response = await here.request(there.address, "echo", bytes(MEBI))
         taken = loop.time() - began
-        assert answer.blocks[0].nbytes == MEBI
+        assert response.blocks[0].nbytes == MEBI
         assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
 
 
@@ -265,20 +265,20 @@ async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_n
     async with opened() as here:
         async with opened() as there:
             address = there.address
-            assert (await here.ask(address, "echo", note=1)).note == 1
+            assert (await here.request(address, "echo", note=1)).note == 1
         with pytest.raises(Unreachable):
-            await here.ask(address, "echo")
+            await here.request(address, "echo")
         async with await open_at(read(address), KEY) as again:
-            again.answer("echo", echo)
-            assert (await here.ask(address, "echo", note=2)).note == 2
+            again.handle("echo", echo)
+            assert (await here.request(address, "echo", note=2)).note == 2
 
 
 async def test_an_ask_of_who_does_not_read_can_be_cancelled_and_its_memory_used_again():
     async with opened() as here:
         sock = await intruder(here)
         data = np.ones(32 * MEBI, np.uint8)
-        asked = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "anything", data))
-        short = asyncio.create_task(here.ask("tcp://127.0.0.1:9", "other", note=1))
+        asked = asyncio.create_task(here.request("tcp://127.0.0.1:9", "anything", data))
+        short = asyncio.create_task(here.request("tcp://127.0.0.1:9", "other", note=1))
         await asyncio.sleep(0)
         for task in (asked, short):
             task.cancel()
@@ -302,13 +302,13 @@ async def test_answers_that_are_not_read_keep_their_places():
     async with opened() as here:
         answers = []
 
-        async def much(question):
-            answers.append(question.note)
-            return Answer([np.zeros(16 * MEBI, np.uint8)])
+        async def much(request):
+            answers.append(request.note)
+            return Response([np.zeros(16 * MEBI, np.uint8)])
 
-        here.answer("much", much, most_waiting=3)
+        here.handle("much", much, most_waiting=3)
         sock = await intruder(here)
-        asks = [question(n, topic="much", note=n) for n in range(10)]
+        asks = [request(n, topic="much", note=n) for n in range(10)]
         await asyncio.get_running_loop().sock_sendall(sock, b"".join(asks))
         came = await read_until(sock, b"busy")
         assert answers == [0, 1, 2] and len(came) < 32 * MEBI
@@ -320,14 +320,14 @@ import asyncio
 import signal
 import socket
 import sys
-from transports.rpc import Answer, open_endpoint
+from transports.rpc import open_endpoint
 
 async def main():
     async with await open_endpoint("tcp://127.0.0.1:0") as end:
-        async def hold(question):
+        async def hold(request):
             print("held", flush=True)
             await asyncio.Future()
-        end.answer("hold", hold, most_bytes=1 << 30)
+        end.handle("hold", hold, most_bytes=1 << 30)
         print(end.address, flush=True)
         await end.failed
 
@@ -340,10 +340,10 @@ async def test_the_asks_of_a_killed_process_end_and_those_of_a_stopped_one_can_b
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
     address = (await child.stdout.readline()).decode().strip()
     async with await open_endpoint("tcp://127.0.0.1:0") as here:
-        held = asyncio.create_task(here.ask(address, "hold"))
+        held = asyncio.create_task(here.request(address, "hold"))
         assert await child.stdout.readline() == b"held\n"
         child.send_signal(signal.SIGSTOP)
-        stopped = asyncio.create_task(here.ask(address, "hold", bytes(32 * MEBI)))
+        stopped = asyncio.create_task(here.request(address, "hold", bytes(32 * MEBI)))
         await asyncio.sleep(0)
         stopped.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -31,7 +31,7 @@ from pipelined.swarm.records import (
     Saved,
     Trainer,
 )
-from transports.rpc import Answer, Unreachable
+from transports.rpc import Response, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
 
@@ -43,12 +43,12 @@ class Keys:
         self.answers = list(answers)
 
     async def read(self):
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        if answer is None:
+        response = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(response, Exception):
+            raise response
+        if response is None:
             await asyncio.Event().wait()
-        packed = {key: each if isinstance(each, bytes) else each.pack() for key, each in answer.items()}
+        packed = {key: each if isinstance(each, bytes) else each.pack() for key, each in response.items()}
         return View(1, {key: Entry(value, 1) for key, value in packed.items()})
 
 
@@ -58,10 +58,10 @@ class Members:
     def __init__(self, **said):
         self.said = said
 
-    async def ask(self, address, topic, note):
+    async def request(self, address, topic, note):
         if address not in self.said:
             raise Unreachable(address, "nobody is there")
-        return Answer(note=self.said[address])
+        return Response(note=self.said[address])
 
 
 def at(step, evaluated=None):
@@ -137,13 +137,13 @@ class Busy:
     def __init__(self):
         self.asked, self.now, self.most = [], 0, 0
 
-    async def ask(self, address, topic, note):
+    async def request(self, address, topic, note):
         self.asked.append(address)
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.1)
         self.now -= 1
-        return Answer(note={"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address})
+        return Response(note={"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address})
 
 
 def large(**flags):

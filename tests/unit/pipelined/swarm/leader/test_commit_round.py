@@ -12,7 +12,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
 from pipelined.swarm.records import Peer, Phase
 from transports import Block
-from transports.rpc import Answer, Refusal
+from transports.rpc import Rejected, Response
 
 BATCH = 8
 LEDGERS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.sets(st.integers(0, BATCH + 1)), max_size=6)
@@ -63,40 +63,40 @@ class Asking:
     def __init__(self, note):
         self._note = note
 
-    async def ask(self, who, topic, **note):
+    async def request(self, who, topic, **note):
         if topic == "reduce":
-            return Answer(note=self._note)
-        return Answer((Block.of(np.array([0])), Block.of(np.array([1.0]))), {"load": 0.5})
+            return Response(note=self._note)
+        return Response((Block.of(np.array([0])), Block.of(np.array([1.0]))), {"load": 0.5})
 
 
 class Refusing(Asking):
     """Answers for peers that are all prepared; each refuses to sum with its own refusal, after so many seconds."""
 
-    def __init__(self, refusals):
-        self._refusals = refusals
+    def __init__(self, rejections):
+        self._refusals = rejections
 
-    async def ask(self, who, topic, **note):
+    async def request(self, who, topic, **note):
         if topic == "prepare":
             await asyncio.sleep(0.1)
-            return await super().ask(who, topic)
-        seconds, refusal = self._refusals[who.name]
+            return await super().request(who, topic)
+        seconds, rejection = self._refusals[who.name]
         await asyncio.sleep(seconds)
-        raise refusal
+        raise rejection
 
 
 def lost(by, member):
-    return Refusal("lost", by=by, member=member, why="strange piece")
+    return Rejected("lost", by=by, member=member, why="strange piece")
 
 
 @pytest.mark.parametrize(
-    "refusals, blamed",
+    "rejections, blamed",
     [
-        ({"a": (0.0, lost("a", "b")), "b": (9.0, Refusal("late")), "c": (0.05, lost("c", "b"))}, ["ab", "bc"]),
-        ({"a": (0.0, lost("b", "c")), "b": (0.05, lost("b", "c")), "c": (9.0, Refusal("late"))}, ["bc", "bc"]),
-        ({"a": (0.0, lost("b", "c")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["ab"]),
-        ({"a": (0.0, Refusal("no memory")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
-        ({"a": (0.0, lost("x", "y")), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
-        ({"a": (0.0, lost(7, None)), "b": (9.0, Refusal("late")), "c": (9.0, Refusal("late"))}, ["a"]),
+        ({"a": (0.0, lost("a", "b")), "b": (9.0, Rejected("late")), "c": (0.05, lost("c", "b"))}, ["ab", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (0.05, lost("b", "c")), "c": (9.0, Rejected("late"))}, ["bc", "bc"]),
+        ({"a": (0.0, lost("b", "c")), "b": (9.0, Rejected("late")), "c": (9.0, Rejected("late"))}, ["ab"]),
+        ({"a": (0.0, Rejected("no memory")), "b": (9.0, Rejected("late")), "c": (9.0, Rejected("late"))}, ["a"]),
+        ({"a": (0.0, lost("x", "y")), "b": (9.0, Rejected("late")), "c": (9.0, Rejected("late"))}, ["a"]),
+        ({"a": (0.0, lost(7, None)), "b": (9.0, Rejected("late")), "c": (9.0, Rejected("late"))}, ["a"]),
     ],
     ids=[
         "two pairs",
@@ -107,12 +107,12 @@ def lost(by, member):
         "it names no members",
     ],
 )
-def test_a_failed_sum_names_the_members_between_which_it_failed(refusals, blamed):
+def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blamed):
     """The first refusal may come from a member that is at no fault: the others have a moment to name theirs."""
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing(refusals))
+        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing(rejections))
         covers = await attempt.prepare()
         began = asyncio.get_running_loop().time()
         with pytest.raises(Failed, match=r"^a: "):
@@ -150,7 +150,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Refusal("no")) for peer in peers}))
+        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
         covers = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
             await attempt.reduce(covers, 0.0)
@@ -163,8 +163,8 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
 
     class Odd(Asking):
-        async def ask(self, who, topic, **note):
-            return Answer((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
+        async def request(self, who, topic, **note):
+            return Response((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
 
     async def take():
         attempt = CommitRound((1, 1), 0, 1, [[PEER]], Odd(None))
@@ -180,10 +180,10 @@ class Summing(Asking):
     def __init__(self, squares):
         self._squares = squares
 
-    async def ask(self, who, topic, **note):
+    async def request(self, who, topic, **note):
         if topic == "reduce":
-            return Answer(note={"square": self._squares[who.name], "digest": b"x"})
-        return Answer((Block.of(np.array([ord(who.name) - ord("a")])), Block.of(np.array([1.0]))), {"load": 0.5})
+            return Response(note={"square": self._squares[who.name], "digest": b"x"})
+        return Response((Block.of(np.array([ord(who.name) - ord("a")])), Block.of(np.array([1.0]))), {"load": 0.5})
 
 
 @pytest.mark.parametrize(

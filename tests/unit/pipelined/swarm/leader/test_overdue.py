@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
-from transports.rpc import Refusal
+from transports.rpc import Rejected
 
 
 def said(parts=(), totals=()):
@@ -56,7 +56,7 @@ def test_known_answers(all_say, waits):
     ],
 )
 def test_what_is_no_list_of_names_or_no_seconds_is_refused(note):
-    with pytest.raises(Refusal):
+    with pytest.raises(Rejected):
         read_said(note)
 
 

@@ -10,7 +10,7 @@ from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import TOPIC, AllReduce, Spread
 from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.stages.codec import Coding
-from transports.rpc import Answer, Refusal
+from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
@@ -40,10 +40,10 @@ class Members:
         self.nbytes = 0
         self.network.overhear(self._weigh)
         for end, part in zip(self.ends, self.rounds, strict=True):
-            end.answer(TOPIC, part.take, PIECE)
+            end.handle(TOPIC, part.take, PIECE)
 
     def _weigh(self, passing):
-        self.nbytes += passing.nbytes if passing.kind in ("QUESTION", "ANSWER") else 0
+        self.nbytes += passing.nbytes if passing.kind in ("REQUEST", "RESPONSE") else 0
 
     async def run(self, seconds=0.0):
         parts = [part.run(Spread(VirtualClock(), seconds)) for part in self.rounds]
@@ -113,7 +113,7 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
     stage.network.overhear(hear)
     mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
     others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
-    with pytest.raises(Refusal, match="enough"):
+    with pytest.raises(Rejected, match="enough"):
         await mine
     for at in (0, 2):
         stage.rounds[at].abort("told by the leader")
@@ -123,23 +123,23 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
 
 @pytest.mark.parametrize("note", [None, {}, {"codec": 7}, ["codec"], {"codec": None}])
 async def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
-    async def answer(question):
-        return Answer((np.zeros(1),), note)
+    async def respond(request):
+        return Response((np.zeros(1),), note)
 
     stage = Members(2, 3000)
-    stage.ends[1].answer(TOPIC, answer, PIECE)
-    with pytest.raises(Refusal):
+    stage.ends[1].handle(TOPIC, respond, PIECE)
+    with pytest.raises(Rejected):
         await stage.rounds[0].run(at_once())
 
 
-def failed_between(refusal):
-    return refusal.reason, refusal.facts["by"], refusal.facts["member"]
+def failed_between(rejection):
+    return rejection.reason, rejection.facts["by"], rejection.facts["member"]
 
 
 async def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
     stage = Members(2, 3000)
     stage.network.kill("p1")
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejected) as refused:
         await stage.rounds[0].run(at_once())
     assert failed_between(refused.value) == ("lost", "p0", "p1")
 
@@ -147,17 +147,17 @@ async def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
 async def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
     """p1 cannot reach p2; p0 reaches both, and learns of it from p1 alone."""
 
-    async def refuse(question):
-        raise Refusal("strange piece")
+    async def refuse(request):
+        raise Rejected("strange piece")
 
-    async def wait(question):
+    async def wait(request):
         return await asyncio.get_running_loop().create_future()
 
     stage = Members(3, 3000)
-    stage.ends[2].answer(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
+    stage.ends[2].handle(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
     first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
     for each in (first, second):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Rejected) as refused:
             await each
         assert failed_between(refused.value) == ("lost", "p1", "p2")
 
@@ -165,7 +165,7 @@ async def test_members_that_a_round_ends_for_name_the_two_between_which_it_faile
 async def test_a_round_aborted_before_it_began_is_none():
     stage = Members(2, 3000)
     stage.rounds[0].abort("too late")
-    with pytest.raises(Refusal, match="too late"):
+    with pytest.raises(Rejected, match="too late"):
         await stage.rounds[0].run(at_once())
 
 
@@ -173,9 +173,9 @@ async def bring(stage, bringer, owner, start, part, position=None):
     """A member asks an owner to add a part that is not of its round; what it is refused with, "" if it is not."""
     note = {"round": list(NAME), "from": bringer if position is None else position, "start": start, "codec": None}
     try:
-        await stage.ends[bringer].ask(address_of(f"p{owner}"), TOPIC, part, note=note)
-    except Refusal as refusal:
-        return refusal.reason
+        await stage.ends[bringer].request(address_of(f"p{owner}"), TOPIC, part, note=note)
+    except Rejected as rejection:
+        return rejection.reason
     return ""
 
 
@@ -229,7 +229,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
         return await bring(stage, 2, 0, start, np.full(size, 9e9, np.float32))
 
     def hear(passing):
-        first = passing.kind == "QUESTION" and passing.source == "p2" and passing.destination == "p0"
+        first = passing.kind == "REQUEST" and passing.source == "p2" and passing.destination == "p0"
         left[0] -= 1
         if first and left[0] <= 0 and not again:
             again.append(asyncio.ensure_future(twice()))
@@ -249,7 +249,7 @@ async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_
     start, size = chunk_of(stage, 0)
     owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
     assert await bring(stage, 2, 0, start, np.full(size, bad, np.float32)) == "not finite"
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejected) as refused:
         await owner
     assert failed_between(refused.value)[1:] == ("p0", "p2")
 
@@ -259,7 +259,7 @@ async def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_me
     stage = Members(3, 3000)
     owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
     assert await bring(stage, 2, 0, chunk_of(stage, 0)[0], part) == "strange piece"
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Rejected) as refused:
         await owner
     assert failed_between(refused.value)[1:] == ("p0", "p2")
 
@@ -296,12 +296,12 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
         for at in range(count):
             stage.network.line(f"p{at}", PIECE / PIECE_S)
         trainer = stage.network.endpoint("trainer")
-        stage.ends[0].answer("forward", lambda question: asyncio.sleep(0, Answer()))
+        stage.ends[0].handle("forward", lambda request: asyncio.sleep(0, Response()))
         clock, waits = VirtualClock(), []
         began, summing = clock.now(), asyncio.ensure_future(stage.run(seconds))
         while not summing.done():
             asked = clock.now()
-            await trainer.ask(address_of("p0"), "forward")
+            await trainer.request(address_of("p0"), "forward")
             waits.append(clock.now() - asked)
             await clock.sleep(PIECE_S)
         assert all(isinstance(total, np.ndarray) for total in summing.result())
@@ -334,12 +334,12 @@ def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
     async def add():
         stage, asked = Members(2, 8 * PIECE), []
 
-        async def take(question):
-            asked.append(question)
+        async def take(request):
+            asked.append(request)
             await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
-            return await stage.rounds[1].take(question)
+            return await stage.rounds[1].take(request)
 
-        stage.ends[1].answer(TOPIC, take, PIECE)
+        stage.ends[1].handle(TOPIC, take, PIECE)
         running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
         await asyncio.sleep(10.0)
         assert stage.rounds[0].awaited["totals"] == {"p1": pytest.approx(6.0, abs=0.1)}

@@ -14,7 +14,7 @@ from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.rpc import Answer, Party, Question, Refusal
+from transports.rpc import Party, Rejected, Request, Response
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
@@ -32,7 +32,7 @@ def new_replica(delayed=False):
 
 
 def asked(topic, *blocks, **note):
-    return Question(Party("virtual://somebody", 1), topic, note, tuple(map(Block.of, blocks)))
+    return Request(Party("virtual://somebody", 1), topic, note, tuple(map(Block.of, blocks)))
 
 
 def microbatch(step, index, lineage=""):
@@ -53,10 +53,10 @@ class Successor:
     def __init__(self, seconds):
         self._seconds, self.sums = seconds, None
 
-    async def ask(self, who, topic, sums, *arrays, **note):
+    async def request(self, who, topic, sums, *arrays, **note):
         await VirtualClock().sleep(self._seconds)
         self.sums = sums.copy()
-        return Answer()
+        return Response()
 
 
 async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
@@ -70,7 +70,7 @@ async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
     legacy = X, np.array([5]), np.array([1.0])
     inheriting = await soon(replica.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
     assert await following and replica.step == 1
-    with pytest.raises(Refusal, match="stale"):
+    with pytest.raises(Rejected, match="stale"):
         await inheriting
     assert not replica.counted and not replica.stage.sums.any()
 

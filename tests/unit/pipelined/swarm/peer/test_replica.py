@@ -15,7 +15,7 @@ from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.rpc import Party, Question, Refusal
+from transports.rpc import Party, Rejected, Request
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
@@ -27,7 +27,7 @@ ASKER = Party("virtual://somebody", 1)
 class Slow:
     """Has an answer after a second."""
 
-    async def ask(self, *question, **note):
+    async def request(self, *request, **note):
         await VirtualClock().sleep(1.0)
 
 
@@ -39,7 +39,7 @@ def new_replica(codec=""):
 
 
 def asked(topic, *blocks, **note):
-    return Question(ASKER, topic, note, tuple(map(Block.of, blocks)))
+    return Request(ASKER, topic, note, tuple(map(Block.of, blocks)))
 
 
 def microbatch(index, count=True):
@@ -70,8 +70,8 @@ async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(
     await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1, count=False)))
     await asyncio.sleep(0)
-    question = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
-    await cancelled_after(0.5, getattr(replica.rounds, topic)(question))
+    request = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
+    await cancelled_after(0.5, getattr(replica.rounds, topic)(request))
     await busy
     assert is_what_it_says(replica)
 
@@ -95,7 +95,7 @@ async def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
     waiting = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
     replica.give_up("moved")
-    with pytest.raises(Refusal, match="left"):
+    with pytest.raises(Rejected, match="left"):
         await waiting
     assert not replica.stage.sums.any()
 
@@ -106,7 +106,7 @@ async def test_a_peer_counts_again_after_any_round_that_came_before():
     assert not (await replica.passes.backward(microbatch(0))).note["counted"]
     await replica.rounds.resume(asked("resume", step=0, round=[2, 1], keep=True))
     assert (await replica.passes.backward(microbatch(0))).note["counted"]
-    with pytest.raises(Refusal, match="stale"):
+    with pytest.raises(Rejected, match="stale"):
         await replica.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
     assert replica.counted == {0} and is_what_it_says(replica)
 
@@ -119,7 +119,7 @@ async def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
         asyncio.ensure_future(replica.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)
     ]
     await handing
-    with pytest.raises(Refusal, match="stale"):
+    with pytest.raises(Rejected, match="stale"):
         await rounds[0]
     await rounds[1]
     await replica.rounds.reduce(asked("reduce", round=[2, 1], keep=True, within=0.0, members=[["p0", "", 1]]))
@@ -149,7 +149,7 @@ async def test_outputs_beyond_the_codec_go_without_it_and_a_warning_says_why():
 
     replica = new_replica("fp16")
     replica.stage.forward = lambda which, inputs: [np.full(WIDTH, 7e4)]
-    question = asked("forward", np.zeros(WIDTH), step=0, index=0, codecs=[None], blocks=[1])
-    answer = await replica.passes.forward(question)
-    assert answer.note["codec"] is None and np.array_equal(answer.blocks[0], np.full(WIDTH, 7e4))
+    request = asked("forward", np.zeros(WIDTH), step=0, index=0, codecs=[None], blocks=[1])
+    response = await replica.passes.forward(request)
+    assert response.note["codec"] is None and np.array_equal(response.blocks[0], np.full(WIDTH, 7e4))
     assert "beyond float16" in events.recent()[-1].facts["why"]

@@ -13,7 +13,7 @@ from pipelined.swarm.records import Point
 from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
-from transports.rpc import Party, Question
+from transports.rpc import Party, Request
 from transports.rpc.virtual.network import VirtualNetwork
 
 CODEC, COMPUTE_S = "blockwise8", 1.0
@@ -38,7 +38,7 @@ def asked(topic, index):
     blocks = tuple(block for each in coded for block in each.blocks)
     codecs, counts = [each.note for each in coded], [len(each.blocks) for each in coded]
     note = {"step": 0, "index": index, "count": True, "codecs": codecs, "blocks": counts}
-    return Question(Party("virtual://somebody", 1), topic, note, blocks)
+    return Request(Party("virtual://somebody", 1), topic, note, blocks)
 
 
 @pytest.mark.virtual
@@ -50,5 +50,5 @@ async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
     coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
     replica = Replica("p0", 0, ExactStage(0, 2), Point(0, ""), rules, device, endpoint, coding)
     answers = await asyncio.gather(*(getattr(replica.passes, topic)(asked(topic, index)) for index in range(8)))
-    assert all(answer.note["codec"] for answer in answers) and device.busy == 8 * COMPUTE_S
+    assert all(response.note["codec"] for response in answers) and device.busy == 8 * COMPUTE_S
     assert VirtualClock().now() == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from transports import Closed
-from transports.rpc import Answer, Refusal, Unreachable
+from transports.rpc import Rejected, Response, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
@@ -28,15 +28,15 @@ class World:
 
     def open(self, name):
         end = self.network.endpoint(name)
-        end.answer("echo", self.echo)
-        end.answer("wait", self.wait)
+        end.handle("echo", self.echo)
+        end.handle("wait", self.wait)
         return end
 
-    async def echo(self, question):
-        self.told.append(question.note)
-        return Answer(note=question.note)
+    async def echo(self, request):
+        self.told.append(request.note)
+        return Response(note=request.note)
 
-    async def wait(self, question):
+    async def wait(self, request):
         self.told.append("begun")
         try:
             await asyncio.Future()
@@ -44,7 +44,7 @@ class World:
             self.told.append("ended")
 
     def asking(self, topic="echo", note=None):
-        return asyncio.create_task(self.a.ask(self.b.address, topic, note=note))
+        return asyncio.create_task(self.a.request(self.b.address, topic, note=note))
 
 
 @asynccontextmanager
@@ -63,8 +63,8 @@ async def test_an_answer_takes_a_round_trip():
 
 async def test_the_rate_counts_the_bytes_of_frames_and_arrays():
     async with opened(rate=float(1 << 20)) as world:
-        world.b.answer("bulk", world.echo, most_bytes=1 << 20)
-        await world.a.ask(world.b.address, "bulk", bytes(1 << 20))
+        world.b.handle("bulk", world.echo, most_bytes=1 << 20)
+        await world.a.request(world.b.address, "bulk", bytes(1 << 20))
         assert 1 + ROUND_TRIP < world.clock.now() < 1 + ROUND_TRIP + 1e-3
         assert (world.a.bytes_sent, world.b.bytes_received) == (1 << 20, 1 << 20)
 
@@ -73,8 +73,8 @@ async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
     async with opened() as world:
         world.network.line("b", float(1 << 20))
         others = [world.network.endpoint(name) for name in "cd"]
-        world.b.answer("bulk", world.echo, most_bytes=1 << 20)
-        await asyncio.gather(*(end.ask(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
+        world.b.handle("bulk", world.echo, most_bytes=1 << 20)
+        await asyncio.gather(*(end.request(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
         assert 3 + ROUND_TRIP < world.clock.now() < 3 + ROUND_TRIP + 1e-2
         for end in others:
             await end.close()
@@ -91,7 +91,7 @@ async def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_
 
 async def test_a_party_hears_itself_at_once():
     async with opened(rate=1.0) as world:
-        assert (await world.b.ask(world.b.address, "echo", note=1)).note == 1
+        assert (await world.b.request(world.b.address, "echo", note=1)).note == 1
         assert world.clock.now() == 0
 
 
@@ -113,8 +113,8 @@ async def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
 async def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
     async with opened() as world:
         clock = world.network.clock("b")
-        world.a.answer("wait", world.wait)
-        asks = asyncio.create_task(world.b.ask(world.a.address, "wait"))
+        world.a.handle("wait", world.wait)
+        asks = asyncio.create_task(world.b.request(world.a.address, "wait"))
         sleeps = asyncio.create_task(clock.sleep(60))
         runs = world.network.run("b", asyncio.sleep(60))
         await world.clock.sleep(1.0)
@@ -147,7 +147,7 @@ async def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
         await world.asking()
         sleeps = asyncio.create_task(world.network.clock("b").sleep(1.0))
         world.network.freeze("b")
-        says = asyncio.create_task(world.b.ask(world.a.address, "echo"))
+        says = asyncio.create_task(world.b.request(world.a.address, "echo"))
         asked = world.asking(note="held")
         await world.clock.sleep(10.0)
         assert not (sleeps.done() or says.done() or asked.done()) and world.told == [None]
@@ -155,7 +155,7 @@ async def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
         assert (await asked).note == "held"
         assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP + DELAY)
         await sleeps
-        with pytest.raises(Refusal, match="unknown topic"):
+        with pytest.raises(Rejected, match="unknown topic"):
             await says
         assert not world.lost
 
@@ -169,14 +169,14 @@ async def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(end
         assert not world.told and not world.lost
         world.network.heal(*ends)
         answers = await asyncio.gather(*asks)
-        assert [answer.note for answer in answers] == world.told == list(range(5))
+        assert [response.note for response in answers] == world.told == list(range(5))
         assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP)
 
 
 async def test_who_is_cut_off_from_all_others_still_hears_itself():
     async with opened() as world:
         world.network.cut_off("b")
-        assert (await world.b.ask(world.b.address, "echo", note="alone")).note == "alone"
+        assert (await world.b.request(world.b.address, "echo", note="alone")).note == "alone"
 
 
 async def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
@@ -211,22 +211,22 @@ async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
 
         def hear(passing):
             story.append(str(passing))
-            if passing.kind == "ANSWER" and passing.key == (1,):
+            if passing.kind == "RESPONSE" and passing.key == (1,):
                 world.network.reset("a", "b")
 
         world.network.overhear(hear)
         await world.asking(note="first")
         with pytest.raises(Unreachable, match="reset"):
             await world.asking(note="second")
-        with pytest.raises(Refusal):
-            await world.a.ask(world.b.address, "echo", b"too large")
+        with pytest.raises(Rejected):
+            await world.a.request(world.b.address, "echo", b"too large")
         assert story == [
-            "0.010000 a → b: QUESTION echo #0 (0 bytes)",
-            "0.020000 b → a: ANSWER #0 (0 bytes)",
-            "0.030000 a → b: QUESTION echo #1 (0 bytes)",
-            "0.040000 b → a: ANSWER #1 (0 bytes)",
-            "0.060000 a → b: QUESTION echo #0 (9 bytes)",
-            "0.070000 b → a: REFUSAL too large #0 (0 bytes)",
+            "0.010000 a → b: REQUEST echo #0 (0 bytes)",
+            "0.020000 b → a: RESPONSE #0 (0 bytes)",
+            "0.030000 a → b: REQUEST echo #1 (0 bytes)",
+            "0.040000 b → a: RESPONSE #1 (0 bytes)",
+            "0.060000 a → b: REQUEST echo #0 (9 bytes)",
+            "0.070000 b → a: REJECTED too large #0 (0 bytes)",
         ]
 
 
@@ -265,16 +265,16 @@ def story(seed):
         def open_one(name):
             ends[name] = end = network.endpoint(name)
 
-            async def echo(question):
-                told.append((network.clock(name).now(), name, question.asker, question.note))
-                return Answer(note=question.note)
+            async def echo(request):
+                told.append((network.clock(name).now(), name, request.sender, request.note))
+                return Response(note=request.note)
 
-            end.answer("echo", echo)
+            end.handle("echo", echo)
             end.on_lost(lambda party: told.append((name, "lost", party)))
 
         async def ask(name, other, note):
             try:
-                told.append((await ends[name].ask(f"virtual://{other}", "echo", note=note)).note)
+                told.append((await ends[name].request(f"virtual://{other}", "echo", note=note)).note)
             except Unreachable as error:
                 told.append((name, str(error), error.sent))
 
