@@ -63,9 +63,9 @@ class Dispatcher:
             body = frame[start:] if kind is MESSAGE else self._look(source, preamble.channel, header.nbytes)
             return self._mailbox.arrived(source, header.key, Message(header, 0, split_body(header.layouts, body)))
         match kind:
-            case Kind.OFFER if self._end_state.end is None:
+            case Kind.RTS if self._end_state.end is None:
                 self._mailbox.arrived(source, header.key, Message(header, preamble.channel, None))
-            case Kind.OFFER:
+            case Kind.RTS:
                 self._bodies.discard(source, preamble.channel, header.layouts)
             case Kind.ABORT:
                 self._failed(PeerAborted(source, str(header.note)))

@@ -11,7 +11,7 @@ Between ranks of a node a larger body goes through memory they share, if there i
 
     rank 0                                   rank 1
     send(1, key, big)
-      Isend  frames   OFFER key, tag 7  ───>  a probe finds it; the mailbox keeps the offer
+      Isend  frames   RTS key, tag 7    ───>  a probe finds it; the mailbox keeps the offer
       Issend bodies   tag 7                   receive(0, key, into=[x])
                                         <───  Irecv bodies tag 7, into x
       the send returns                        the receive returns
@@ -154,7 +154,7 @@ class MpiTransport(Transport):
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
-            self._dispatcher.keep(peer, encode_head(Kind.OFFER, key, blocks, note, limits=self._limits), blocks)
+            self._dispatcher.keep(peer, encode_head(Kind.RTS, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
             frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
             if (sending := self._frames.begin(peer, frame)) is not None:
@@ -162,7 +162,7 @@ class MpiTransport(Transport):
         elif frame := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
             await self._frames.send(peer, frame)
         else:
-            await self._bodies.hold(peer, blocks, partial(self._head, Kind.OFFER, key, blocks, note))
+            await self._bodies.hold(peer, blocks, partial(self._head, Kind.RTS, key, blocks, note))
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:

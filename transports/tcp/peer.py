@@ -1,11 +1,11 @@
 """What passes between this rank and one peer over TCP: which frames there are, and what each of them brings about.
 
     sender                                            receiver
-    MESSAGE or BUFFER, within the credit           →  kept, or taken by who has asked
+    MESSAGE or BUFFER, within the credit           →  kept, or taken by a posted receive
                                                    ←  CREDIT, now and then, for what was taken
-    OFFER or OFFER_BUFFER, beyond it, number n     →  kept, without its body
-                                                   ←  WANT n, when somebody asks
-    BODY n                                         →  straight into the asker's memory
+    RTS or RTS_BUFFER, beyond it, number n         →  kept, without its body
+                                                   ←  CTS n, when a receive is posted
+    DATA n                                         →  straight into the receiver's memory
 
 The one rule: a send never waits for another message to be asked for, only for its own. Knows one link and the two
 mailboxes that all links share.
@@ -83,7 +83,7 @@ class TcpPeer:
         cost = beside + sum([block.nbytes for block in blocks])
         if self._credit.spend(cost):
             return await self._written(frame, cost)
-        head = partial(encode_head, Kind.OFFER, key, blocks, note)
+        head = partial(encode_head, Kind.RTS, key, blocks, note)
         await self._offer(head, [block.data for block in blocks], beside)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
@@ -91,7 +91,7 @@ class TcpPeer:
         cost = FRAME_BYTES + view.nbytes
         if self._credit.spend(cost):
             return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
-        head = partial(encode_head, Kind.OFFER_BUFFER, (channel,), [Block.of(view)], None)
+        head = partial(encode_head, Kind.RTS_BUFFER, (channel,), [Block.of(view)], None)
         await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
@@ -143,7 +143,7 @@ class TcpPeer:
             raise
 
     def _deliver(self, number: int, held: Held) -> None:
-        held.leaves(self.link.write([encode_bare(Kind.BODY, number, held.nbytes), *held.views]))
+        held.leaves(self.link.write([encode_bare(Kind.DATA, number, held.nbytes), *held.views]))
 
     def _begin(self, preamble: Preamble, header: Header) -> Body:
         """A frame's header is here: match it, so that its body can go where it is wanted."""
@@ -157,11 +157,11 @@ class TcpPeer:
                 self._credit.came(cost)
                 lane = self._buffers.lane(self._rank, preamble.channel)
                 return lane.arriving(preamble.body_bytes, partial(self._took, cost))
-            case Kind.OFFER | Kind.OFFER_BUFFER:
+            case Kind.RTS | Kind.RTS_BUFFER:
                 return self._note_offer(preamble, header)
-            case Kind.BODY:
+            case Kind.DATA:
                 return self._offered_body(preamble)
-            case Kind.ABORT | Kind.GOODBYE | Kind.WANT | Kind.CREDIT if not preamble.body_bytes:
+            case Kind.ABORT | Kind.GOODBYE | Kind.CTS | Kind.CREDIT if not preamble.body_bytes:
                 return Incoming(header)
         raise WireError(
             f"a frame that tcp does not send (kind: {preamble.kind.name}, channel: {preamble.channel}, "
@@ -170,7 +170,7 @@ class TcpPeer:
 
     def _complete(self, preamble: Preamble, body: Body) -> None:
         match preamble.kind:
-            case Kind.WANT:
+            case Kind.CTS:
                 self._deliver(preamble.channel, self._shelf.pop(preamble.channel))
             case Kind.CREDIT:
                 self._credit.regain(body.header.note)
@@ -189,7 +189,7 @@ class TcpPeer:
         number = preamble.channel
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
-        bare = preamble.kind is Kind.OFFER_BUFFER
+        bare = preamble.kind is Kind.RTS_BUFFER
         cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
         self._offers.came(cost)
         asked = partial(self._want, number, cost)
@@ -216,7 +216,7 @@ class TcpPeer:
 
     def _want(self, number: int, cost: int) -> None:
         self._offers.left(cost)
-        self.link.write([encode_bare(Kind.WANT, number, 0)])
+        self.link.write([encode_bare(Kind.CTS, number, 0)])
 
     def _took(self, cost: int) -> None:
         if told := self._credit.taken(cost):

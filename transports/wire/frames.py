@@ -33,14 +33,14 @@ class Kind(IntEnum):
     """What a frame is for."""
 
     MESSAGE = 1  # an addressed message, its body right behind the header
-    OFFER = 2  # an addressed message whose body stays at the sender until asked for; `channel` names it there
+    RTS = 2  # ready to send: an addressed message whose body stays at the sender; `channel` is its number there
     BUFFER = 3  # bare bytes on `channel`, without a header
     ABORT = 4  # the sender failed; `note` is the reason
     GOODBYE = 5  # the sender closed in order and sends nothing more
     SHARED = 6  # an addressed message whose body lies in memory that both ends share, from page `channel` on
-    OFFER_BUFFER = 7  # as OFFER for bare bytes, whose own channel is the key
-    WANT = 8  # what was offered as `channel` is asked for
-    BODY = 9  # what was offered as `channel`, without a header
+    RTS_BUFFER = 7  # as RTS for bare bytes, whose own channel is the key
+    CTS = 8  # clear to send: a receive is posted for number `channel`
+    DATA = 9  # the body of number `channel`, without a header
     CREDIT = 10  # `note` bytes of what was sent unasked have been taken
     REQUEST = 11  # of one endpoint to another; its body follows in parts where `channel` names them
     RESPONSE = 12  # to a request, in the same way
@@ -49,7 +49,7 @@ class Kind(IntEnum):
     PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
 
 
-WITHOUT_HEADER = (Kind.BUFFER, Kind.WANT, Kind.BODY, Kind.PART)
+WITHOUT_HEADER = (Kind.BUFFER, Kind.CTS, Kind.DATA, Kind.PART)
 MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # for Python 3.11 runs a function each time that a kind is named
 _KINDS = {kind.value: kind for kind in Kind}  # for `Kind(1)` takes a quarter of a microsecond
 _packer = msgpack.Packer()  # for to make one takes longer than what it packs here

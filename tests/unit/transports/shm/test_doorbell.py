@@ -1,4 +1,4 @@
-"""Doorbell: a ring wakes, costs nothing when the bell rings already, and reaches nobody who is gone."""
+"""Doorbells: a ring wakes, costs nothing when the doorbell rings already, and does nothing to a peer that is gone."""
 
 import asyncio
 import socket

@@ -148,8 +148,8 @@ async def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost
     async with world() as (here, there):
         link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
         for number in range(3):
-            link.write([encode_head(Kind.OFFER, ("k", number), [part], channel=number)])
-            link.write([encode_bare(Kind.BODY, number, part.nbytes), part.data])
+            link.write([encode_head(Kind.RTS, ("k", number), [part], channel=number)])
+            link.write([encode_bare(Kind.DATA, number, part.nbytes), part.data])
         with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
             await there.receive(0, ("never",))
         assert lying(there) <= 2 * LIMIT
@@ -222,7 +222,7 @@ async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monke
 async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
     async with world() as (here, there):
         for number in range(20):
-            here._peers[1].link.write([encode_head(Kind.OFFER, ("k", number), note="x" * 60_000, channel=number)])
+            here._peers[1].link.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, channel=number)])
         with pytest.raises(PeerLost, match=rf"more unasked for than may lie here .*limit: {LIMIT}"):
             await there.receive(0, ("never",))
         assert headers(there) <= LIMIT

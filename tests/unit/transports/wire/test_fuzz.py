@@ -210,12 +210,12 @@ async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([encode_bare(Kind.BODY, 3, 8), bytes(8)], r"a body other than was offered \(came: 8 bytes, offered: nothing"),
-        ([*encode(Kind.OFFER, ("x",), channel=3), encode_bare(Kind.BODY, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
-        (2 * encode(Kind.OFFER, ("x",), channel=3), r"a number offered twice \(number: 3"),
-        (encode(Kind.OFFER_BUFFER, (16384,)), r"a buffer offered on no channel"),
-        (encode(Kind.OFFER_BUFFER, ("x",)), r"a buffer offered on no channel"),
-        ([encode_bare(Kind.WANT, 3, 0)], r"asked for that is not held here \(number: 3"),
+        ([encode_bare(Kind.DATA, 3, 8), bytes(8)], r"a body other than was offered \(came: 8 bytes, offered: nothing"),
+        ([*encode(Kind.RTS, ("x",), channel=3), encode_bare(Kind.DATA, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
+        (2 * encode(Kind.RTS, ("x",), channel=3), r"a number offered twice \(number: 3"),
+        (encode(Kind.RTS_BUFFER, (16384,)), r"a buffer offered on no channel"),
+        (encode(Kind.RTS_BUFFER, ("x",)), r"a buffer offered on no channel"),
+        ([encode_bare(Kind.CTS, 3, 0)], r"asked for that is not held here \(number: 3"),
         (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unasked: 0"),
         (encode(Kind.CREDIT, note="much"), r"credit for what was never sent \(credit: 'much'"),
         ([encode_buffer(3, 1 << 30)], r"more unasked for than may lie here"),

@@ -19,8 +19,8 @@ def frames():
     deep = {"a": [1, 2.5, None, {"b": [b"bytes", "text"]}], 3: [[[[]]]]}
     found = [encode(kind, ("x", 3), note=deep, channel=5) for kind in Kind if kind not in WITHOUT_HEADER]
     found += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
-    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.BODY, Kind.PART)]
-    return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.WANT, 3, 0)]]]
+    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.DATA, Kind.PART)]
+    return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.CTS, 3, 0)]]]
 
 
 def spoilt(rng: random.Random, sound: list[bytes]) -> bytes:
