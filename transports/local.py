@@ -42,8 +42,8 @@ async def open_url(parts: SplitResult) -> "Local":
     return world(1)[0]
 
 
-class _Held:
-    """A frame that waits at its sender: its head, views of its arrays, and whom to wake when it is taken."""
+class _Offer:
+    """A message that waits at its sender: its head, views of its arrays, and the future that its receive resolves."""
 
     def __init__(self, peer: int, head: bytes, blocks: tuple[Block, ...]):
         self.peer, self.head, self.blocks = peer, head, blocks
@@ -78,9 +78,9 @@ class Local(Transport):
     def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"]):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._ranks = ranks
-        self._messages: Mailbox[_Held] = Mailbox(world_size)
-        self._buffers: Mailbox[_Held] = Mailbox(world_size)
-        self._outgoing: set[_Held] = set()
+        self._messages: Mailbox[_Offer] = Mailbox(world_size)
+        self._buffers: Mailbox[_Offer] = Mailbox(world_size)
+        self._outgoing: set[_Offer] = set()
         self._end_state = EndState(world_size)
 
     def __repr__(self) -> str:
@@ -89,9 +89,9 @@ class Local(Transport):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
-        held = _Held(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
-        self._ranks[peer]._messages.arrived(self.rank, key, held)
-        await self._handed_over(held)
+        offer = _Offer(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
+        self._ranks[peer]._messages.arrived(self.rank, key, offer)
+        await self._handed_over(offer)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
         self._end_state.check(peer)
@@ -113,20 +113,20 @@ class Local(Transport):
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check_sendable(peer, channel)
         block = Block.bare(buffer)
-        held = _Held(peer, encode_buffer(channel, block.nbytes), (block,))
-        self._ranks[peer]._buffers.arrived(self.rank, (channel,), held)
-        await self._handed_over(held, header)
+        offer = _Offer(peer, encode_buffer(channel, block.nbytes), (block,))
+        self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
+        await self._handed_over(offer, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
         block = Block.bare(buffer)
-        held = (await self._buffers.take(peer, (channel,))).item
-        if held.nbytes != block.nbytes:
-            beginning = memoryview(bytes(held.blocks[0].data[: block.nbytes]))
-            held.release()
-            raise SizeMismatch(peer, channel, block.nbytes, held.nbytes, beginning)
-        held.land((block,))
-        self.traffic.count_received(held.nbytes, header)
+        offer = (await self._buffers.take(peer, (channel,))).item
+        if offer.nbytes != block.nbytes:
+            beginning = memoryview(bytes(offer.blocks[0].data[: block.nbytes]))
+            offer.release()
+            raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, beginning)
+        offer.land((block,))
+        self.traffic.count_received(offer.nbytes, header)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -139,23 +139,23 @@ class Local(Transport):
     async def close(self) -> None:
         if self._end_state.end is not None:
             return
-        for held in self._outgoing:
-            held.detach()
+        for offer in self._outgoing:
+            offer.detach()
         self._finish(Closed(f"rank {self.rank} is closed"))
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    async def _handed_over(self, held: _Held, header: int = 0) -> None:
-        self._outgoing.add(held)
+    async def _handed_over(self, offer: _Offer, header: int = 0) -> None:
+        self._outgoing.add(offer)
         try:
-            await held.taken
+            await offer.taken
         except asyncio.CancelledError:
-            if held.taken.cancelled():
-                held.detach()
+            if offer.taken.cancelled():
+                offer.detach()
             raise
         finally:
-            self._outgoing.discard(held)
-        self.traffic.count_sent(held.peer, held.nbytes, header)
+            self._outgoing.discard(offer)
+        self.traffic.count_sent(offer.peer, offer.nbytes, header)
 
     def _others(self) -> list["Local"]:
         return [other for other in self._ranks if other is not self]
@@ -165,13 +165,13 @@ class Local(Transport):
         self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
-        for held in self._outgoing:
-            if held.peer == error.rank:
-                held.release(error)
+        for offer in self._outgoing:
+            if offer.peer == error.rank:
+                offer.release(error)
 
     def _finish(self, error: TransportError) -> None:
         if self._end_state.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
-            for held in self._outgoing:
-                held.release(error)
+            for offer in self._outgoing:
+                offer.release(error)

@@ -26,7 +26,7 @@ CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers
 FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
 BLOCK_BYTES = 768  # an array beside its bytes (736)
 ITEM_BYTES = 128  # a value that msgpack has unpacked, beside the characters of a text (a dict of one item: 3 of 99)
-OFFERS = 1 << 16  # held for one peer at once; their numbers are two bytes on the wire
+OFFERS = 1 << 16  # open to one peer at once; their numbers are two bytes on the wire
 
 
 class Shaped(Protocol):
@@ -132,8 +132,8 @@ class Credit:
         return told
 
 
-class Held:
-    """One offered message's body, and whom to wake when its memory is free.
+class Offer:
+    """The body of an offered message, and the future of its sender, done when the memory is free.
 
     Args:
         cost: bytes that the offer takes at the receiver, by `transports.tcp.flow_control.overhead`.
@@ -149,7 +149,7 @@ class Held:
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leaves(self, frame: Outgoing | None) -> None:
-        """It was asked for and is being written: its memory is free when the frame is out (None: it is)."""
+        """Its receive is posted and it is being written: its memory is free when the frame is out (None: it is)."""
         if frame is None:
             return self.settle()
         self.frame = frame
@@ -158,7 +158,7 @@ class Held:
         )
 
     def detach(self) -> None:
-        """Its sender was cancelled: go on from memory of its own."""
+        """Go on from memory of its own, as its sender was cancelled."""
         if self.frame is not None:
             self.frame.detach()
         self.views = [memoryview(bytes(view)) for view in self.views]
@@ -167,44 +167,44 @@ class Held:
         settle(self.free, error)
 
 
-class Shelf:
-    """All that is held for one peer, by number.
+class OfferTable:
+    """All offers to one peer, by number.
 
     Args:
-        offers: counts what the offers take at the peer.
+        credit: counts the memory that the offers take at the peer.
     """
 
-    def __init__(self, offers: Credit):
-        self._offers = offers
-        self._held: dict[int, Held] = {}
+    def __init__(self, credit: Credit):
+        self._credit = credit
+        self._offers: dict[int, Offer] = {}
         self._next = 0
 
-    def put(self, held: Held) -> int:
-        """Keep this; returns its number.
+    def put(self, offer: Offer) -> int:
+        """Keep an offer; returns its number.
 
         Raises:
             TransportError: no number is free, or the offers would take more at the peer than they may.
         """
-        if len(self._held) == OFFERS or not self._offers.spend(held.cost):
+        if len(self._offers) == OFFERS or not self._credit.spend(offer.cost):
             raise TransportError(
-                f"too many messages wait at their sender to be asked for (number: {len(self._held)}, most: {OFFERS}, "
-                f"headers: {self._offers}); await some before more"
+                f"too many messages wait at their sender to be asked for (number: {len(self._offers)}, most: {OFFERS}, "
+                f"headers: {self._credit}); await some before more"
             )
-        while self._next in self._held:
+        while self._next in self._offers:
             self._next = (self._next + 1) % OFFERS
         number, self._next = self._next, (self._next + 1) % OFFERS
-        self._held[number] = held
+        self._offers[number] = offer
         return number
 
-    def pop(self, number: int) -> Held:
-        """Give what was asked for; raises WireError where there is no such."""
-        if number not in self._held:
+    def pop(self, number: int) -> Offer:
+        """Remove and return the offer with this number; raises WireError where there is none."""
+        if number not in self._offers:
             raise WireError(f"a message was asked for that is not held here (number: {number})")
-        held = self._held.pop(number)
-        self._offers.save(held.cost)
-        return held
+        offer = self._offers.pop(number)
+        self._credit.save(offer.cost)
+        return offer
 
-    def clear(self) -> dict[int, Held]:
-        """Give everything."""
-        held, self._held = self._held, {}
-        return held
+    def clear(self) -> dict[int, Offer]:
+        """Remove and return all offers."""
+        offers, self._offers = self._offers, {}
+        return offers

@@ -27,8 +27,8 @@ from transports.tcp.flow_control import (
     FRAME_BYTES,
     OFFERS_BYTES,
     Credit,
-    Held,
-    Shelf,
+    Offer,
+    OfferTable,
     kept_bytes,
     overhead,
 )
@@ -69,7 +69,7 @@ class TcpPeer:
         self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
         self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
-        self._shelf, self._closing = Shelf(self._offers), Credit(max(limit, CLOSING_BYTES))
+        self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
         self._offered: dict[int, Incoming | BareBuffer] = {}
         if cached:
             stay_in_cache(sock)
@@ -95,18 +95,18 @@ class TcpPeer:
         await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver what is held, as far as the peer takes it unasked, then say a last word; see `Link.farewell`."""
-        for number, held in self._shelf.clear().items():
-            if self._closing.spend(held.nbytes):
-                self._deliver(number, held)
+        """Deliver the open offers, as far as the peer takes it unasked, then say a last word; see `Link.farewell`."""
+        for number, offer in self._offer_table.clear().items():
+            if self._closing.spend(offer.nbytes):
+                self._deliver(number, offer)
             else:
-                held.settle(error)
+                offer.settle(error)
         self.link.farewell(last, error)
 
     def discard(self, error: Exception) -> None:
         """Fail all sends that have not begun."""
-        for held in self._shelf.clear().values():
-            held.settle(error)
+        for offer in self._offer_table.clear().values():
+            offer.settle(error)
         self.link.discard(error)
 
     def fail_incoming(self, error: Exception) -> None:
@@ -134,16 +134,16 @@ class TcpPeer:
             raise
 
     async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview], cost: int) -> None:
-        held = Held([view for view in views if view.nbytes], cost)
-        self.link.write([head(self._shelf.put(held))])
+        offer = Offer([view for view in views if view.nbytes], cost)
+        self.link.write([head(self._offer_table.put(offer))])
         try:
-            await held.free
+            await offer.free
         except asyncio.CancelledError:
-            held.detach()
+            offer.detach()
             raise
 
-    def _deliver(self, number: int, held: Held) -> None:
-        held.leaves(self.link.write([encode_bare(Kind.DATA, number, held.nbytes), *held.views]))
+    def _deliver(self, number: int, offer: Offer) -> None:
+        offer.leaves(self.link.write([encode_bare(Kind.DATA, number, offer.nbytes), *offer.views]))
 
     def _begin(self, preamble: Preamble, header: Header) -> Body:
         """A frame's header is here: match it, so that its body can go where it is wanted."""
@@ -171,7 +171,7 @@ class TcpPeer:
     def _complete(self, preamble: Preamble, body: Body) -> None:
         match preamble.kind:
             case Kind.CTS:
-                self._deliver(preamble.channel, self._shelf.pop(preamble.channel))
+                self._deliver(preamble.channel, self._offer_table.pop(preamble.channel))
             case Kind.CREDIT:
                 self._credit.regain(body.header.note)
             case Kind.GOODBYE:

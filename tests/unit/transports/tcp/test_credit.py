@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transports import Block, Closed, PeerLost, TransportError
-from transports.tcp.flow_control import Credit, Held, Shelf, overhead
+from transports.tcp.flow_control import Credit, Offer, OfferTable, overhead
 from transports.testing import kill, tcp_world
 from transports.wire.frames import Kind, encode_bare, encode_head
 
@@ -210,13 +210,13 @@ async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(f
 async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
     monkeypatch.setattr("transports.tcp.flow_control.OFFERS", 1)
 
-    shelf = Shelf(Credit(20))
-    number = shelf.put(Held((), 10))
+    table = OfferTable(Credit(20))
+    number = table.put(Offer((), 10))
     for _ in range(2):
         with pytest.raises(TransportError, match=r"number: 1, most: 1, headers: 10 bytes, most: 20"):
-            shelf.put(Held((), 10))
-    shelf.pop(number)
-    shelf.put(Held((), 20))
+            table.put(Offer((), 10))
+    table.pop(number)
+    table.put(Offer((), 20))
 
 
 async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
