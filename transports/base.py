@@ -1,8 +1,7 @@
-"""What every transport promises. It moves frames between ranks; it never learns what a stage or a gradient is.
+"""The contract of every transport: addressed messages and bare buffers between ranks.
 
-Two roads, because two needs differ. *Addressed* messages carry a key and may be asked for in any order, before or
-after they arrive. *Bare* buffers carry nothing but bytes on a numbered channel between two ranks that both know the
-size: the collectives' inner loop.
+*Addressed* messages carry a key and may be received in any order, before or after they arrive. *Bare* buffers carry
+only bytes, on a numbered channel between two ranks that both know the size: the collectives' inner loop.
 """
 
 from abc import ABC, abstractmethod
@@ -114,7 +113,7 @@ class Transport(ABC):
     """One rank's end of the network. Every coroutine here runs on the event loop that opened the transport.
 
     After `close`, `abort`, or the loss of the peer concerned, every pending and every later operation raises a
-    `TransportError`: nobody waits for ever.
+    `TransportError`: no operation waits for ever.
     """
 
     rank: int
@@ -135,8 +134,8 @@ class Transport(ABC):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         """Send an addressed message; return when the arrays' memory may be reused.
 
-        The message may stay at this end until the receiver asks, so do not await this where waiting would stop the
-        program: make it a task. Two messages with one key from one rank are received in the order sent. A rank may
+        The message may stay at this end until its receive is posted, so do not await this where waiting would stop
+        the program: make it a task. Two messages with one key from one rank are received in the order sent. A rank may
         send to itself.
 
         Raises:
@@ -157,7 +156,7 @@ class Transport(ABC):
             ValueError: an array in `into` cannot be filled in place (gaps, read-only, another byte order, or a dtype
                 without a wire form), which is checked before anything is awaited, or does not fit what came (the
                 message stays available). Else as `send`.
-        Cancelled: a message not yet begun stays available; one being received is kept for the next asker.
+        Cancelled: a message not yet begun stays available; one being received is kept for the next receive.
         """
 
     @abstractmethod
@@ -197,7 +196,7 @@ class Transport(ABC):
         """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
 
     def last_key(self, peer: int) -> Key | None:
-        """The key of the last message heard of from this peer, for whoever must say what a lost peer did last."""
+        """The key of the last message heard of from this peer, to report what a lost peer did last."""
         return None
 
     def count(self, what: Hashable) -> int:

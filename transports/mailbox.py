@@ -1,9 +1,9 @@
-"""The mailbox: what arrived and nobody asked for yet, and what was asked for and has not arrived yet.
+"""The mailbox matches unexpected arrivals with posted receives, by peer and key.
 
-The one rule: an arrival is in exactly one place, kept here or in one receiver's hands, and whatever goes wrong with
-that receiver brings it back to where it stood. An arrival's item is opaque: a whole message, or a handle by which the
-receiver pulls a message that is still held at its sender. No I/O in here; everything is O(1) but `arrivals`, `drop`
-and the cancelling of one of several receives with the same address.
+An arrival is in exactly one place, kept here or taken by one receive; a receive that fails or is cancelled returns it
+to its old place in the order. An arrival's item is opaque: a whole message, or a handle by which the receiver pulls a
+message that is still held at its sender. No I/O in here; everything is O(1) but `arrivals`, `drop` and the cancelling
+of one of several receives with the same address.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Arrival(NamedTuple, Generic[Item]):
 
 @dataclass(slots=True)
 class _Receive:
-    """A receiver that waits: since when, what to do at the match, and whom to wake."""
+    """A posted receive: its place in the order, what to do at the match, and the future to resolve."""
 
     order: int
     accept: Callable[[Any], None]

@@ -1,7 +1,7 @@
-"""Bare bytes over MPI, tag = channel. The one rule: a buffer is either the caller's or MPI's, never both at once.
+"""Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
-So a cancelled receive comes back only when MPI has let go of its memory, and bytes that had already begun to come are
-kept for the next asker. Counts what came from each peer, because a peer that closes tells how many it sent.
+So a cancelled receive returns only when MPI no longer uses its memory, and bytes that had begun to come are kept for
+the next receive. Counts the buffers from each peer, because a peer that closes says how many it sent.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, Truncated, outcome_now, start
 
 SLOWEST = 5e9
-"""Bytes a second that go from rank to rank even on a slow machine: for so long a sender looks out keenly."""
+"""Bytes a second that go from rank to rank even on a slow machine: for that time a sender polls keenly."""
 
 
 class Buffers:

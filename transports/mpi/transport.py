@@ -2,9 +2,9 @@
 
 Three communicators, so that nothing can be taken for anything else:
 
-    frames    every header, with the body behind it while it is small; each poll asks whether anybody's is here
-    bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and asked for (Irecv)
-              straight into the receiver's arrays when somebody wants them
+    frames    every header, with the body behind it while it is small; each poll probes for one
+    bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and received (Irecv)
+              straight into the receiver's arrays once a receive is posted
     buffers   bare bytes, tag = channel
 
 Between ranks of a node a larger body goes through memory they share, if there is room, and the header says where. Else:
@@ -16,7 +16,7 @@ Between ranks of a node a larger body goes through memory they share, if there i
                                         <───  Irecv bodies tag 7, into x
       the send returns                        the receive returns
 
-How all of it ends is told in `transports.mpi.shutdown`.
+`transports.mpi.shutdown` ends all of it.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class MpiTransport(Transport):
     Args:
         world: the communicator whose ranks these are; it is only duplicated and, by `kill_world`, aborted.
         comms: three duplicates of it, which become the transport's own.
-        inline: bodies up to so many bytes travel with their header and are sent without being asked for.
+        inline: bodies up to so many bytes travel with their header and need no posted receive.
         piece: bytes that MPI is told about at once, below 2 GiB.
         shared: larger bodies, so many bytes of them at a time, travel through memory shared by the ranks of a node.
     """

@@ -1,7 +1,8 @@
-"""Bare buffers: which of a peer's goes into whose memory. The collectives' inner loop, so as little as can be.
+"""Bare buffers over TCP: matches the buffers of a channel with the receives posted on it. No I/O.
 
-The one rule: on one channel the next buffer belongs to the receive that has waited longest, and one that a cancelled
-receive gives back stands again where it stood. At any moment either buffers wait on a channel or receives do. No I/O.
+On one channel the next buffer goes to the receive that has waited longest; one that a cancelled receive gives back
+takes its old place in the order. At any moment either buffers wait on a channel or receives do. This is the inner loop
+of the collectives, so it does as little as possible.
 """
 
 import asyncio
@@ -21,21 +22,21 @@ class Unfit(ValueError):
 
 
 class BareBuffer:
-    """One buffer on its way in; memory is taken only when the first byte needs it and nobody has lent any.
+    """One buffer on its way in; memory is taken only when the first byte needs it and no receive has lent any.
 
     Args:
         order: its place among the buffers of its lane.
-        asked: called when the first receiver asks for it.
+        on_posted: called when the first receive for it is posted.
 
     Attributes:
         missing: bytes that have not come yet.
     """
 
-    __slots__ = ("_error", "_lent", "_view", "_waiter", "asked", "missing", "nbytes", "order")
+    __slots__ = ("_error", "_lent", "_view", "_waiter", "missing", "nbytes", "on_posted", "order")
 
-    def __init__(self, nbytes: int, order: int, asked: Callable[[], None] | None = None):
+    def __init__(self, nbytes: int, order: int, on_posted: Callable[[], None] | None = None):
         self.nbytes = self.missing = nbytes
-        self.order, self.asked = order, asked
+        self.order, self.on_posted = order, on_posted
         self._view: memoryview | None = None
         self._lent = False
         self._waiter: asyncio.Future[None] | None = None
@@ -56,7 +57,7 @@ class BareBuffer:
     def fail(self, error: Exception) -> None:
         """The rest will not come: tell the receiver, and let go of its memory."""
         if self.missing:
-            self._error, self._view, self._lent, self.asked = error, None, False, None
+            self._error, self._view, self._lent, self.on_posted = error, None, False, None
             self._wake()
 
     def land(self, view: memoryview) -> None:
@@ -109,9 +110,9 @@ class _Post:
         self.buffer = buffer
         buffer.land(self.view)
         buffer.whole(self.future)
-        if (asked := buffer.asked) is not None:
-            buffer.asked = None
-            asked()
+        if (on_posted := buffer.on_posted) is not None:
+            buffer.on_posted = None
+            on_posted()
         return True
 
 
@@ -125,9 +126,9 @@ class Lane:
         self.posted: deque[_Post] = deque()
         self._order = count()
 
-    def arriving(self, nbytes: int, asked: Callable[[], None] | None = None) -> BareBuffer:
-        """A buffer of this size has begun, or is to be asked for: give it to a receive that waits, or keep it."""
-        buffer = BareBuffer(nbytes, next(self._order), asked)
+    def arriving(self, nbytes: int, on_posted: Callable[[], None] | None = None) -> BareBuffer:
+        """A buffer of this size has begun, or is offered: give it to a posted receive, or keep it."""
+        buffer = BareBuffer(nbytes, next(self._order), on_posted)
         self._place(buffer)
         return buffer
 
@@ -176,7 +177,7 @@ class Lane:
                 self.posted.remove(post)
             return
         if post.future.done() and not post.future.cancelled():
-            post.future.exception()  # the receiver is gone; that is no news then
+            post.future.exception()  # read, as the loop reports errors that are never read
         post.buffer.leave()
         self._place(post.buffer)
 

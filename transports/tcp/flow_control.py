@@ -22,7 +22,7 @@ from transports.wire.frames import Header, Key
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
 OFFERS_BYTES = 16 << 20  # at least, of offers to one peer: some 4,000, as a pipeline may be far ahead of a slow rank
-CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers to each peer unasked
+CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers to each peer unexpected
 FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
 BLOCK_BYTES = 768  # an array beside its bytes (736)
 ITEM_BYTES = 128  # a value that msgpack has unpacked, beside the characters of a text (a dict of one item: 3 of 99)
@@ -92,35 +92,35 @@ class Credit:
         return True
 
     def save(self, cost: int) -> None:
-        """Take back what was spent: it was not sent after all, or the peer asked for it."""
+        """Take back what was spent: it was not sent after all, or the peer requested it."""
         self._spent -= cost
 
     def regain(self, cost: object) -> None:
-        """The peer says that so much was taken.
+        """The peer reports that so many bytes were taken.
 
         Raises:
             WireError: more than was spent, or no number.
         """
         if type(cost) is not int or not 0 < cost <= self._spent:
-            raise WireError(f"credit for what was never sent (credit: {cost!r}, bytes sent unasked: {self._spent})")
+            raise WireError(f"credit for what was never sent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
         self._spent -= cost
 
     def came(self, cost: int) -> None:
-        """Count `cost` bytes that came unasked.
+        """Count `cost` bytes that came unexpected.
 
         Raises:
             WireError: the peer has sent more than it may.
         """
         self._came += cost
         if self._came > self._limit:
-            raise WireError(f"more unasked for than may lie here (bytes: {self._came}, limit: {self._limit})")
+            raise WireError(f"more unexpected messages than are kept here (bytes: {self._came}, limit: {self._limit})")
 
     def left(self, cost: int) -> None:
         """Count `cost` bytes less: they lie here no longer, and the peer counts that by itself."""
         self._came -= cost
 
     def taken(self, cost: int) -> int:
-        """Account for what came unasked and was taken; returns the credit to send back, usually 0.
+        """Account for a consumed unexpected message. Returns the credit to send back, usually 0.
 
         Credit goes back in few and large amounts: a quarter of the limit.
         """

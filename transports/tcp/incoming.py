@@ -1,7 +1,7 @@
-"""A message on its way in: where its bytes rest, how many are there, and who waits for the last one.
+"""A message that is being received: its arrays, how many bytes have come, and the receive that waits for the last.
 
-The one rule: at any moment the next byte has one place to go, and whoever lent that place may take it back. So a
-receiver's arrays are filled straight from the socket, and a cancelled receiver's arrays are not touched again.
+The next byte has one place at any moment, and the receiver that lent that place may take it back. So a receiver's
+arrays are filled straight from the socket, and a cancelled receiver's arrays are not touched again.
 """
 
 import asyncio
@@ -16,13 +16,24 @@ class Incoming:
 
     Args:
         header: what it said of itself; memory is taken only when the first byte needs it.
-        asked: called when the first receiver asks for it.
+        on_posted: called when the first receive for it is posted.
     """
 
-    __slots__ = ("_blocks", "_error", "_lent", "_offset", "_place", "_waiter", "asked", "header", "missing", "nbytes")
+    __slots__ = (
+        "_blocks",
+        "_error",
+        "_lent",
+        "_offset",
+        "_place",
+        "_waiter",
+        "header",
+        "missing",
+        "nbytes",
+        "on_posted",
+    )
 
-    def __init__(self, header: Header, asked: Callable[[], None] | None = None):
-        self.header, self.asked = header, asked
+    def __init__(self, header: Header, on_posted: Callable[[], None] | None = None):
+        self.header, self.on_posted = header, on_posted
         self.nbytes = self.missing = header.nbytes or sum(layout.nbytes for layout in header.layouts)
         self._blocks: tuple[Block, ...] | None = None
         self._lent = False
@@ -44,11 +55,11 @@ class Incoming:
             self._blocks = landing(self.header.layouts)
         return self._blocks
 
-    def ask(self) -> None:
-        """A receiver has asked for it; the first one counts."""
-        asked, self.asked = self.asked, None
-        if asked is not None:
-            asked()
+    def post(self) -> None:
+        """Note that a receive for it is posted; only the first counts."""
+        on_posted, self.on_posted = self.on_posted, None
+        if on_posted is not None:
+            on_posted()
 
     def land(self, into: Sequence[Block]) -> tuple[Block, ...]:
         """Rest in these arrays from now on; what has come already is copied there.
@@ -83,7 +94,7 @@ class Incoming:
     def fail(self, error: Exception) -> None:
         """The rest will not come: tell the receiver, and let go of its arrays."""
         if self.missing:
-            self._error, self._blocks, self._lent, self.asked = error, None, False, None
+            self._error, self._blocks, self._lent, self.on_posted = error, None, False, None
             self._wake()
 
     async def whole(self) -> None:

@@ -1,4 +1,4 @@
-"""What passes between this rank and one peer over TCP: which frames there are, and what each of them brings about.
+"""The protocol between this rank and one peer over TCP: its frames, and what each of them does.
 
     sender                                            receiver
     MESSAGE or BUFFER, within the credit           →  kept, or taken by a posted receive
@@ -7,8 +7,7 @@
                                                    ←  CTS n, when a receive is posted
     DATA n                                         →  straight into the receiver's memory
 
-The one rule: a send never waits for another message to be asked for, only for its own. Knows one link and the two
-mailboxes that all links share.
+A send waits for the receive of its own message only, never for that of another.
 """
 
 import asyncio
@@ -49,10 +48,11 @@ class TcpPeer:
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
-        limit: bytes that may lie unasked at either end, and again those of offers (`OFFERS_BYTES` if that is more).
-        cached: whether a core of this machine reads what another one has just written.
-        lost: told once when nothing passes any more.
-        aborted: told the peer's reason when it failed.
+        limit: bytes of unexpected messages that either end keeps, and again those of offers (`OFFERS_BYTES` if that is
+            more).
+        cached: whether one core of this machine reads what another has just written.
+        lost: called once when the connection has ended.
+        aborted: called with the peer's rank and reason when it failed.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TcpPeer:
         await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver the open offers, as far as the peer takes it unasked, then say a last word; see `Link.farewell`."""
+        """Deliver the open offers, up to `CLOSING_BYTES` of them, then send a last frame; see `Link.farewell`."""
         for number, offer in self._offer_table.clear().items():
             if self._closing.spend(offer.nbytes):
                 self._deliver(number, offer)
@@ -179,28 +179,28 @@ class TcpPeer:
             case Kind.ABORT:
                 self._aborted(self._rank, str(body.header.note))
 
-    def _arrived(self, header: Header, asked: Callable[[], None]) -> Incoming:
-        incoming = Incoming(header, asked)
+    def _arrived(self, header: Header, on_posted: Callable[[], None]) -> Incoming:
+        incoming = Incoming(header, on_posted)
         self._messages.arrived(self._rank, header.key, incoming)
         return incoming
 
     def _note_offer(self, preamble: Preamble, header: Header) -> Body:
-        """Keep an offer like a message; its body is awaited from the moment somebody asks."""
+        """Keep an offer like a message; its body is requested when a receive is posted."""
         number = preamble.channel
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
         bare = preamble.kind is Kind.RTS_BUFFER
         cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
         self._offers.came(cost)
-        asked = partial(self._want, number, cost)
+        on_posted = partial(self._clear_to_send, number, cost)
         if not bare:
-            self._offered[number] = incoming = Incoming(header, asked)
+            self._offered[number] = incoming = Incoming(header, on_posted)
             self._messages.arrived(self._rank, header.key, incoming)
             return NOTHING
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
                 lane = self._buffers.lane(self._rank, channel)
-                self._offered[number] = lane.arriving(header.nbytes, asked)
+                self._offered[number] = lane.arriving(header.nbytes, on_posted)
                 return NOTHING
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
@@ -209,12 +209,12 @@ class TcpPeer:
         if body is None or body.nbytes != preamble.body_bytes:
             offered = "nothing" if body is None else f"{body.nbytes} bytes"
             raise WireError(f"a body other than was offered (came: {preamble.body_bytes} bytes, offered: {offered})")
-        if body.asked is not None:
+        if body.on_posted is not None:
             self._closing.came(body.nbytes)
-            body.asked = None
+            body.on_posted = None
         return body
 
-    def _want(self, number: int, cost: int) -> None:
+    def _clear_to_send(self, number: int, cost: int) -> None:
         self._offers.left(cost)
         self.link.write([encode_bare(Kind.CTS, number, 0)])
 

@@ -1,9 +1,8 @@
-"""Ranks as processes that hold one connection to each other, on one machine (then it is a Unix socket) or many.
+"""`tcp://`: each rank is a process with one connection to each other rank, a Unix socket between those of one machine.
 
-The one rule: bytes are taken from the kernel as soon as they come, straight into the receiver's arrays where it has
-already asked, into fresh memory where it has not; so no send waits for a receive of another message. What would be too
-much to lie unasked stays at its sender (`transports.tcp.peer`). How ranks find and trust one another is told in
-`transports.tcp.join.rendezvous` and `transports.tcp.join.handshake`.
+Bytes are read as soon as they come, straight into the receiver's arrays if its receive is posted, else into fresh
+memory; so no send waits for the receive of another message. Beyond a limit, messages stay at their sender until their
+receive is posted (`transports.tcp.peer`). `transports.tcp.join` connects and authenticates the ranks.
 """
 
 import asyncio
@@ -185,7 +184,7 @@ class Tcp(Transport):
         def accept(incoming: Incoming) -> None:
             if into is not None:
                 lent.append((incoming, incoming.land(into)))
-            incoming.ask()
+            incoming.post()
 
         try:
             if not mailbox.holds(peer, key):

@@ -41,11 +41,11 @@ class Kind(IntEnum):
     RTS_BUFFER = 7  # as RTS for bare bytes, whose own channel is the key
     CTS = 8  # clear to send: a receive is posted for number `channel`
     DATA = 9  # the body of number `channel`, without a header
-    CREDIT = 10  # `note` bytes of what was sent unasked have been taken
+    CREDIT = 10  # `note` bytes of unexpected messages have been taken
     REQUEST = 11  # of one endpoint to another; its body follows in parts where `channel` names them
     RESPONSE = 12  # to a request, in the same way
     REJECTED = 13  # instead of a response
-    CANCEL = 14  # nobody waits for the answer any more
+    CANCEL = 14  # the requester waits for the response no more
     PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
 
 

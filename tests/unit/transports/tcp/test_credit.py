@@ -1,4 +1,4 @@
-"""What is sent before it is asked for: so much lies at the receiver and no more, and any order of asking is served."""
+"""Unexpected messages: the receiver keeps a bounded amount of them, and receives may be posted in any order."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ def body(number):
 
 
 def lying(end):
-    """Bytes of whole messages that lie at an end and were not asked for."""
+    """Bytes of whole unexpected messages that an end keeps."""
     return sum(arrival.item.nbytes - arrival.item.missing for arrival in end._messages.arrivals(0))
 
 
@@ -74,7 +74,7 @@ async def test_bare_buffers_are_held_too_and_channels_do_not_wait_for_one_anothe
         await asyncio.gather(*sends)
 
 
-async def test_one_message_beyond_the_limit_goes_when_it_is_asked_for_into_the_askers_memory():
+async def test_a_message_beyond_the_limit_goes_into_the_memory_of_its_posted_receive():
     async with world() as (here, there):
         data, into = np.arange(LIMIT, dtype=np.int64), np.zeros(LIMIT, np.int64)
         sending = asyncio.create_task(here.send(1, ("large",), data))
@@ -142,7 +142,7 @@ async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(m
     await there.close()
 
 
-async def test_a_peer_that_delivers_more_than_it_may_without_being_asked_is_lost(monkeypatch):
+async def test_a_peer_that_delivers_more_unexpected_bytes_than_it_may_is_lost(monkeypatch):
     monkeypatch.setattr("transports.tcp.peer.CLOSING_BYTES", 2 * LIMIT)
 
     async with world() as (here, there):
@@ -172,7 +172,7 @@ async def test_held_sends_and_their_receives_end_with_the_peer():
 
 
 def headers(end):
-    """Bytes that the headers and bodies of messages at an end, asked for by nobody, take at most."""
+    """Bytes that the headers and bodies of messages at an end, without a posted receive, take at most."""
     lying = [arrival.item for arrival in end._messages.arrivals(0)]
     return sum(overhead(item.header.key, item.header.note, item.header.layouts) for item in lying)
 
@@ -223,12 +223,12 @@ async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
     async with world() as (here, there):
         for number in range(20):
             here._peers[1].link.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, channel=number)])
-        with pytest.raises(PeerLost, match=rf"more unasked for than may lie here .*limit: {LIMIT}"):
+        with pytest.raises(PeerLost, match=rf"more unexpected messages than are kept here .*limit: {LIMIT}"):
             await there.receive(0, ("never",))
         assert headers(there) <= LIMIT
 
 
-async def test_offers_that_were_asked_for_make_room_for_others():
+async def test_offers_that_were_requested_make_room_for_others():
     async with world() as (here, there):
         large, note = np.ones(2 * LIMIT, np.uint8), "x" * 60_000
         for n in range(3 * LIMIT // len(note)):

@@ -1,4 +1,4 @@
-"""Counting what lies unasked at a receiver, at both ends, without either trusting the other."""
+"""Counting the unexpected messages that a receiver keeps, at both ends, without either trusting the other."""
 
 import gc
 import tracemalloc

@@ -40,7 +40,7 @@ def numbers(nbytes):
 
 
 @pytest.mark.parametrize("loop_factory", [None, new_event_loop])
-def test_a_large_message_asked_for_is_read_straight_into_the_receivers_array(loop_factory):
+def test_a_large_message_is_read_straight_into_the_array_of_its_posted_receive(loop_factory):
     async def scenario():
         async with world(2) as (here, there):
             data, into = numbers(LARGE), np.zeros(LARGE // 8, np.int64)

@@ -216,9 +216,9 @@ async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
         (encode(Kind.RTS_BUFFER, (16384,)), r"a buffer offered on no channel"),
         (encode(Kind.RTS_BUFFER, ("x",)), r"a buffer offered on no channel"),
         ([encode_bare(Kind.CTS, 3, 0)], r"asked for that is not held here \(number: 3"),
-        (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unasked: 0"),
+        (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unexpected: 0"),
         (encode(Kind.CREDIT, note="much"), r"credit for what was never sent \(credit: 'much'"),
-        ([encode_buffer(3, 1 << 30)], r"more unasked for than may lie here"),
+        ([encode_buffer(3, 1 << 30)], r"more unexpected messages than are kept here"),
     ],
 )
 async def test_a_peer_that_breaks_the_rules_of_credit_is_lost_with_the_reason(frames, why):
