@@ -24,7 +24,7 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.keyed_random import Noise
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import Seat, TrainWorker
+from pipelined.training.worker import RankContext, TrainWorker
 
 FIRST_CHANNEL = 1
 """The bare-buffer channel of the first stage's sums; the one before is the world's."""
@@ -85,13 +85,13 @@ class EmulatedJob:
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
-        self.prepared = prepare(plan, plan.seat(actor.rank)[1])
+        self.prepared = prepare(plan, plan.position(actor.rank)[1])
         parts = plan.layout.parts
         device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
         activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)
         stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}
-        self._seat = Seat(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
+        self._context = RankContext(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
         self._buckets = [
             Bucket((stage,), plan.holders(stage), {}, torch.full((load.gradient_bytes[stage] // 4,), 0.0))
             for stage in (stages if load.gradient_bytes else ())
@@ -113,18 +113,18 @@ class EmulatedJob:
             algorithm: of the sums.
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
-        start = self._seat.device.clock.now()
+        start = self._context.device.clock.now()
         sync = self._sync(self.prepared.overlapped if overlapped is None else overlapped, algorithm, summed)
-        worker, order = TrainWorker(self._seat, number, sync, self.prepared.instructions), self.prepared.instructions
+        worker, order = TrainWorker(self._context, number, sync, self.prepared.instructions), self.prepared.instructions
         await (follow_order(worker, order) if self._recorded else self.prepared.schedule.schedule(worker))
         await sync.finish()
-        return self._seat.device.clock.now() - start
+        return self._context.device.clock.now() - start
 
     async def sums(self, algorithm: str = "auto", summed: Collection[int] | None = None) -> float:
         """Make the step's sums and nothing else; returns this rank's seconds."""
-        start = self._seat.device.clock.now()
+        start = self._context.device.clock.now()
         await self._sync((), algorithm, summed).finish()
-        return self._seat.device.clock.now() - start
+        return self._context.device.clock.now() - start
 
     def _sync(
         self, overlapped: Collection[int], algorithm: str, summed: Collection[int] | None
@@ -134,7 +134,7 @@ class EmulatedJob:
             [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
             GradientSums(self._groups, algorithm).sum,
             overlapped,
-            self._seat.stages,
+            self._context.stages,
         )
 
 

@@ -145,8 +145,8 @@ def saved(root: Node | None) -> Iterator[torch.Tensor]:
 def count_activations(trainer: Trainer) -> Kept:
     """Count from now on what this rank's stages keep alive."""
     kept = Kept(storages(trainer.local.parameters.values()))
-    stages: Mapping[int, Any] = {index: CountedStage(stage, kept) for index, stage in trainer.seat.stages.items()}
-    trainer.seat = replace(trainer.seat, stages=stages)
+    stages: Mapping[int, Any] = {index: CountedStage(stage, kept) for index, stage in trainer.context.stages.items()}
+    trainer.context = replace(trainer.context, stages=stages)
     return kept
 
 

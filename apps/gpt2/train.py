@@ -51,7 +51,7 @@ class Session:
 
     @property
     def first_rank(self) -> bool:
-        return self.trainer.seat.actor.rank == 0
+        return self.trainer.context.actor.rank == 0
 
     async def save(self, step: int) -> Path | None:
         """Save the state after `step` steps; returns the checkpoint's path, or None without --checkpoint."""
@@ -65,7 +65,9 @@ class Session:
         """The mean nats a token over the validation text."""
         windows = windows_of(self.text, self.job.sequence)
         with report.evaluating() as show:
-            return await evaluate(self.trainer.seat, self.trainer.model, windows, self.trainer.world, tag, show)
+            return await evaluate(
+                self.trainer.context, self.trainer.model, windows, self.trainer.world, tag=tag, tell=show
+            )
 
 
 async def train(
@@ -206,7 +208,7 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
             score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
         )
         report.say(compare(loss, grams))
-    if travelled := await session.trainer.seat.messages.tell():
+    if travelled := await session.trainer.context.messages.tell():
         report.say(travelled)
     await session.save(config.steps)
     if config.export is not None:
@@ -228,7 +230,7 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     config, tokenizer = session.job.config, session.text.tokenizer
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
-    tokens = await sample(session.trainer.seat, prompt, config.sample, session.job.sequence, pick)
+    tokens = await sample(session.trainer.context, prompt, config.sample, session.job.sequence, pick)
     if session.first_rank:
         say("sample:\n" + printable(tokenizer.decode(tokens)))
 
@@ -251,7 +253,7 @@ async def _initialise(session: Session, directory: Path) -> None:
 
     parameters = session.trainer.local.parameters
     reading = asyncio.to_thread(read_tensors, directory, list(parameters))
-    values = await agree(session.trainer.seat.actor.transport, "init", reading)
+    values = await agree(session.trainer.context.actor.transport, "init", reading)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
@@ -262,7 +264,7 @@ async def _export(session: Session, directory: Path) -> None:
     from apps.lm.huggingface.write import export
     from pipelined.actors.agree import agree
 
-    actor, local = session.trainer.seat.actor, session.trainer.local
+    actor, local = session.trainer.context.actor, session.trainer.local
     for name, parameter in local.owned.items():
         actor.tell(0, ("export", name), parameter.detach().cpu())
     tensors = {}

@@ -35,7 +35,7 @@ async def save(
     Raises:
         CheckpointError: on every rank; the checkpoints before it are as they were, and nothing is left of this one.
     """
-    transport = trainer.seat.actor.transport
+    transport = trainer.context.actor.transport
     rank, ranks = transport.rank, transport.world_size
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
@@ -46,7 +46,7 @@ async def save(
         if rank:
             return directory
         records, updates = zip(*told, strict=True)
-        scalars = {"seed": trainer.seat.seed, "updates": max(updates)}
+        scalars = {"seed": trainer.context.seed, "updates": max(updates)}
         meta = Meta(step, trainer.model.identity(), config, scalars)
         return checkpoint.commit(directory, meta, records, keep, token)
 
@@ -74,7 +74,7 @@ async def load(trainer: Trainer, path: Path) -> int:
         _require_shapes(found.path, trainer.local.tensors, state)
         return found.meta.step, updates, state
 
-    step, updates, state = await agree(trainer.seat.actor.transport, "load", asyncio.to_thread(read))
+    step, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
     trainer.restore(state, updates)
     return step
 

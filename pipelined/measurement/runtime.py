@@ -15,7 +15,7 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
-from pipelined.training.worker import Seat, TrainWorker
+from pipelined.training.worker import RankContext, TrainWorker
 
 MICROBATCHES, ROUNDS = 16, 7
 
@@ -44,12 +44,12 @@ async def measure_instruction(actor: Actor, device: Device) -> float:
     """
     plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
     prepared = await asyncio.to_thread(prepare, plan, 0)
-    seat, taken = Seat(actor, plan, {0: nothing}, device, nothing, NullTracer(), seed=0), []
+    context, taken = RankContext(actor, plan, {0: nothing}, device, nothing, NullTracer(), seed=0), []
     for number in range(ROUNDS):
         await gather(actor.transport, f"walk {number}", None)
         start = device.clock.now()
         sync = GradientSync(actor, [], _never, (), [0])
-        await prepared.schedule.schedule(TrainWorker(seat, number, sync, prepared.instructions))
+        await prepared.schedule.schedule(TrainWorker(context, number, sync, prepared.instructions))
         taken.append((device.clock.now() - start) / len(prepared.instructions))
     everyone = await gather(actor.transport, "walked", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

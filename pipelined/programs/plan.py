@@ -94,13 +94,13 @@ class Plan:
     def rank(self, group: int, worker: int) -> int:
         return group * self.layout.workers + worker
 
-    def seat(self, rank: int) -> tuple[int, int]:
+    def position(self, rank: int) -> tuple[int, int]:
         """(group, worker) of a rank."""
         return divmod(rank, self.layout.workers)
 
     def stages_of(self, rank: int) -> list[int]:
         """The distinct stages a rank holds, ascending."""
-        return self.layout.stages_of(self.seat(rank)[1])
+        return self.layout.stages_of(self.position(rank)[1])
 
     def holder(self, group: int, pipe: int, stage: int) -> int:
         """The rank that holds a stage of a pipe."""

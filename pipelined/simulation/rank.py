@@ -98,7 +98,7 @@ class Rank:
         tasks: Nursery,
     ):
         self.job, self.rank, self._hardware, self._prepared, self._tasks = job, rank, hardware, prepared, tasks
-        layout, index = job.plan.layout, job.plan.seat(rank)[1]
+        layout, index = job.plan.layout, job.plan.position(rank)[1]
         self.worker = VirtualWorker(
             index, layout, hardware.demands, post, bench, self._count, Due(prepared.instructions)
         )

@@ -13,17 +13,18 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.model import Model
-from pipelined.training.worker import Seat
+from pipelined.training.worker import RankContext
 
 Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""
 
 
 async def evaluate(
-    seat: Seat,
+    context: RankContext,
     model: Model,
     windows: Sequence[Window],
     world: Group,
+    *,
     tag: int,
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> float:
@@ -36,8 +37,8 @@ async def evaluate(
     """
     nats, done = np.zeros(len(windows)), 0
     shares = {
-        place: [i for i in range(len(windows)) if _place(seat, i) == (seat.group, place[0])]
-        for place in seat.plan.layout.held_by(seat.worker)
+        place: [i for i in range(len(windows)) if _place(context, i) == (context.group, place[0])]
+        for place in context.plan.layout.held_by(context.worker)
     }
 
     def through() -> None:
@@ -47,87 +48,88 @@ async def evaluate(
 
     async with Nursery() as tasks:
         for place, mine in shares.items():
-            tasks.create_task(_stage(seat, model, windows, mine, place, tag, nats, through))
+            tasks.create_task(_stage(context, model, windows, mine, place, tag=tag, nats=nats, through=through))
     await all_reduce(world, nats)
     return float(sum(nats.tolist())) / sum(targets.numel() for _, targets in windows)
 
 
-def _place(seat: Seat, number: int) -> tuple[int, int]:
+def _place(context: RankContext, number: int) -> tuple[int, int]:
     """The (group, pipe) that evaluates a window."""
-    width = seat.plan.width
-    return number % width, number // width % seat.plan.layout.pipes
+    width = context.plan.width
+    return number % width, number // width % context.plan.layout.pipes
 
 
 async def _stage(
-    seat: Seat,
+    context: RankContext,
     model: Model,
     windows: Sequence[Window],
     mine: Sequence[int],
     place: tuple[int, int],
+    *,
     tag: int,
     nats: np.ndarray,
     through: Callable[[], None],
 ) -> None:
     pipe, stage = place
-    last = seat.plan.depth - 1
+    last = context.plan.depth - 1
     for number in mine:
         inputs, targets = windows[number]
-        x = inputs if stage == 0 else await _take(seat, pipe, stage - 1, ("evaluate", tag, stage, number))
+        x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
         if stage < last:
-            y = await _compute(seat, lambda: seat.stages[stage].evaluate(x).cpu())  # noqa: B023 (awaited at once)
-            peer = seat.plan.holder(seat.group, pipe, stage + 1)
-            await seat.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), y)
+            y = await _compute(context, lambda: context.stages[stage].evaluate(x).cpu())  # noqa: B023 (awaited at once)
+            peer = context.plan.holder(context.group, pipe, stage + 1)
+            await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), y)
         else:
-            loss = await _compute(seat, lambda: _loss(seat, model, x, targets))  # noqa: B023
+            loss = await _compute(context, lambda: _loss(context, model, x, targets))  # noqa: B023
             nats[number] = loss * targets.numel()
         through()
 
 
-def _loss(seat: Seat, model: Model, x: Any, targets: torch.Tensor) -> float:
-    logits = seat.stages[seat.plan.depth - 1].evaluate(x)
+def _loss(context: RankContext, model: Model, x: Any, targets: torch.Tensor) -> float:
+    logits = context.stages[context.plan.depth - 1].evaluate(x)
     return float(model.loss(logits, targets.to(logits.device)))
 
 
-async def _take(seat: Seat, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
-    return await seat.actor.receive(seat.plan.holder(seat.group, pipe, stage), key)
+async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
+    return await context.actor.receive(context.plan.holder(context.group, pipe, stage), key)
 
 
-async def _compute(seat: Seat, work: Callable[[], Any]) -> Any:
-    return (await seat.device.run("evaluate", work))[0]
+async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
+    return (await context.device.run("evaluate", work))[0]
 
 
 async def sample(
-    seat: Seat, prompt: Sequence[int], count: int, context: int, pick: Callable[[torch.Tensor, int], int]
+    context: RankContext, prompt: Sequence[int], count: int, sequence: int, pick: Callable[[torch.Tensor, int], int]
 ) -> list[int]:
     """Continue a prompt by `count` tokens through pipe 0 of group 0.
 
     Args:
-        context: the most tokens the model can look back on.
+        sequence: the most tokens the model can look back on.
         pick: chooses a token from the logits (V,) of the last position, given how many were chosen before.
     Returns: prompt and continuation on the rank that holds stage 0; an empty list elsewhere.
     Cost: count · D messages, one after another.
     """
-    if seat.group:
+    if context.group:
         return []
     tokens = list(prompt)
-    held = [stage for pipe, stage in seat.plan.layout.held_by(seat.worker) if pipe == 0]
+    held = [stage for pipe, stage in context.plan.layout.held_by(context.worker) if pipe == 0]
     for number in range(count):
         for stage in held:
-            await _sample_stage(seat, stage, number, tokens[-context:], pick)
+            await _sample_stage(context, stage, number, tokens[-sequence:], pick)
         if 0 in held:
-            frame = await _take(seat, 0, seat.plan.depth - 1, ("sample", number, 0))
+            frame = await _take(context, 0, context.plan.depth - 1, ("sample", number, 0))
             tokens.append(frame.note)
     return tokens if 0 in held else []
 
 
 async def _sample_stage(
-    seat: Seat, stage: int, number: int, tokens: Sequence[int], pick: Callable[[torch.Tensor, int], int]
+    context: RankContext, stage: int, number: int, tokens: Sequence[int], pick: Callable[[torch.Tensor, int], int]
 ) -> None:
-    last = stage == seat.plan.depth - 1
-    x = torch.tensor([tokens]) if stage == 0 else await _take(seat, 0, stage - 1, ("sample", number, stage))
-    y = await _compute(seat, lambda: seat.stages[stage].evaluate(x).cpu())
-    peer = seat.plan.holder(0, 0, 0 if last else stage + 1)
+    last = stage == context.plan.depth - 1
+    x = torch.tensor([tokens]) if stage == 0 else await _take(context, 0, stage - 1, ("sample", number, stage))
+    y = await _compute(context, lambda: context.stages[stage].evaluate(x).cpu())
+    peer = context.plan.holder(0, 0, 0 if last else stage + 1)
     if last:
-        seat.actor.tell(peer, ("sample", number, 0), note=pick(y[0, -1], number))
+        context.actor.tell(peer, ("sample", number, 0), note=pick(y[0, -1], number))
     else:
-        seat.actor.tell(peer, ("sample", number, stage + 1), y)
+        context.actor.tell(peer, ("sample", number, stage + 1), y)

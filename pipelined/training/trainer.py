@@ -30,7 +30,7 @@ from pipelined.training.optimizer import OptimizerConfig, restore, state_of, upd
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.stage import Stage
-from pipelined.training.worker import Feed, Seat, TrainWorker
+from pipelined.training.worker import Feed, RankContext, TrainWorker
 
 WORLD_CHANNEL = 0
 """The bare-buffer channel of what all ranks sum together; buckets come after it."""
@@ -136,7 +136,7 @@ class Trainer:
             for index, module in self.local.modules.items()
         }
         compression = Compression(actor, numerics.compress, tracer)
-        self.seat = Seat(actor, plan, stages, device, feed, tracer, seed, compression)
+        self.context = RankContext(actor, plan, stages, device, feed, tracer, seed, compression)
         self.optimizer = optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
@@ -152,12 +152,12 @@ class Trainer:
         Raises:
             AgreedError: it came to no finite numbers; nothing is updated.
         """
-        clock, device = self.seat.device.clock, self.seat.device
+        clock, device = self.context.device.clock, self.context.device
         start, busy = clock.now(), device.busy
         losses = await self._gradients(step)
         squares, _, _ = await device.run("norm", self.local.squares)
         entry = self._totals.entry(squares, losses, device.busy - busy, stopping())
-        with self.seat.tracer.span("all_reduce", "ledger", step=step):
+        with self.context.tracer.span("all_reduce", "ledger", step=step):
             await all_reduce(self.world, entry)
         loss, norm, rate = self._totals.loss(entry), self._totals.norm(entry), self.optimizer_config.rate(step)
         check_finite(step, loss, norm)
@@ -182,15 +182,15 @@ class Trainer:
 
     async def _gradients(self, step: int) -> dict[int, float]:
         """Run the schedule; afterwards every bucket holds its sum over all holders."""
-        seat = self.seat
+        context = self.context
         if self._prepared is None:
-            await require_equal_replicas(seat.actor.transport, self.local)
-            self._prepared = await asyncio.to_thread(prepare, self.plan, seat.worker)
+            await require_equal_replicas(context.actor.transport, self.local)
+            self._prepared = await asyncio.to_thread(prepare, self.plan, context.worker)
             await self._ready_sums()
             await self.sums.place(self.local.buckets)
-        sync = GradientSync(seat.actor, self.local.buckets, self.sums.sum, self._prepared.overlapped, seat.stages)
+        sync = GradientSync(context.actor, self.local.buckets, self.sums.sum, self._prepared.overlapped, context.stages)
         order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
-        worker = TrainWorker(seat, step, sync, order or self._prepared.instructions)
+        worker = TrainWorker(context, step, sync, order or self._prepared.instructions)
         await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))
         await sync.finish()
         return worker.losses
@@ -200,15 +200,15 @@ class Trainer:
             update(self.optimizer, rate, shrink)
             self.local.clear_gradients()
 
-        _, start, end = await self.seat.device.run("step", work)
-        self.seat.tracer.record("step", "step", start, end, (step, -1, -1, -1))
+        _, start, end = await self.context.device.run("step", work)
+        self.context.tracer.record("step", "step", start, end, (step, -1, -1, -1))
 
     async def _ready_sums(self) -> None:
         """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
-        await agree(self.seat.actor.transport, "sums", self.sums.ready())
+        await agree(self.context.actor.transport, "sums", self.sums.ready())
 
     def _bucket_groups(self) -> dict[Stages, Group]:
-        transport, channels = self.seat.actor.transport, self.local.channels
+        transport, channels = self.context.actor.transport, self.local.channels
         return {
             b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.local.buckets
         }

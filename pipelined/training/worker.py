@@ -59,8 +59,8 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Everything about one rank that outlives a step.
+class RankContext:
+    """What one rank has throughout its training; a step adds to it.
 
     Args:
         actor: its mailbox.
@@ -89,18 +89,18 @@ class Seat:
 
     @property
     def group(self) -> int:
-        return self.plan.seat(self.actor.rank)[0]
+        return self.plan.position(self.actor.rank)[0]
 
     @property
     def worker(self) -> int:
-        return self.plan.seat(self.actor.rank)[1]
+        return self.plan.position(self.actor.rank)[1]
 
 
 class TrainWorker(Worker):
     """One worker of one group in one step.
 
     Args:
-        seat: the rank's.
+        context: the rank's.
         step: which step, from 0.
         sync: told when a stage's last backward is done.
         program: this worker's instructions as they were proved, so that messages can be asked for in time, and a
@@ -110,13 +110,13 @@ class TrainWorker(Worker):
         losses: mean loss by global microbatch, of those whose last stage is here.
     """
 
-    def __init__(self, seat: Seat, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
-        super().__init__(seat.worker, seat.plan.layout)
-        self.seat, self.step, self.sync = seat, step, sync
+    def __init__(self, context: RankContext, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
+        super().__init__(context.worker, context.plan.layout)
+        self.context, self.step, self.sync = context, step, sync
         self.losses: dict[int, float] = {}
         self._due = Due(program)
         expected = map(self._origin, program)
-        self._prefetcher = Prefetcher(seat.actor, filter(None, expected), receive=seat.messages.receive)
+        self._prefetcher = Prefetcher(context.actor, filter(None, expected), receive=context.messages.receive)
         self._left = Counter(
             stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
         )
@@ -128,7 +128,7 @@ class TrainWorker(Worker):
             if op == "F":
                 await self._forward(at)
             elif op == "W":
-                await self._compute(at, lambda: self.seat.stages[stage].backward_weight(_alive(at)))
+                await self._compute(at, lambda: self.context.stages[stage].backward_weight(_alive(at)))
             else:
                 await self._backward(at)
         if op in "BW":
@@ -142,12 +142,12 @@ class TrainWorker(Worker):
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Wait for a message that is due, no longer than a share of what the last weight half took here."""
         at = Instruction(op, pipe, stage, microbatch)
-        patience, origin = PATIENCE * self.seat.device.took.get(OPS["W"], 0.0), self._origin(at)
+        patience, origin = PATIENCE * self.context.device.took.get(OPS["W"], 0.0), self._origin(at)
         return origin is not None and self._due(at, self.halves) and await self._prefetcher.within(patience, *origin)
 
     async def _forward(self, at: Instruction) -> None:
-        held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
-        x = await self._arrival(at) if at.stage else self.seat.feed.inputs(self.step, self._number(at))
+        held, noise, targets = self.context.stages[at.stage], self._noise(at), self._targets(at)
+        x = await self._arrival(at) if at.stage else self.context.feed.inputs(self.step, self._number(at))
         output = await self._compute(at, lambda: held.forward(_alive(at), x, noise, targets))
         if at.stage == self.layout.depth - 1:
             self.losses[self._number(at)] = float(output)
@@ -156,9 +156,9 @@ class TrainWorker(Worker):
 
     async def _backward(self, at: Instruction) -> None:
         """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
-        held, noise, targets = self.seat.stages[at.stage], self._noise(at), self._targets(at)
+        held, noise, targets = self.context.stages[at.stage], self._noise(at), self._targets(at)
         gradient = await self._arrival(at) if targets is None else None
-        scale = 1.0 / self.seat.plan.microbatches_an_update
+        scale = 1.0 / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
         back = await self._compute(at, lambda: half(_alive(at), gradient, scale, noise, targets))
         if at.stage > 0:
@@ -174,26 +174,26 @@ class TrainWorker(Worker):
         """The message an instruction works on."""
         origin = self._origin(at)
         assert origin is not None
-        with self.seat.tracer.span("receive", str(origin[1][0]), **self._place(at)):
+        with self.context.tracer.span("receive", str(origin[1][0]), **self._place(at)):
             return await self._prefetcher.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]
-        result, start, end = await self.seat.device.run(name, work)
-        self.seat.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
+        result, start, end = await self.context.device.run(name, work)
+        self.context.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
         return result
 
     def _tell(self, at: Instruction, address: Address, tensor: Any) -> None:
         async def send() -> None:
-            with self.seat.tracer.span("send", address.kind, **self._place(at)):
-                await self.seat.messages.send(peer, address.key, tensor)
+            with self.context.tracer.span("send", address.kind, **self._place(at)):
+                await self.context.messages.send(peer, address.key, tensor)
 
-        peer = self.seat.plan.holder(self.seat.group, address.pipe, address.stage)
-        self.seat.actor.start(send())
+        peer = self.context.plan.holder(self.context.group, address.pipe, address.stage)
+        self.context.actor.start(send())
 
     def _origin(self, at: Instruction) -> Origin | None:
         """The rank and the key that an instruction's message comes with; None if it needs none."""
-        holder, group = self.seat.plan.holder, self.seat.group
+        holder, group = self.context.plan.holder, self.context.group
         if at.op == "F" and at.stage > 0:
             return holder(group, at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
         if at.op in "BI" and at.stage < self.layout.depth - 1:
@@ -204,16 +204,16 @@ class TrainWorker(Worker):
         return {"step": self.step, "stage": at.stage, "microbatch": at.microbatch, "pipe": at.pipe}
 
     def _number(self, at: Instruction) -> int:
-        return self.seat.plan.global_microbatch(self.seat.group, at.microbatch)
+        return self.context.plan.global_microbatch(self.context.group, at.microbatch)
 
     def _noise(self, at: Instruction) -> Noise:
-        return Noise(self.seat.seed, self.step, self._number(at))
+        return Noise(self.context.seed, self.step, self._number(at))
 
     def _targets(self, at: Instruction) -> Any:
         """What the last stage is measured against; None on the others."""
         if at.stage < self.layout.depth - 1:
             return None
-        return self.seat.feed.targets(self.step, self._number(at))
+        return self.context.feed.targets(self.step, self._number(at))
 
     @contextmanager
     def _blame(self, at: Instruction) -> Iterator[None]:
@@ -223,7 +223,7 @@ class TrainWorker(Worker):
         except (TransportError, UsageError):
             raise
         except Exception as error:
-            where = f"rank {self.seat.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
+            where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
             raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}) failed: {error!r}") from error
 
 

@@ -104,7 +104,7 @@ async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int
             )  # fmt: skip
             if transport.rank == rank:
                 strike = striker(fault, transport)
-                stages = trainer.seat.stages
+                stages = trainer.context.stages
                 stages.update({number: Struck(stage, step, strike) for number, stage in stages.items()})
             number = 0
             while True:

@@ -152,7 +152,7 @@ def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(sche
         reports = []
 
         def asked():
-            return trainer.seat.actor.rank == 4 and len(reports) > 2
+            return trainer.context.actor.rank == 4 and len(reports) > 2
 
         last = await trainer.stretch(range(40), asked, reports.append)
         return [*reports, last]

@@ -98,7 +98,7 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
     async def work(trainer):
         told = await steps(STEPS)(trainer)
         windows = [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(2)]
-        seen = await evaluate(trainer.seat, trainer.model, windows, trainer.world, STEPS)
+        seen = await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=STEPS)
         await save(trainer, tmp_path, STEPS, {}, keep=1)
         return told, seen, dict(trainer.local.kept)
 

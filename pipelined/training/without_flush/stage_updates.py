@@ -19,7 +19,7 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
 from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
-from pipelined.training.worker import Seat
+from pipelined.training.worker import RankContext
 
 
 @dataclass
@@ -46,7 +46,7 @@ class StageUpdates:
     """One stage's updates in one stretch.
 
     Args:
-        seat: the rank's.
+        context: the rank's.
         held: the stage.
         layout: the stretch's.
         rate: the learning rate of an update, by its number.
@@ -57,7 +57,7 @@ class StageUpdates:
     def __init__(
         self,
         *,
-        seat: Seat,
+        context: RankContext,
         held: VersionedStage,
         layout: StageMap,
         rate: Callable[[int], float],
@@ -65,7 +65,7 @@ class StageUpdates:
         account: Callable[[int], StepAccount],
     ):
         assert layout.updates is not None
-        self._seat, self._held, self._rate, self._sums, self._account = seat, held, rate, sums, account
+        self._context, self._held, self._rate, self._sums, self._account = context, held, rate, sums, account
         self._updates: Updates = layout.updates
         self._depth, self._backwards = layout.depth, 0
         self._waiting: list[deque[asyncio.Task[torch.Tensor]]] = [deque() for _ in held.versions]
@@ -89,8 +89,8 @@ class StageUpdates:
         if self._backwards % self._updates.every:
             return
         for versions, waiting in zip(self._held.versions, self._waiting, strict=True):
-            gradient, _, _ = await self._seat.device.run("step", versions.collect)
-            waiting.append(self._seat.actor.start(self._summed(versions, gradient, self._account(microbatch))))
+            gradient, _, _ = await self._context.device.run("step", versions.collect)
+            waiting.append(self._context.actor.start(self._summed(versions, gradient, self._account(microbatch))))
             self._account(microbatch).sums.append(waiting[-1])
             if self._follows_order(versions):
                 await self._advance(versions, waiting, versions.newest + len(waiting))
@@ -117,15 +117,15 @@ class StageUpdates:
         """Apply updates in their order until there is this version."""
         while versions.newest < newest:
             gradient, rate = await waiting.popleft(), self._rate(versions.newest)
-            run = self._seat.device.run("step", lambda: versions.update(gradient, rate))  # noqa: B023 (awaited at once)
+            run = self._context.device.run("step", lambda: versions.update(gradient, rate))  # noqa: B023 (awaited at once)
             _, start, end = await run
-            self._seat.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
+            self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
         await self._sums.sum(bucket)
-        if bucket.owner == self._seat.actor.rank:
-            squares, _, _ = await self._seat.device.run("norm", lambda: _squares(bucket))
+        if bucket.owner == self._context.actor.rank:
+            squares, _, _ = await self._context.device.run("norm", lambda: _squares(bucket))
             account.squares.update(squares)
         return gradient
 

@@ -39,7 +39,7 @@ class AsynchronousTrainer(Trainer):
         """The one stage of this rank, with the versions of each of its buckets."""
         updates = self.plan.layout.updates
         assert updates is not None
-        (stage,) = self.seat.stages.values()
+        (stage,) = self.context.stages.values()
         stage.module = Lent(stage.module)
         kept = updates.delay or 0
         return VersionedStage(
@@ -77,13 +77,13 @@ class AsynchronousTrainer(Trainer):
             return self.optimizer_config.rate(steps.start + update * every // each)
 
         worker = AsynchronousWorker(
-            self.seat,
+            self.context,
             layout,
             steps.start,
             self._held,
             admission,
             lambda account: StageUpdates(
-                seat=self.seat, held=self._held, layout=layout, rate=rate, sums=self.sums, account=account
+                context=self.context, held=self._held, layout=layout, rate=rate, sums=self.sums, account=account
             ),
         )
         async with Nursery() as tasks:
@@ -121,8 +121,8 @@ class AsynchronousTrainer(Trainer):
         if self.optimizer_config.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
-        await require_equal_replicas(self.seat.actor.transport, self.local)
-        prepared = await asyncio.to_thread(prepare, self.plan, self.seat.worker)
+        await require_equal_replicas(self.context.actor.transport, self.local)
+        prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
         await self._ready_sums()
         return prepared
 
@@ -138,7 +138,7 @@ class AsynchronousTrainer(Trainer):
 
         Returns: the last step's report, or that of the first which came to no finite numbers: no more are let in then.
         """
-        clock, device, report, number = self.seat.device.clock, self.seat.device, None, 0
+        clock, device, report, number = self.context.device.clock, self.context.device, None, 0
         since, busy = clock.now(), device.busy
         while await admission.enters(number):
             account = worker.accounts[number]

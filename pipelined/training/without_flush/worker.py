@@ -16,7 +16,7 @@ from pipelined.training.prefetch import Origin, Prefetcher
 from pipelined.training.without_flush.admission import Admission
 from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
 from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
-from pipelined.training.worker import Seat, TrainWorker
+from pipelined.training.worker import RankContext, TrainWorker
 from transports import Frame
 
 
@@ -24,7 +24,7 @@ class AsynchronousWorker(Worker):
     """One worker of one group in one stretch.
 
     Args:
-        seat: the rank's.
+        context: the rank's.
         layout: the stretch's, whose microbatches are numbered through all steps.
         start: the stretch's first step.
         held: this worker's one stage.
@@ -37,20 +37,20 @@ class AsynchronousWorker(Worker):
 
     def __init__(
         self,
-        seat: Seat,
+        context: RankContext,
         layout: StageMap,
         start: int,
         held: VersionedStage,
         admission: Admission,
         updates: Callable[[Callable[[int], StepAccount]], StageUpdates],
     ):
-        super().__init__(seat.worker, layout)
+        super().__init__(context.worker, layout)
         self.accounts: dict[int, StepAccount] = defaultdict(StepAccount)
-        self._seat, self._start, self._held, self._admission = seat, start, held, admission
-        self._each = len(seat.plan.layout.microbatches[0])
+        self._context, self._start, self._held, self._admission = context, start, held, admission
+        self._each = len(context.plan.layout.microbatches[0])
         self._updates = updates(lambda microbatch: self.accounts[microbatch // self._each])
-        take = seat.messages.receive
-        self._mail = Mail(Prefetcher(seat.actor, receive=take), Prefetcher(seat.actor, receive=take))
+        take = context.messages.receive
+        self._mail = Mail(Prefetcher(context.actor, receive=take), Prefetcher(context.actor, receive=take))
         self._steps: dict[int, StepWorker] = {}
         self._left: Counter[int] = Counter()
         self._opened = 0
@@ -61,7 +61,7 @@ class AsynchronousWorker(Worker):
         for step in range(self._opened, self._admission.opened):
             stages = {self._held.stage.index: StepStage(self._held, step * self._each)}
             self._left[step] = self._each
-            self._steps[step] = StepWorker(replace(self._seat, stages=stages), self._start + step, self._mail)
+            self._steps[step] = StepWorker(replace(self._context, stages=stages), self._start + step, self._mail)
         self._opened = self._admission.opened
 
     def close(self, step: int) -> dict[int, float]:
@@ -129,8 +129,8 @@ class Mail:
 class StepWorker(TrainWorker):
     """What a worker does in one step, its messages coming out of the stretch's mail."""
 
-    def __init__(self, seat: Seat, step: int, mail: Mail):
-        super().__init__(seat, step, GradientSync(seat.actor, (), _no_sum, (), ()))
+    def __init__(self, context: RankContext, step: int, mail: Mail):
+        super().__init__(context, step, GradientSync(context.actor, (), _no_sum, (), ()))
         self._prefetcher = mail
         (place,) = self.layout.held_by(self.index)
         each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]

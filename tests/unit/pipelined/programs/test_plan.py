@@ -11,7 +11,7 @@ def test_replicas_of_a_stage_span_pipes_and_groups():
     assert plan.holders(0) == (0, 3, 4, 7)
     assert plan.holders(1) == (1, 2, 5, 6)
     assert plan.stages_of(5) == [1, 2]
-    assert plan.seat(6) == (1, 2)
+    assert plan.position(6) == (1, 2)
 
 
 def test_microbatches_are_numbered_group_by_group():

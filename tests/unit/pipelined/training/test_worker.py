@@ -16,7 +16,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.file import Tracer
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import Seat, StageFailed, TrainWorker
+from pipelined.training.worker import RankContext, StageFailed, TrainWorker
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
@@ -78,8 +78,8 @@ def walk(plan, by="order", fails=None, late=0.0, half=None):
         async with Actor(transport) as actor:
             device = TimedDevice({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
             device.took.update({} if half is None else {"backward_weight": half})
-            seat = Seat(actor, plan, stages, device, NoFeed(), tracer, seed=0)
-            worker = TrainWorker(seat, 0, sums := NoSums(clock), instructions)
+            context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0)
+            worker = TrainWorker(context, 0, sums := NoSums(clock), instructions)
             await (follow_order(worker, instructions) if by == "order" else find(plan.schedule).schedule(worker))
         return clock.now(), tracer.events(), sums.done
 
