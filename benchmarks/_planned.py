@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from apps.gpt2.planned_model import Subject
+from apps.gpt2.planned_model import PlannedGPT2
 from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
@@ -34,7 +34,7 @@ WORLD = 0
 
 @dataclass(frozen=True)
 class Emulated:
-    """A model of alike layers on devices that only let time pass; a subject and its costs in one.
+    """A model of alike layers on devices that only let time pass; a planned model and its costs in one.
 
     Args:
         forward: seconds of a layer's forward of one sequence; a backward takes twice that, each half as much as it.
@@ -92,9 +92,9 @@ class Emulated:
         return Load(seconds, self.sent * plan.microbatch, gradients)
 
 
-async def emulate(actor: Actor, subject: Emulated, candidate: Candidate, first: int, steps: int) -> list[float]:
+async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: int, steps: int) -> list[float]:
     """Seconds of each step of an emulated plan, the first left out; steps are numbered from `first`."""
-    job, taken = await asyncio.to_thread(EmulatedJob, actor, candidate.plan, subject.load(candidate)), []
+    job, taken = await asyncio.to_thread(EmulatedJob, actor, candidate.plan, planned.load(candidate)), []
     world = Group(actor.transport, tuple(range(candidate.plan.world_size)), WORLD)
     for step in range(first, first + steps + 1):
         await barrier(world)
@@ -103,18 +103,18 @@ async def emulate(actor: Actor, subject: Emulated, candidate: Candidate, first: 
 
 
 async def train(
-    actor: Actor, subject: Subject, candidate: Candidate, device: Device, first: int, steps: int
+    actor: Actor, planned: PlannedGPT2, candidate: Candidate, device: Device, first: int, steps: int
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
     optimizer_config, feed = (
         OptimizerConfig(lr=1e-4, steps=1 << 20),
-        RandomTokens(subject.model.vocab, (plan.rows, subject.sequence)),
+        RandomTokens(planned.model.vocab, (plan.rows, planned.sequence)),
     )
     place = torch.device("cpu")
     trainer = Trainer(
         actor,
-        subject.build(),
+        planned.build(),
         plan,
         optimizer_config,
         numerics,
@@ -122,7 +122,7 @@ async def train(
         place,
         feed,
         NullTracer(),
-        subject.sequence,
+        planned.sequence,
         seed=0,
     )
     taken = []

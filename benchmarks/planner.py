@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from apps.gpt2.config import Config
-from apps.gpt2.planned_model import Subject, subject_of
+from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
 from benchmarks._predictions import as_table, plain, row_of
@@ -65,32 +65,32 @@ class Options(Reported):
     seq: int = 64
     """Tokens a sequence."""
 
-    def subject(self, ranks: int) -> Any:
+    def planned(self, ranks: int) -> Any:
         """What is planned with so many ranks."""
         if ranks > REAL:
             return Emulated(batch=self.batch)
         config = Config(layers=self.layers, d_model=self.d_model, seq=self.seq, batch=self.batch)
-        return subject_of(config)
+        return planned_model_of(config)
 
 
 async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     """One rank: measure, let rank 0 predict, run what it picks, compare."""
-    subject = options.subject(transport.world_size)
-    question = await _question(transport, subject, launch)
+    planned = options.planned(transport.world_size)
+    question = await _question(transport, planned, launch)
     picked = await asyncio.to_thread(pick, question, options.configurations) if question else []
-    if isinstance(subject, Subject):
-        picked = await _tried(transport, subject, picked)
-    taken = await _measured(transport, subject, await _shared(transport, "picked", picked), options)
+    if isinstance(planned, PlannedGPT2):
+        picked = await _tried(transport, planned, picked)
+    taken = await _measured(transport, planned, await _shared(transport, "picked", picked), options)
     if question is not None:
         rows = [row_of(outcome, *measured) for outcome, measured in zip(picked, taken, strict=True)]
         tell(options, plain(options, transport.world_size, rows), lambda: as_table(rows))
     return 0
 
 
-async def _tried(transport: Transport, subject: Subject, picked: Sequence[Outcome]) -> list[Outcome]:
+async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome]) -> list[Outcome]:
     """The same on rank 0, with that first which took least of those that the planner would try."""
     best = await _shared(transport, "tried", picked[:TRIES])
-    seconds = await try_plans(transport, subject, best, torch.device("cpu"), _say)
+    seconds = await try_plans(transport, planned, best, torch.device("cpu"), _say)
     chosen = min(range(len(seconds)), key=seconds.__getitem__, default=0)
     return [*picked[chosen : chosen + 1], *picked[:chosen], *picked[chosen + 1 :]]
 
@@ -101,21 +101,21 @@ async def _shared(transport: Transport, what: str, picked: Sequence[Outcome]) ->
     return [Candidate(Plan(**plan), again) for plan, again in told]
 
 
-async def _question(transport: Transport, subject: Any, launch: Launch) -> Question | None:
+async def _question(transport: Transport, planned: Any, launch: Launch) -> Question | None:
     """With what is measured here; on rank 0."""
     ranks = transport.world_size
-    if isinstance(subject, Subject):
+    if isinstance(planned, PlannedGPT2):
         found = await measure(
-            transport, subject, sizes_that_fit(subject, ranks, 1 << 34), launch, Machine(Links()), ranks, _say
+            transport, planned, sizes_that_fit(planned, ranks, 1 << 34), launch, Machine(Links()), ranks, _say
         )
-        return found and Question(subject, found.costs, found.machine, ranks)
+        return found and Question(planned, found.costs, found.machine, ranks)
     device = TimedDevice({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
     async with Actor(transport) as actor:
         late = await measure_instruction(actor, device) - SLEPT_S
         hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, _say)
         sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", _say)
-    subject = replace(subject, late=max(0.0, late))
-    return hops and sums and Question(subject, subject, Machine(hops.links, sums=sums.links), ranks)
+    planned = replace(planned, late=max(0.0, late))
+    return hops and sums and Question(planned, planned, Machine(hops.links, sums=sums.links), ranks)
 
 
 def _say(line: str) -> None:
@@ -124,9 +124,9 @@ def _say(line: str) -> None:
 
 def pick(question: Question, count: int) -> list[Outcome]:
     """The arrangements to run: the best predicted, then evenly from all others by their predictions."""
-    subject = question.subject
-    every = candidates(question.ranks, subject.batch, len(subject.layer_costs), subject.fixed)
-    suiting = [c for c in every if isinstance(subject, Subject) or subject.suits(c.plan)]
+    planned = question.model
+    every = candidates(question.ranks, planned.batch, len(planned.layer_costs), planned.fixed)
+    suiting = [c for c in every if isinstance(planned, PlannedGPT2) or planned.suits(c.plan)]
     ranked = sorted(map(question.simulate, suiting), key=lambda outcome: outcome.order)
     best, rest = ranked[: count // 3], ranked[count // 3 :]
     left = min(count - len(best), len(rest))
@@ -134,7 +134,7 @@ def pick(question: Question, count: int) -> list[Outcome]:
 
 
 async def _measured(
-    transport: Transport, subject: Any, chosen: Sequence[Candidate], options: Options
+    transport: Transport, planned: Any, chosen: Sequence[Candidate], options: Options
 ) -> list[tuple[list[float], list[int]]]:
     """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back."""
     rows = [(list[float](), list[int]()) for _ in chosen]
@@ -142,7 +142,7 @@ async def _measured(
     try:
         async with Actor(transport) as actor:
             for turn, place in enumerate([*range(len(chosen)), *reversed(range(len(chosen)))]):
-                taken, counted = await _steps(actor, subject, chosen[place], device, turn, options.steps // 2)
+                taken, counted = await _steps(actor, planned, chosen[place], device, turn, options.steps // 2)
                 rows[place][0].extend(taken)
                 rows[place][1][:] = counted
     finally:
@@ -151,15 +151,15 @@ async def _measured(
 
 
 async def _steps(
-    actor: Actor, subject: Any, candidate: Candidate, device: TorchDevice, turn: int, steps: int
+    actor: Actor, planned: Any, candidate: Candidate, device: TorchDevice, turn: int, steps: int
 ) -> tuple[list[float], list[int]]:
     """(seconds of each of so many steps, bytes of each rank where it trains) of one arrangement in one pass."""
     transport, counted, first = actor.transport, None, turn * (steps + 3)
     await barrier(Group(transport, tuple(range(transport.world_size)), 0))
-    if isinstance(subject, Subject):
-        taken, counted = await train(actor, subject, candidate, device, first, steps)
+    if isinstance(planned, PlannedGPT2):
+        taken, counted = await train(actor, planned, candidate, device, first, steps)
     else:
-        taken = await emulate(actor, subject, candidate, first, steps)
+        taken = await emulate(actor, planned, candidate, first, steps)
     everyone = await gather(transport, f"counted {turn}", counted)
     return taken, [nbytes for nbytes in everyone if nbytes is not None]
 

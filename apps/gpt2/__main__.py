@@ -16,7 +16,7 @@ from apps.gpt2.config import Config, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
-from apps.gpt2.planned_model import Subject, subject_of
+from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.resume import agree_on_flags, parse_resumed
 from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
@@ -82,13 +82,13 @@ def _stop() -> StopRequest:
     return StopRequest(os.getppid() if AGENT in os.environ else None)
 
 
-def subject(flags: list[str], batch: int | None = None) -> Subject:
+def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
     """What `python -m pipelined plan` plans: this program with these flags.
 
     Args:
         batch: sequences a step, instead of `--batch`.
     """
-    return subject_of(parse(flags), batch)
+    return planned_model_of(parse(flags), batch)
 
 
 def _show(job: Job, launch: Launch) -> int:

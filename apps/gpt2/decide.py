@@ -12,7 +12,7 @@ from typing import Any
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.job import Job
 from apps.gpt2.plan_file import AUTO, arrangement, is_open
-from apps.gpt2.planned_model import Subject, subject_of
+from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
 from collectives.all_reduce import choices
@@ -95,22 +95,22 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO:
         return None
-    reason = why_not(_subject(job), launch, job.plan, len(sched_getaffinity(0)), job.config.steps, BRIEF)
+    reason = why_not(_planned_model(job), launch, job.plan, len(sched_getaffinity(0)), job.config.steps, BRIEF)
     return reason and Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
 
 
 async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
     if job.config.plan == AUTO:
-        return await decide_among_all(transport, _subject(job), launch)
-    return await decide(transport, _subject(job), launch, job.plan)
+        return await decide_among_all(transport, _planned_model(job), launch)
+    return await decide(transport, _planned_model(job), launch, job.plan)
 
 
-def _subject(job: Job) -> Subject:
+def _planned_model(job: Job) -> PlannedGPT2:
     """What is planned; a run that names no schedule keeps Chimera where the rule chose it."""
     config = job.config
     if config.plan != AUTO and job.plan.schedule == "chimera":
         config = replace(config, schedule="chimera")
-    return replace(subject_of(config, job.plan.batch), model=job.model, sequence=job.sequence)
+    return replace(planned_model_of(config, job.plan.batch), model=job.model, sequence=job.sequence)
 
 
 async def decide_sums(transport: Transport, job: Job) -> Job:

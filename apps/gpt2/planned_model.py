@@ -20,8 +20,8 @@ from pipelined.simulation.workload import Workload
 
 
 @dataclass(frozen=True)
-class Subject:
-    """See `pipelined.planner.subject.Subject`.
+class PlannedGPT2:
+    """See `pipelined.planner.planned_model.PlannedModel`.
 
     Args:
         config: as given on the command line.
@@ -71,7 +71,7 @@ class Subject:
         return numerics(self.config)
 
 
-def subject_of(config: Config, batch: int | None = None) -> Subject:
+def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
     """What a configuration asks to be planned.
 
     Args:
@@ -81,4 +81,4 @@ def subject_of(config: Config, batch: int | None = None) -> Subject:
     """
     check_codec(config.compress)
     model = model_of(config)
-    return Subject(config, model, sequence_of(config, model), batch or config.batch or BATCH)
+    return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)

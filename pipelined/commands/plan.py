@@ -71,23 +71,23 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.commands.planning import limit_of, stated_costs, stated_machine, tries_of
     from pipelined.planner import Question, search
 
-    subject = _subject(arguments)
+    model = _planned_model(arguments)
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
     if ranks < 1:
         raise UsageError(f"--ranks must be at least 1 (it is {ranks})")
     machine, tries = stated_machine(arguments), tries_of(arguments, launch, ranks)
     if arguments.costs is None:
-        return _measured(arguments, launch, subject, ranks, machine, tries)
+        return _measured(arguments, launch, model, ranks, machine, tries)
     limit = limit_of(arguments, launch, ranks)
-    costs = stated_costs(arguments, subject)
+    costs = stated_costs(arguments, model)
     if launch.rank == 0:
         with _progress() as tell:
-            answer = search(Question(subject, costs, machine, ranks, limit, arguments.stale), tell)
+            answer = search(Question(model, costs, machine, ranks, limit, arguments.stale), tell)
         _tell(arguments, answer, costs.plain())
     return 0
 
 
-def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: int, machine: Any, tries: int) -> int:
+def _measured(arguments: argparse.Namespace, launch: Any, model: Any, ranks: int, machine: Any, tries: int) -> int:
     """Measure on all ranks; rank 0 searches and tells."""
     import asyncio
 
@@ -100,20 +100,20 @@ def _measured(arguments: argparse.Namespace, launch: Any, subject: Any, ranks: i
     from pipelined.process.run import run as run_ranks
 
     limit = limit_of(arguments, launch, ranks, gpu_bytes())
-    sizes = sizes_that_fit(subject, ranks, limit, arguments.stale)
+    sizes = sizes_that_fit(model, ranks, limit, arguments.stale)
 
     async def program(transport: Any) -> int:
         with _progress(transport.rank == 0) as tell:
-            found = await measure(transport, subject, sizes, launch, machine, ranks, tell)
+            found = await measure(transport, model, sizes, launch, machine, ranks, tell)
 
             def answer() -> Any:
                 if found is None:
                     return None
-                return search(Question(subject, found.costs, found.machine, ranks, limit, arguments.stale), tell)
+                return search(Question(model, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
             best = await agree(transport, "plan", asyncio.to_thread(answer))
             if tries:
-                best = await tried(transport, subject, launch, best, tries, tell)
+                best = await tried(transport, model, launch, best, tries, tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0
@@ -131,7 +131,7 @@ def _tell(arguments: argparse.Namespace, answer: Any, found: dict[str, Any]) -> 
     print(text, flush=True)
 
 
-def _subject(arguments: argparse.Namespace) -> Any:
+def _planned_model(arguments: argparse.Namespace) -> Any:
     """What the program says of itself.
 
     Raises:

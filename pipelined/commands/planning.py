@@ -8,7 +8,7 @@ from pipelined.commands.pairs import UNITS, pairs, single
 from pipelined.commands.simulation_flags import machine_of
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import Coding, ratio_of
-from pipelined.planner import Stated, Subject
+from pipelined.planner import PlannedModel, Stated
 from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import share_of_memory
 from pipelined.process.launch import Launch
@@ -17,7 +17,7 @@ from pipelined.simulation.machine import Machine
 SPEED = ("flops", "overhead", "coding")
 
 
-def stated_costs(arguments: argparse.Namespace, subject: Subject) -> Stated:
+def stated_costs(arguments: argparse.Namespace, model: PlannedModel) -> Stated:
     """Costs as `--costs` has them."""
     said = single("--costs", pairs("--costs", arguments.costs, SPEED))
     if not 0 < said.get("flops", 0.0) < float("inf"):
@@ -25,8 +25,8 @@ def stated_costs(arguments: argparse.Namespace, subject: Subject) -> Stated:
     for name in SPEED[1:]:
         if not 0 <= said.get(name, 0.0) < float("inf"):
             raise UsageError(f"--costs {name}={said[name]:g} is no duration; give seconds from 0 up")
-    coding = Coding(ratio_of(subject.compress), per_byte=said.get("coding", 0.0))
-    return Stated(subject.layer_costs, subject.sequence, said["flops"], said.get("overhead", 0.0), coding)
+    coding = Coding(ratio_of(model.compress), per_byte=said.get("coding", 0.0))
+    return Stated(model.layer_costs, model.sequence, said["flops"], said.get("overhead", 0.0), coding)
 
 
 def stated_machine(arguments: argparse.Namespace) -> Machine:

@@ -23,7 +23,7 @@ from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_
 from pipelined.measurement.runtime import measure_call, measure_instruction
 from pipelined.measurement.stages import Bench, measure_stages
 from pipelined.planner.costs import Measured
-from pipelined.planner.subject import Subject
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
 from transports import Transport
@@ -46,7 +46,7 @@ class Found:
 
 async def measure(
     transport: Transport,
-    subject: Subject,
+    model: PlannedModel,
     sizes: Sequence[int],
     launch: Launch,
     stated: Machine,
@@ -69,13 +69,11 @@ async def measure(
     device = TorchDevice(str(place), RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            bench = Bench(
-                actor, subject.build(), subject.numerics(), device, place, subject.sequence, measuring, effort
-            )
-            timed = await measure_stages(bench, subject.layer_costs, sizes, tell)
+            bench = Bench(actor, model.build(), model.numerics(), device, place, model.sequence, measuring, effort)
+            timed = await measure_stages(bench, model.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
-            coding = await measure_coding(actor, RealClock(), subject.compress, tell, effort)
-            links = await _links(actor, hosts, subject.all_reduce, device, tell, effort)
+            coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)
+            links = await _links(actor, hosts, model.all_reduce, device, tell, effort)
     finally:
         device.close()
     if timed is None or coding is None:

@@ -5,16 +5,16 @@ What needs torch (`measure`, `stages`) is imported where it is used; the rest do
 
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer, Outcome, Question, search
-from pipelined.planner.subject import Subject
 
 __all__ = [
     "Answer",
     "Outcome",
     "PlanFile",
+    "PlannedModel",
     "Question",
     "Stated",
-    "Subject",
     "priced",
     "read_plan",
     "search",

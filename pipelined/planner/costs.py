@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pipelined.measurement.codec import Coding
-from pipelined.planner.subject import Subject
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import StageCosts, Workload
@@ -131,9 +131,9 @@ def counted(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
     return tuple(float(counts[kind]) for kind in order)
 
 
-def priced(subject: Subject, plan: Plan, costs: Costs) -> Workload:
-    """The subject's sizes with these seconds. Halved microbatches cost what half as many sequences cost."""
-    workload, cut = subject.workload(plan), partition(subject.layer_costs, plan.depth)
+def priced(model: PlannedModel, plan: Plan, costs: Costs) -> Workload:
+    """The model's sizes with these seconds. Halved microbatches cost what half as many sequences cost."""
+    workload, cut = model.workload(plan), partition(model.layer_costs, plan.depth)
     parts = plan.layout.parts
     stages = [
         _timed(stage, layers, plan.rows, parts, costs) for stage, layers in zip(workload.stages, cut, strict=True)

@@ -20,8 +20,8 @@ from pipelined.measurement.probes import probes
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer, Outcome, Question, search
-from pipelined.planner.subject import Subject
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
@@ -72,7 +72,7 @@ class Decision:
         return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
 
 
-async def decide(transport: Transport, subject: Subject, launch: Launch, ruled: Plan) -> Decision:
+async def decide(transport: Transport, model: PlannedModel, launch: Launch, ruled: Plan) -> Decision:
     """Measure briefly, search, and weigh; all ranks call this together and learn the same.
 
     Args:
@@ -81,22 +81,22 @@ async def decide(transport: Transport, subject: Subject, launch: Launch, ruled: 
         AgreedError: nothing fits the memory.
     """
     limit = await _limit(transport, launch)
-    sizes = worth_timing(await _sizes(transport, subject, limit), ruled)
-    answer = await _searched(transport, subject, launch, limit, sizes, BRIEF, SEARCH_S)
+    sizes = worth_timing(await _sizes(transport, model, limit), ruled)
+    answer = await _searched(transport, model, launch, limit, sizes, BRIEF, SEARCH_S)
     outcome = answer and await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
     return await _told(transport, outcome and weigh(answer, outcome))
 
 
-async def decide_among_all(transport: Transport, subject: Subject, launch: Launch) -> Decision:
+async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
     """Measure thoroughly, search everything, try the best, and take what took least; all ranks call this together.
 
     Raises:
         AgreedError: nothing fits the memory, or no plan is of the kind asked for.
     """
     limit = await _limit(transport, launch)
-    sizes = await _sizes(transport, subject, limit)
-    answer = await _searched(transport, subject, launch, limit, sizes, THOROUGH, inf)
-    answer = await tried(transport, subject, launch, answer, TRIES)
+    sizes = await _sizes(transport, model, limit)
+    answer = await _searched(transport, model, launch, limit, sizes, THOROUGH, inf)
+    answer = await tried(transport, model, launch, answer, TRIES)
     best = answer and answer.chosen
     return await _told(transport, best and Decision(best.candidate, reason(answer), best.expected_s))
 
@@ -109,14 +109,14 @@ async def _limit(transport: Transport, launch: Launch) -> float:
     return await broadcast(transport, "limit", share_of_memory(here, gpu_bytes()))
 
 
-async def _sizes(transport: Transport, subject: Subject, limit: float) -> list[int]:
+async def _sizes(transport: Transport, model: PlannedModel, limit: float) -> list[int]:
     """The microbatches worth timing; where there are none, all ranks say so together."""
-    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, subject, transport.world_size, limit))
+    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, transport.world_size, limit))
 
 
 async def _searched(
     transport: Transport,
-    subject: Subject,
+    model: PlannedModel,
     launch: Launch,
     limit: float,
     sizes: list[int],
@@ -132,14 +132,14 @@ async def _searched(
     from pipelined.measurement.measure import measure
 
     ranks = transport.world_size
-    found = await measure(transport, subject, sizes, launch, Machine(Links()), ranks, _quietly, effort)
+    found = await measure(transport, model, sizes, launch, Machine(Links()), ranks, _quietly, effort)
 
     def searched() -> Answer | None:
         if found is None:
             return None
         clock = RealClock()
         end = clock.now() + seconds
-        question = Question(subject, found.costs, found.machine, ranks, limit)
+        question = Question(model, found.costs, found.machine, ranks, limit)
         return search(question, enough=lambda: clock.now() > end)
 
     return await agree(transport, "decide", asyncio.to_thread(searched))
@@ -151,7 +151,7 @@ async def _told(transport: Transport, decision: Decision | None) -> Decision:
 
 async def tried(
     transport: Transport,
-    subject: Subject,
+    model: PlannedModel,
     launch: Launch,
     answer: Answer | None,
     most: int,
@@ -166,7 +166,7 @@ async def tried(
     told = await broadcast(transport, "worth trying", plans if answer else None)
     place = place_of(launch, ranks_here(launch, transport.world_size))
     chosen = [Candidate(Plan(**plan), again) for plan, again in told]
-    seconds = await try_plans(transport, subject, chosen, place, tell)
+    seconds = await try_plans(transport, model, chosen, place, tell)
     return answer and answer.tried(outcomes, seconds)
 
 
@@ -188,12 +188,12 @@ def _beside(answer: Answer, chosen: Outcome) -> str:
     other = answer.baseline
     if other is None or other.memory > answer.question.memory_limit:
         return ""
-    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in answer.question.subject.fixed:
+    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in answer.question.model.fixed:
         return ""
     return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
 
 
-def why_not(subject: Subject, launch: Launch, ruled: Plan, cores: int, steps: int, effort: Effort) -> str | None:
+def why_not(model: PlannedModel, launch: Launch, ruled: Plan, cores: int, steps: int, effort: Effort) -> str | None:
     """Why measuring cannot pay, in a clause; None where it can."""
     ranks = ruled.world_size
     here = ranks_here(launch, ranks)
@@ -202,11 +202,11 @@ def why_not(subject: Subject, launch: Launch, ruled: Plan, cores: int, steps: in
     if here > CROWD * cores:
         return f"not planned, as what {here} ranks on {cores} cores measure would not hold"
     try:
-        sizes = worth_timing(sizes_that_fit(subject, ranks, share_of_memory(here)), ruled)
+        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), ruled)
     except UsageError:
         return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
     speedup = ranks * min(1.0, cores / here)
-    if measuring_work(subject, sizes, effort) > WORTH * training_work(subject, steps) / speedup:
+    if measuring_work(model, sizes, effort) > WORTH * training_work(model, steps) / speedup:
         return f"not planned, as measuring takes more than {WORTH:.0%} of what {steps} steps do"
     return None
 
@@ -216,16 +216,16 @@ def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
     return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
 
 
-def measuring_work(subject: Subject, sizes: list[int], effort: Effort) -> float:
+def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:
     """Floating-point operations that timing these microbatches takes a rank."""
-    costs = subject.layer_costs
+    costs = model.layer_costs
     layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
-    return effort.rounds * PASSES * layers * sum(sizes) * subject.sequence
+    return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
 
 
-def training_work(subject: Subject, steps: int) -> float:
+def training_work(model: PlannedModel, steps: int) -> float:
     """Floating-point operations of so many steps: a forward, and a backward of two."""
-    return 3 * sum(subject.layer_costs) * subject.batch * subject.sequence * steps
+    return 3 * sum(model.layer_costs) * model.batch * model.sequence * steps
 
 
 def ranks_here(launch: Launch, ranks: int) -> int:

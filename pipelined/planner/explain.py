@@ -61,10 +61,10 @@ def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
     """The chosen plan as a file's content."""
     best = answer.chosen
     memory = tuple(rank.total for rank in best.simulated.memory)
-    subject = answer.question.subject
+    model = answer.question.model
     why = reason(answer)
     return PlanFile(
-        best.candidate.plan, best.candidate.recompute, dict(subject.identity), best.expected_s, memory, why, found
+        best.candidate.plan, best.candidate.recompute, dict(model.identity), best.expected_s, memory, why, found
     )
 
 
@@ -79,7 +79,7 @@ def as_text(answer: Answer, found: dict[str, Any]) -> str:
     rows = [_row(str(place), outcome, answer) for place, outcome in enumerate(answer.best, 1)]
     if answer.baseline is not None:
         rows.append(_row("dp", answer.baseline, answer))
-    title = f"{question.ranks} ranks, {question.subject.batch} sequences of {question.subject.sequence} tokens a step"
+    title = f"{question.ranks} ranks, {question.model.batch} sequences of {question.model.sequence} tokens a step"
     return "\n".join(
         [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(answer.chosen)}; {reason(answer)}"]
     )
@@ -132,8 +132,8 @@ def _row(place: str, outcome: Outcome, answer: Answer) -> str:
 
 
 def _rate(outcome: Outcome, answer: Answer) -> float:
-    subject = answer.question.subject
-    return subject.batch * subject.sequence / outcome.step_s
+    model = answer.question.model
+    return model.batch * model.sequence / outcome.step_s
 
 
 def _arrangement(outcome: Outcome) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.subject import Subject
+from pipelined.planner.planned_model import PlannedModel
 
 
 def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
@@ -20,7 +20,7 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, ranks)
 
 
-def sizes_that_fit(subject: Subject, ranks: int, limit: float, stale: bool = False) -> list[int]:
+def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, stale: bool = False) -> list[int]:
     """The microbatches of every plan that may fit, in sequences as the schedule cuts them, ascending.
 
     Args:
@@ -28,8 +28,8 @@ def sizes_that_fit(subject: Subject, ranks: int, limit: float, stale: bool = Fal
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
-    every = candidates(ranks, subject.batch, len(subject.layer_costs), subject.fixed, stale)
-    sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, subject.workload(c.plan)) <= limit}
+    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, stale)
+    sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, model.workload(c.plan)) <= limit}
     if not sizes:
         raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise --memory-limit")
     return sorted(sizes)

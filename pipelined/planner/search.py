@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import Candidate, candidates, data_parallel
 from pipelined.planner.costs import Costs, priced
-from pipelined.planner.subject import Subject
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import Simulated, simulate
@@ -64,7 +64,7 @@ class Question:
         stale: whether schedules without a flush are looked at, too.
     """
 
-    subject: Subject
+    model: PlannedModel
     costs: Costs
     machine: Machine
     ranks: int
@@ -74,7 +74,7 @@ class Question:
     @property
     def all_reduce(self) -> str:
         """The algorithm by which sums are priced; "native" has no closed form, and is priced as "auto"."""
-        return "auto" if self.subject.all_reduce == "native" else self.subject.all_reduce
+        return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """One step of a candidate."""
@@ -83,7 +83,7 @@ class Question:
 
     def workload(self, plan: Plan) -> Workload:
         """What a plan asks of the machine."""
-        return priced(self.subject, plan, self.costs)
+        return priced(self.model, plan, self.costs)
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def search(
         UsageError: no plan uses all ranks, or none fits the memory.
     Cost: about 0.1 ms a candidate, and the simulator's for those that may win.
     """
-    subject = question.subject
-    every = list(candidates(question.ranks, subject.batch, len(subject.layer_costs), subject.fixed, question.stale))
+    model = question.model
+    every = list(candidates(question.ranks, model.batch, len(model.layer_costs), model.fixed, question.stale))
     fitting, least = _bounded(question, every)
     if not fitting:
         raise _too_big(question, least)
@@ -188,7 +188,7 @@ def _bounded(question: Question, every: Sequence[Candidate]) -> tuple[list[tuple
 
 
 def _baseline(question: Question) -> Outcome | None:
-    plan = data_parallel(question.ranks, question.subject.batch)
+    plan = data_parallel(question.ranks, question.model.batch)
     return plan and question.simulate(Candidate(plan))
 
 

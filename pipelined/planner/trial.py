@@ -15,7 +15,7 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Device, TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.subject import Subject
+from pipelined.planner.planned_model import PlannedModel
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Trainer
@@ -41,7 +41,7 @@ class RandomTokens:
 
 async def try_plans(
     transport: Transport,
-    subject: Subject,
+    model: PlannedModel,
     plans: Sequence[Candidate],
     place: torch.device,
     tell: Callable[[str], None],
@@ -60,21 +60,21 @@ async def try_plans(
         async with Actor(transport) as actor:
             for turn, number in enumerate(order):
                 tell(f"trying plan {number + 1} of {len(plans)}")
-                taken[number] += await _steps(actor, subject, plans[number], device, place, turn * STEPS)
+                taken[number] += await _steps(actor, model, plans[number], device, place, turn * STEPS)
     finally:
         device.close()
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
 async def _steps(
-    actor: Actor, subject: Subject, candidate: Candidate, device: Device, place: torch.device, first: int
+    actor: Actor, model: PlannedModel, candidate: Candidate, device: Device, place: torch.device, first: int
 ) -> list[float]:
     """Seconds of each step but the first on the slowest rank; on rank 0, elsewhere this rank's own."""
-    plan, model = candidate.plan, subject.build()
-    numerics = replace(subject.numerics(), recompute=candidate.recompute)
-    feed = RandomTokens(model.shape_of(model.layers, 1, subject.sequence)[-1], (plan.rows, subject.sequence))
-    optimizer_config, length = OptimizerConfig(lr=1e-4, steps=1 << 20), subject.sequence
-    trainer = Trainer(actor, model, plan, optimizer_config, numerics, device, place, feed, NullTracer(), length, seed=0)
+    plan, built = candidate.plan, model.build()
+    numerics = replace(model.numerics(), recompute=candidate.recompute)
+    feed = RandomTokens(built.shape_of(built.layers, 1, model.sequence)[-1], (plan.rows, model.sequence))
+    optimizer_config, length = OptimizerConfig(lr=1e-4, steps=1 << 20), model.sequence
+    trainer = Trainer(actor, built, plan, optimizer_config, numerics, device, place, feed, NullTracer(), length, seed=0)
     mine = []
     for step in range(first, first + STEPS):
         await broadcast(actor.transport, f"try {step}", True)

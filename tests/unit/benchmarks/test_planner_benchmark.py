@@ -14,21 +14,21 @@ ROW = ("gpipe", 2, 1, 4, 2, False)
 
 
 def test_the_best_predicted_are_run_and_others_from_all_over():
-    subject = Emulated(layers=4, batch=4)
-    picked = pick(Question(subject, subject, Machine(Links()), 2), 9)
+    planned = Emulated(layers=4, batch=4)
+    picked = pick(Question(planned, planned, Machine(Links()), 2), 9)
     steps = [outcome.step_s for outcome in picked]
     assert len(picked) == len({outcome.candidate for outcome in picked}) == 9
     assert steps == sorted(steps)
-    assert all(subject.suits(outcome.candidate.plan) for outcome in picked)
+    assert all(planned.suits(outcome.candidate.plan) for outcome in picked)
 
 
 def test_an_emulated_job_takes_what_the_planner_is_told_but_for_being_late():
-    subject = Emulated(late=0.5)
-    candidate = pick(Question(subject, subject, Machine(Links()), 2), 1)[0].candidate
-    layers = range(subject.layers // candidate.plan.depth)
+    planned = Emulated(late=0.5)
+    candidate = pick(Question(planned, planned, Machine(Links()), 2), 1)[0].candidate
+    layers = range(planned.layers // candidate.plan.depth)
     rows, timed = candidate.plan.microbatch, {field: op for op, field in OPS.items() if op not in "AU"}
-    told = {field: subject.seconds(op, layers, rows) for field, op in timed.items()}
-    assert subject.load(candidate).seconds == pytest.approx({field: s - 0.5 for field, s in told.items()})
+    told = {field: planned.seconds(op, layers, rows) for field, op in timed.items()}
+    assert planned.load(candidate).seconds == pytest.approx({field: s - 0.5 for field, s in told.items()})
 
 
 def test_errors_are_counted_both_ways_and_the_chosen_is_beside_the_best():

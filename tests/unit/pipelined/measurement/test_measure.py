@@ -5,7 +5,7 @@ import asyncio
 import torch
 
 from apps.gpt2.config import Config
-from apps.gpt2.planned_model import subject_of
+from apps.gpt2.planned_model import planned_model_of
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, THOROUGH
@@ -43,12 +43,12 @@ async def test_messages_and_sums_are_timed_between_ranks():
 
 
 def test_what_is_measured_alone_prices_every_plan():
-    subject = subject_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4))
+    model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4))
     threads = torch.get_num_threads()
 
     async def alone():
         (transport,) = world(1)
-        return await measure(transport, subject, [1, 2], ALONE, Machine(), 2, lambda line: None)
+        return await measure(transport, model, [1, 2], ALONE, Machine(), 2, lambda line: None)
 
     try:
         found = asyncio.run(alone())
@@ -58,5 +58,5 @@ def test_what_is_measured_alone_prices_every_plan():
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
     assert found.costs.seconds("U", range(0, 4), 1) > 0
-    answer = search(Question(subject, found.costs, found.machine, 2))
+    answer = search(Question(model, found.costs, found.machine, 2))
     assert answer.chosen.step_s <= answer.baseline.step_s

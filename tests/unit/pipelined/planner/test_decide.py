@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apps.gpt2.config import Config
-from apps.gpt2.planned_model import subject_of
+from apps.gpt2.planned_model import planned_model_of
 from collectives import Links
 from pipelined.measurement.effort import BRIEF, Effort
 from pipelined.planner import Question, Stated, search
@@ -111,11 +111,11 @@ def test_the_smallest_and_twice_the_rules_microbatch_are_timed():
 
 
 def test_all_ranks_learn_the_same_decision():
-    subject = subject_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
+    model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
     ruled, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide(one, subject, ALONE, ruled) for one in world(2)))
+        return await asyncio.gather(*(decide(one, model, ALONE, ruled) for one in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())
@@ -137,11 +137,11 @@ def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen
 
 
 def test_all_ranks_run_what_took_least():
-    subject = subject_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
+    model = planned_model_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
     threads = torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide_among_all(one, subject, ALONE) for one in world(2)))
+        return await asyncio.gather(*(decide_among_all(one, model, ALONE) for one in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())

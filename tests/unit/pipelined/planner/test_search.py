@@ -22,7 +22,7 @@ def question(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
 
 
 def everything(asked):
-    toy = asked.subject
+    toy = asked.model
     outcomes = [asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.stale)]
     return sorted((o for o in outcomes if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
 

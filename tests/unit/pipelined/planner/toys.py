@@ -1,4 +1,4 @@
-"""A subject for the planner that is worked out by hand: alike layers, and sizes in round numbers."""
+"""A model for the planner that is worked out by hand: alike layers, and sizes in round numbers."""
 
 from dataclasses import dataclass, field
 from typing import Any

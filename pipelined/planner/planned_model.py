@@ -1,6 +1,6 @@
-"""What the planner must know of the program it plans for; `apps.gpt2` gives one.
+"""What the planner must know of the program that it plans for: the sizes of its model. `apps.gpt2` gives one.
 
-The rule: sizes only. Seconds are the planner's to find; nothing here needs torch until `build` is called.
+Seconds are for the planner to find. Nothing here needs torch until `build` is called.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
 
 
-class Subject(Protocol):
-    """A model to be trained, and how much of it makes a step."""
+class PlannedModel(Protocol):
+    """A model to be trained, and the size of a step."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
