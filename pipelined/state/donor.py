@@ -17,7 +17,7 @@ import numpy as np
 from pipelined.actors.executor import Device
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
 from pipelined.swarm.protocol import field, whole
-from pipelined.swarm.records import Point
+from pipelined.swarm.records import Version
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
 from transports.rpc import Rejected, Request, Response
@@ -36,13 +36,13 @@ gets all that it misses in one round trip."""
 
 @dataclass
 class Copy:
-    """A state as it was at one point.
+    """The state of one version.
 
     Attributes:
         manifest: what it consists of, as soon as somebody has worked that out.
     """
 
-    point: Point
+    version: Version
     state: Mapping[str, Block]
     manifest: Manifest | None = None
 
@@ -51,8 +51,8 @@ class Copy:
 class Taken:
     """A step that was taken: from where to where, and what with."""
 
-    before: Point
-    after: Point
+    before: Version
+    after: Version
     total: np.ndarray
     scale: float
 
@@ -75,16 +75,16 @@ class Donor:
         )  # by address: at which step a peer was last known to need totals
         self._describing = asyncio.Lock()
 
-    async def manifest(self, request: Request, point: Callable[[], Point]) -> Response:
+    async def manifest(self, request: Request, version: Callable[[], Version]) -> Response:
         """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
 
         Args:
-            point: of the stage; asked when the device is at the copy, for a step may be taken before that.
+            version: of the stage; asked when the device is at the copy, for a step may be taken before that.
         """
 
         def copy() -> Copy:
             if self._copy is None:
-                self._copy = Copy(point(), copied(self._stage.state()))
+                self._copy = Copy(version(), copied(self._stage.state()))
             return self._copy
 
         self._note(request)
@@ -92,7 +92,7 @@ class Donor:
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
                 kept.manifest = await self._beside(lambda: describe(kept.state))
-        return Response((kept.manifest.digests,), {**kept.point._asdict(), "root": kept.manifest.root})
+        return Response((kept.manifest.digests,), {**kept.version._asdict(), "root": kept.manifest.root})
 
     async def chunk(self, request: Request) -> Response:
         """One chunk of the state of this root. Raises Rejected: that is not kept here (any more)."""
@@ -106,7 +106,7 @@ class Donor:
             raise Rejected("malformed", why=str(error)) from error
 
     async def totals(self, request: Request) -> Response:
-        """What the steps from a point on were taken with, one after another, and the notes `scales` and `lineages`,
+        """What the steps from a version on were taken with, one after another, and the notes `scales` and `lineages`,
         after each: as many as one answer takes, at least one.
 
         Raises:
@@ -123,7 +123,7 @@ class Donor:
         scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
         return Response(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
 
-    def took(self, before: Point, after: Point, total: np.ndarray, scale: float) -> None:
+    def took(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
         self._taken.append(Taken(before, after, total, scale))
         self._steps += 1
@@ -152,7 +152,7 @@ class Donor:
         needed = any(map(self._is_recent, self._waiting.values()))
         while len(self._taken) > (MOST_TOTALS if needed else 1):
             self._taken.popleft()
-        if not needed or (self._copy and self._taken and self._copy.point.step < self._taken[0].before.step):
+        if not needed or (self._copy and self._taken and self._copy.version.step < self._taken[0].before.step):
             self._copy = None
 
 

@@ -19,13 +19,13 @@ from pipelined.state.manifest import Download, Layout, TransferError, expect, la
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import Missed, lineage_of, missed
 from pipelined.swarm.protocol import field, whole
-from pipelined.swarm.records import Peer, Point
+from pipelined.swarm.records import Peer, Version
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
 from transports.rpc import Rejected, Response
 
-Find = Callable[[Point, Layout], Awaitable[Mapping[str, Block] | None]]
-"""The tensors of a layout as they were at a point, if they were saved where this peer can find them."""
+Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
+"""The tensors of a layout at a version, if they were saved where this peer can find them."""
 UNDER_WAY = 4  # chunks asked for at once
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
 
@@ -36,7 +36,7 @@ class Joining:
     Args:
         name: of the peer; donors are tried in its own order.
         index: which stage.
-        point: where `stage` is now, if it is of this swarm; None: nobody knows.
+        version: of `stage` now, if it is of this swarm; None: unknown.
         find: asked where nobody has the state.
 
     Attributes:
@@ -49,25 +49,25 @@ class Joining:
         name: str,
         stage: SwarmStage,
         index: int,
-        point: Point | None,
+        version: Version | None,
         view: MembershipView,
         asking: Asking,
         hearing: Hearing,
         device: Device,
         find: Find,
     ):
-        self.point, self._find, self._hearing, self._name = point, find, hearing, name
+        self.version, self._find, self._hearing, self._name = version, find, hearing, name
         self._stage, self._index, self._view, self._asking, self._device = stage, index, view, asking, device
         self._download: Download | None = None
         self.donor = ""
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
 
-    async def arrive(self) -> Point:
+    async def arrive(self) -> Version:
         """Fetch what is missing until this stage is where the swarm stands; returns that.
 
         Waits while nobody serves the stage, and nobody saved it.
         """
-        while self.point != self._view.head.point:
+        while self.version != self._view.head.version:
             donor, seen = self._donor(), self._view.revision
             if donor is None:
                 found = not self._view.holding(self._index) and await self._found()
@@ -83,7 +83,7 @@ class Joining:
                 self.trouble = f"{donor.name}: {why}"
                 warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
         self.donor = ""
-        return self.point
+        return self.version
 
     async def _go_on_with(self, donor: Peer) -> None:
         if not await self._caught_up(donor):
@@ -100,10 +100,10 @@ class Joining:
 
     async def _found(self) -> bool:
         """Load what was saved of where the swarm stands, if it was."""
-        point = self._view.head.point
-        state = await self._find(point, await self._layout())
+        version = self._view.head.version
+        state = await self._find(version, await self._layout())
         if state is not None:
-            await self._load(state, point)
+            await self._load(state, version)
         return state is not None
 
     def _donor(self) -> Peer | None:
@@ -120,43 +120,43 @@ class Joining:
     async def _caught_up(self, donor: Peer) -> bool:
         """Take the steps that are missing, if the donor has their totals."""
         try:
-            while self.point is not None and self.point.step < self._view.head.step:
-                for step in await missed(self._asking, donor, self.point, self._stage.sums):
+            while self.version is not None and self.version.step < self._view.head.step:
+                for step in await missed(self._asking, donor, self.version, self._stage.sums):
                     await self._take(step)
         except Rejected as rejection:
             if rejection.reason != "not kept":
                 raise
-        return self.point == self._view.head.point
+        return self.version == self._view.head.version
 
     async def _take(self, step: Missed) -> None:
         def take() -> None:
-            self._stage.apply(self.point.step, step.total, step.scale)
-            self.point = step.after
+            self._stage.apply(self.version.step, step.total, step.scale)
+            self.version = step.after
 
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
         response = await self._asking.request(donor, "manifest")
         manifest = expect(await self._layout(), _only(response), field(response.note, "root"))
-        point = Point(whole(response.note, "step"), lineage_of(response.note))
+        version = Version(whole(response.note, "step"), lineage_of(response.note))
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
         async with Nursery() as tasks:
             for index in list(self._download.missing):
                 tasks.create_task(self._fetch_chunk(donor, index, limit))
-        await self._load(self._download.finish(), point)
+        await self._load(self._download.finish(), version)
 
     async def _layout(self) -> Layout:
         """Of this stage's state, which a GPU copies to the host when it is asked for."""
         return (await self._device.run("layout", lambda: layout_of(self._stage.state())))[0]
 
-    async def _load(self, state: Mapping[str, Block], point: Point) -> None:
+    async def _load(self, state: Mapping[str, Block], version: Version) -> None:
         def load() -> None:
-            self.point = None
+            self.version = None
             self._stage.load(state)
             self._stage.clear()
-            self.point = point
+            self.version = version
 
         await self._device.run("load", load)
 

@@ -19,7 +19,7 @@ from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
-from pipelined.swarm.records import OBSERVERS, Mark, Observer, Point
+from pipelined.swarm.records import OBSERVERS, Mark, Observer, Version
 from pipelined.swarm.stages.delayed import late, settled
 from transports.rpc import Endpoint
 
@@ -70,15 +70,15 @@ class Visitor:
 
     async def _all(self) -> Visited:
         stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
-        points: list[Point | None] = [None] * len(stages)
-        while any(point != self._view.head.point for point in points):
+        versions: list[Version | None] = [None] * len(stages)
+        while any(version != self._view.head.version for version in versions):
             for index, stage in enumerate(stages):
                 ways = self._view, self._asking, self._hearing, self._device, _nowhere
-                points[index] = await Joining(self.name, stage, index, points[index], *ways).arrive()
-        at = self._view.head.point
+                versions[index] = await Joining(self.name, stage, index, versions[index], *ways).arrive()
+        at = self._view.head.version
         marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
 
 
-async def _nowhere(point: Point, layout: Layout) -> None:
+async def _nowhere(version: Version, layout: Layout) -> None:
     """What this visitor finds of what was saved: only peers are asked."""

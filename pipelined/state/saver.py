@@ -13,7 +13,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.swarm.records import SAVED, Mark, Peer, Point, Saved
+from pipelined.swarm.records import SAVED, Mark, Peer, Saved, Version
 from transports import Block
 
 T = TypeVar("T")
@@ -112,10 +112,10 @@ class Saver:
             await asyncio.wait([self._writing])
         self._writing = tasks.create_task(self._write(mark, await copy()))
 
-    async def find(self, point: Point, layout: Layout) -> Mapping[str, Block] | None:
+    async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """The tensors of this layout as they were there, if they were saved here."""
         for mark in self.marks:
-            if mark.point == point and mark not in self._unreadable:
+            if mark.version == version and mark not in self._unreadable:
                 try:
                     return await self._apart(lambda mark=mark: self._store.load(mark, layout))
                 except StoreError:

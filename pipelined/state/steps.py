@@ -1,6 +1,6 @@
 """Steps that were taken while a peer was elsewhere: what they were taken with, from whoever kept that.
 
-The one rule: a step is named by the point before it, so what is taken follows from what is here, to the bit. Knows a
+The one rule: a step is named by the version before it, so what is taken follows from what is here, to the bit. Knows a
 donor's answer; it must not know who takes the steps, nor when.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from pipelined.membership.client import Asking
 from pipelined.state.manifest import TransferError
 from pipelined.swarm.protocol import field, number
-from pipelined.swarm.records import Peer, Point
+from pipelined.swarm.records import Peer, Version
 from transports.rpc import Response
 
 
@@ -21,13 +21,13 @@ class Missed(NamedTuple):
 
     total: np.ndarray
     scale: float
-    after: Point
+    after: Version
 
 
 async def missed(
-    asking: Asking, donor: Peer, point: Point, like: np.ndarray, limit: float | None = None
+    asking: Asking, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
 ) -> list[Missed]:
-    """The steps that a donor took from this point on: the first of them, in order; at least one.
+    """The steps that a donor took from this version on: the first of them, in order; at least one.
 
     Args:
         like: totals are of its dtype and shape.
@@ -36,19 +36,19 @@ async def missed(
         Rejected: "not kept", there are none, or they are not kept there any more.
         NoLongerValid: the donor is gone, or late. TransferError: what it says is none of this.
     """
-    response = await asking.request(donor, "totals", limit=limit, **point._asdict())
-    return list(_read(response, point, like))
+    response = await asking.request(donor, "totals", limit=limit, **version._asdict())
+    return list(_read(response, version, like))
 
 
-def _read(response: Response, point: Point, like: np.ndarray) -> Iterator[Missed]:
+def _read(response: Response, version: Version, like: np.ndarray) -> Iterator[Missed]:
     scales, lineages = field(response.note, "scales"), field(response.note, "lineages")
     if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(response.blocks):
         raise TransferError(f"totals without a scale and a lineage each (totals: {len(response.blocks)})")
     for block, scale, lineage in zip(response.blocks, scales, lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
-        point = Point(point.step + 1, lineage_of({"lineage": lineage}))
-        yield Missed(block.numpy(), number({"scale": scale}, "scale"), point)
+        version = Version(version.step + 1, lineage_of({"lineage": lineage}))
+        yield Missed(block.numpy(), number({"scale": scale}, "scale"), version)
 
 
 def lineage_of(note: object) -> str:

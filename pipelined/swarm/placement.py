@@ -107,9 +107,9 @@ class Placing:
 
     def _saved(self, name: str) -> set[int]:
         """The stages whose present state lies at a peer, where that is not all of them."""
-        told, point = self._view.saved.get(name), self._view.head.point if self._view.head else None
+        told, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
         marks = told.all() if told else []
-        mine = {mark.stage for mark in marks if mark.point == point and mark.stages == self._stages}
+        mine = {mark.stage for mark in marks if mark.version == version and mark.stages == self._stages}
         return mine if len(mine) < self._stages else set()
 
 

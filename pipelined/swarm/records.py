@@ -56,12 +56,12 @@ class Phase(StrEnum):
 PHASES = frozenset(Phase)
 
 
-class Point(NamedTuple):
-    """Where training is.
+class Version(NamedTuple):
+    """A version of the parameters: how many steps were taken, and by which totals.
 
     Args:
         step: how many steps were taken.
-        lineage: names the run and how it came there, by the totals of all steps: two states of one point are equal
+        lineage: names the run and how it came there, by the totals of all steps: two states of one version are equal
             to the bit. "" before the first step.
     """
 
@@ -94,8 +94,8 @@ class Mark(NamedTuple):
     lineage: str
 
     @property
-    def point(self) -> Point:
-        return Point(self.step, self.lineage)
+    def version(self) -> Version:
+        return Version(self.step, self.lineage)
 
 
 def common_step(saved: Iterable[Mark]) -> Mark | None:
@@ -359,8 +359,8 @@ class Head(Record):
     basis: str = ""
 
     @property
-    def point(self) -> Point:
-        return Point(self.step, self.lineage)
+    def version(self) -> Version:
+        return Version(self.step, self.lineage)
 
     def entries(self, known: Mapping[str, Took]) -> dict[str, bytes]:
         """What is to be put into the directory, by key, so that this head is there: a peer learns of its own stage's
@@ -435,5 +435,5 @@ class Evaluated(Record):
     loss: float
 
     @property
-    def point(self) -> Point:
-        return Point(self.step, self.lineage)
+    def version(self) -> Version:
+        return Version(self.step, self.lineage)

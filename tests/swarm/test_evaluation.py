@@ -21,8 +21,8 @@ async def evaluations(swarm, found):
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(view.follow())
         while True:
-            await view.wait_for(lambda: view.evaluated is not None and view.evaluated.point not in found)
-            found[view.evaluated.point] = view.evaluated.loss, view.head.point
+            await view.wait_for(lambda: view.evaluated is not None and view.evaluated.version not in found)
+            found[view.evaluated.version] = view.evaluated.loss, view.head.version
 
 
 async def trained(peers, trainers, steps=5, **rules):
@@ -35,8 +35,8 @@ async def trained(peers, trainers, steps=5, **rules):
         swarm.trainer(f"t{name}", steps)
     await swarm.finish(within=60)
     await swarm.close()
-    assert all(point == head for point, (_, head) in found.items()), "the step after was decided before"
-    losses = {point.step: loss for point, (loss, _) in found.items()}
+    assert all(version == head for version, (_, head) in found.items()), "the step after was decided before"
+    losses = {version.step: loss for version, (loss, _) in found.items()}
     assert losses == {step: swarm.reference.score(step, HELD_OUT) for step in losses}
     return losses
 
@@ -73,10 +73,10 @@ def test_random_faults_change_no_evaluation(first):
     for seed in range(first, first + 10):
         story = Evaluated(seed)
         swarm = run_virtual(story.run())
-        last = [point for point in story.found if point.step == story.steps]
+        last = [version for version in story.found if version.step == story.steps]
         assert len(last) == 1, "the last step was not evaluated"
-        for point, (loss, _) in story.found.items():
-            assert loss == swarm.reference.score(point.step, HELD_OUT), f"another loss at step {point.step}"
+        for version, (loss, _) in story.found.items():
+            assert loss == swarm.reference.score(version.step, HELD_OUT), f"another loss at step {version.step}"
 
 
 async def test_a_leader_that_dies_when_only_the_evaluation_is_left_is_followed_by_another():

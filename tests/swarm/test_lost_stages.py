@@ -37,7 +37,7 @@ def test_everything_is_lost_with_the_directory(shared, last):
         start(swarm, stores, 1, steps=8, resume=True)
         await swarm.finish(within=30)
         assert steps(swarm) == list(range(saved.step, 9)), "it did not go on from there"
-        assert swarm.heads[0].point == saved.point
+        assert swarm.heads[0].version == saved.version
         await swarm.close()
 
     run_virtual(train())

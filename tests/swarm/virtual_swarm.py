@@ -42,7 +42,7 @@ class MemoryStore:
         self._saved[mark] = state
 
     def load(self, at, layout):
-        states = [state for mark, state in self._saved.items() if mark.point == at.point]
+        states = [state for mark, state in self._saved.items() if mark.version == at.version]
         found = {name: block for state in states for name, block in state.items() if name in layout}
         if layout_of(found) != layout:
             raise StoreError(f"not all there: {found.keys()}")
@@ -155,7 +155,7 @@ class VirtualSwarm(VirtualParties):
         """What one process has at this step; where sums lose, what the first peer had who was seen there."""
         if not self.rules.sums_codec:
             return self.reference.weights(replica.step, replica.index)
-        return self._told.setdefault((replica.point, replica.index), weights_of(replica).copy())
+        return self._told.setdefault((replica.version, replica.index), weights_of(replica).copy())
 
     def describe(self):
         held = {

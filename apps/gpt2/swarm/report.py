@@ -12,7 +12,7 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import CutOff, Directory, FellBehind
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.swarm.config import Rules
-from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Point
+from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Version
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import StepReport
 from transports import Transport
@@ -71,8 +71,8 @@ class Log:
         self._directory, self._rules, self._optimizer_config = directory, rules, optimizer_config
         self._clock, self._busy, self._report = clock, busy, report
         self._step, self._began, self._loss = -1, clock.now(), None
-        self._point: Point | None = None
-        self._due: tuple[Point, StepReport | None] | None = None
+        self._version: Version | None = None
+        self._due: tuple[Version, StepReport | None] | None = None
 
     async def follow(self) -> float | None:
         """Report every step until the last; returns the validation loss of the last, if it was evaluated."""
@@ -87,23 +87,23 @@ class Log:
         return self._loss
 
     def _on_head(self, head: Head) -> None:
-        if head.point == self._point:
+        if head.version == self._version:
             return  # only peers changed their stage
         now, report = self._clock.now(), None
         if head.was_summed and head.step > self._step >= 0:
             report = self._report_of(head, now - self._began)
         elif self._step >= 0:
             self._report.say(f"went back to step {head.step}, which all stages had saved")
-        self._step, self._point, self._began, self._due = head.step, head.point, now, None
+        self._step, self._version, self._began, self._due = head.step, head.version, now, None
         if self._rules.evaluates(head.step, head.step >= self._optimizer_config.steps):
-            self._due = head.point, report
+            self._due = head.version, report
         elif report:
             self._report.step(report, None)
 
     def _on_loss(self, evaluated: Evaluated) -> None:
         """The validation loss of a step was recorded; the next step is decided after that."""
-        point, report = self._due or (None, None)
-        if evaluated.point == point:
+        version, report = self._due or (None, None)
+        if evaluated.version == version:
             self._due, self._loss = None, evaluated.loss
             self._report.step(report, self._loss) if report else self._report.evaluated(evaluated.step, self._loss)
 

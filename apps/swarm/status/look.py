@@ -126,7 +126,7 @@ async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
     more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
     more["unsaved_stages"] = _unsaved_stages(head, every_peer, saved)
-    left = told.held_out if told and head and not (evaluated and evaluated.point == head.point) else 0
+    left = told.held_out if told and head and not (evaluated and evaluated.version == head.version) else 0
     more["unreadable"] = records.unreadable
     more["events"] = _events(seen)
     more |= _progress(seen[len(peers) :], leader and leader.name)

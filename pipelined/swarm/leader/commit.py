@@ -159,5 +159,5 @@ class CommitLoop:
 def _lineage_after(head: Head, attempt: CommitRound, scale: float) -> str:
     """Name all that the parameters follow from: the lineage before, every stage's total, and the scale."""
     text = repr([head.lineage, attempt.digests, scale])
-    run = head.point.run or secrets.token_hex(6)
+    run = head.version.run or secrets.token_hex(6)
     return f"{run}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"

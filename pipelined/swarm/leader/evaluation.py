@@ -1,7 +1,7 @@
 """The leader's part in evaluating: when validation data is in the queue, and what is kept of it.
 
 The one rule: what is measured is the parameters of one step, so the next is not decided before that is done; and it is
-done once, for the directory has the loss and the point where it was measured. Whoever leads next finds it there, or
+done once, for the directory has the loss and the version where it was measured. Whoever leads next finds it there, or
 measures it again, to the same bit.
 """
 
@@ -63,7 +63,7 @@ class Evaluating:
         if self.due(head):
             while not queue.scored:
                 await self._changed.wait()
-            await write(EVALUATED, Evaluated(*head.point, queue.loss), self._view.evaluated_revision)
+            await write(EVALUATED, Evaluated(*head.version, queue.loss), self._view.evaluated_revision)
         while after is None:  # whoever is over ends this
             await self._changed.wait()
         return after
@@ -80,4 +80,4 @@ def due(head: Head, evaluated: Evaluated | None, rules: Rules, steps: int | None
         steps: after so many the run is over; None: never.
     """
     wanted = rules.evaluates(head.step, steps is not None and head.step >= steps)
-    return wanted and (evaluated is None or evaluated.point != head.point)
+    return wanted and (evaluated is None or evaluated.version != head.version)

@@ -50,10 +50,10 @@ class GoingBack:
 
     def _latest(self) -> Mark | None:
         """Where to go: the latest step that all stages saved; None where that is where the swarm is."""
-        here = self._view.head.point if self._view.head else None
+        here = self._view.head.version if self._view.head else None
         marks = [mark for each in self._view.saved.values() for mark in each.all()]
-        latest = common_step(mark for mark in marks if self.resume or (here and mark.point.run == here.run))
-        return None if latest is None or latest.point == here else latest
+        latest = common_step(mark for mark in marks if self.resume or (here and mark.version.run == here.run))
+        return None if latest is None or latest.version == here else latest
 
 
 class Calling:
@@ -103,11 +103,11 @@ class Calling:
         """
         if self._view.holding(stage):
             return self._parts(stage)
-        if self._view.head.point.is_untrained:
+        if self._view.head.version.is_untrained:
             return True
-        run = self._view.head.point.run
+        run = self._view.head.version.run
         marks = [mark for each in self._view.saved.values() for mark in each.all()]
-        return common_step(mark for mark in marks if mark.point.run == run) is not None
+        return common_step(mark for mark in marks if mark.version.run == run) is not None
 
     def _parts(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

@@ -24,7 +24,7 @@ async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: A
     others = by_preference(replica.name, had_part)
     try:
         while replica.step < head.step and others:
-            await replica.take_missed(await missed(asking, others[0], replica.point, replica.stage.sums, limit))
+            await replica.take_missed(await missed(asking, others[0], replica.version, replica.stage.sums, limit))
     except (NoLongerValid, Rejected, TransferError):
         return False
     return await replica.follow(view.head)

@@ -48,7 +48,7 @@ class Succession:
         try:
             sums, losses = await state.counted()
             arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.request(successor, "inherit", *arrays, limit=limit, **state.point._asdict())
+            await asking.request(successor, "inherit", *arrays, limit=limit, **state.version._asdict())
             await state.drop()
         finally:
             state.handing_over, state.ledger.frozen = False, None
@@ -61,13 +61,13 @@ class Succession:
             Rejected: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
         """
         state = self._state
-        await state.reached_point(request)
+        await state.reached_version(request)
         sums, indices, losses = inherited(request, state.stage.sums, state.rules.batch)
-        point = state.point
+        version = state.version
 
         def work() -> None:
             ledger = state.ledger
-            if state.given_up or state.point != point:  # a step was taken while the device was busy
+            if state.given_up or state.version != version:  # a step was taken while the device was busy
                 raise Rejected("stale", step=state.step)
             if ledger.frozen is not None or state.handing_over:
                 raise Rejected("busy")

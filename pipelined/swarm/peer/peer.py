@@ -30,7 +30,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import Topics
 from pipelined.swarm.placement import Choosing
 from pipelined.swarm.protocol import field, read_round
-from pipelined.swarm.records import PEERS, Head, Phase, Point
+from pipelined.swarm.records import PEERS, Head, Phase, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
@@ -168,17 +168,21 @@ class StagePeer:
         if not await self._comes_to_serve(place):
             return
         while not self._drain.may_go(self.replica.index):
-            head, before = self._view.head, self.replica.point
+            head, before = self._view.head, self.replica.version
             if not await self.replica.follow(head) and not await self._catch_up(head):
                 if not await self._comes_to_serve(place):
                     return
                 continue
-            if self.replica.point != before:
+            if self.replica.version != before:
                 await self._save(self.replica)
             await self._saver.look_after(self._view.lost)
             await self._saver.tell(place)
             target = self.replica.index if self._drain.requested else head.moves.get(self.name, self.replica.index)
-            if target != self.replica.index and head.point == self.replica.point and await self._can_be_spared(head):
+            if (
+                target != self.replica.index
+                and head.version == self.replica.version
+                and await self._can_be_spared(head)
+            ):
                 self._wanted = target
                 self._let_go()
                 return
@@ -237,27 +241,27 @@ class StagePeer:
             self._view.add(index)  # before the record is put: what is read from now on has it
             await place.put(self._presence.record(place, Phase.JOINING, index))
             await self._view.turn_to({index})
-        stage, point = (replica.stage, replica.point) if replica else (self._built(index), Point(0, ""))
+        stage, version = (replica.stage, replica.version) if replica else (self._built(index), Version(0, ""))
         self._let_go()
         self._view.look_again()  # what is missing now, who is to leave does not wait for
-        find = lambda point, layout: self._find(place, point, layout)  # noqa: E731
+        find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
         ways = self._view, self._asking, self._hearing, self._device, find
-        self._joining = Joining(self.name, stage, index, point, *ways)
-        point = await self._joining.arrive()
+        self._joining = Joining(self.name, stage, index, version, *ways)
+        version = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._view.head.basis
         self._topics.replica = Replica(
-            self.name, index, stage, point, rules, device, self._endpoint, self._coding, basis
+            self.name, index, stage, version, rules, device, self._endpoint, self._coding, basis
         )
         self._topics.open(rules.batch)
 
     def _built(self, index: int) -> SwarmStage:
         return late(self._build(index), self._rules.delayed)
 
-    async def _find(self, place: Standing, point: Point, layout: Layout) -> Mapping[str, Block] | None:
-        """What was saved of this point, by this peer or by another that saves in the same place."""
+    async def _find(self, place: Standing, version: Version, layout: Layout) -> Mapping[str, Block] | None:
+        """What was saved of this version, by this peer or by another that saves in the same place."""
         await self._saver.look()
         await self._saver.tell(place)
-        return await self._saver.find(point, layout)
+        return await self._saver.find(version, layout)
 
     async def _save(self, replica: Replica) -> None:
         """Save the state, if this step is to be saved and this peer is the one of its stage to do it.

@@ -15,7 +15,7 @@ from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST
-from pipelined.swarm.records import Head, Mark, Point
+from pipelined.swarm.records import Head, Mark, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
@@ -28,8 +28,8 @@ class Replica:
     Args:
         name: of the peer.
         index: which stage.
-        point: where its parameters are; `step`, of it, is the next that they are to take.
-        basis: names what they follow from; None: as the point does.
+        version: of its parameters; its `step` is the next that they are to take.
+        basis: names what they follow from; None: the version's lineage.
 
     Attributes:
         passes, rounds, succession, donor: what is asked of it.
@@ -41,7 +41,7 @@ class Replica:
         name: str,
         index: int,
         stage: SwarmStage,
-        point: Point,
+        version: Version,
         rules: Rules,
         device: Device,
         endpoint: Endpoint,
@@ -49,7 +49,8 @@ class Replica:
         basis: str | None = None,
     ):
         self.name, self.index, self.stage, self._rules = name, index, stage, rules
-        self._state = StageState(name, index, stage, point, point.lineage if basis is None else basis, rules, device)
+        basis = version.lineage if basis is None else basis
+        self._state = StageState(name, index, stage, version, basis, rules, device)
         self.passes = Passes(self._state, coding)
         self.load = self.passes.load
         self.rounds = RoundService(self._state, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
@@ -61,9 +62,9 @@ class Replica:
         return self._state.step
 
     @property
-    def point(self) -> Point:
-        """Where its parameters are."""
-        return self._state.point
+    def version(self) -> Version:
+        """The version of its parameters."""
+        return self._state.version
 
     @property
     def counted(self) -> Set[int]:
@@ -72,11 +73,11 @@ class Replica:
 
     async def manifest(self, request: Request) -> Response:
         """Which state a joiner can have from here."""
-        return await self.donor.manifest(request, lambda: self.point)
+        return await self.donor.manifest(request, lambda: self.version)
 
     def mark(self) -> Mark:
         """The name of its state."""
-        return Mark(self.step, self.index, self._rules.stages, self.point.lineage)
+        return Mark(self.step, self.index, self._rules.stages, self.version.lineage)
 
     async def copy(self) -> Mapping[str, Block]:
         """Its state as it is between two pieces of work."""
@@ -93,7 +94,7 @@ class Replica:
 
         False means that it was not a member of what was decided: its state is of no use any more.
         """
-        if head.point == self.point:
+        if head.version == self.version:
             self._state.basis = head.basis
             return True
         total = self.rounds.total(head.round)
@@ -101,21 +102,21 @@ class Replica:
         if not here or total is None:
             return False
 
-        await self._take(Missed(total, head.scale, head.point), head.basis)
+        await self._take(Missed(total, head.scale, head.version), head.basis)
         return True
 
     async def take_missed(self, steps: Sequence[Missed]) -> None:
         """Take steps that were taken without this peer, which goes on serving; what it counted of them is of no use."""
         self.rounds.abort("the step stands without this peer")
         for step in steps:
-            await self._take(step, self.point.lineage if self._rules.delayed else step.after.lineage)
+            await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
     async def _take(self, step: Missed, basis: str) -> None:
-        before = self.point
+        before = self.version
 
         def take() -> None:
             state = self._state
-            if state.point != before:  # by who was cancelled meanwhile
+            if state.version != before:  # by who was cancelled meanwhile
                 return
             self.stage.apply(state.step, step.total, step.scale)
             self.donor.took(before, step.after, step.total, step.scale)

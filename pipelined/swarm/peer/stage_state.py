@@ -12,7 +12,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.notifier import Notifier
 from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol import RoundName, whole
-from pipelined.swarm.records import Point
+from pipelined.swarm.records import Version
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected, Request
 
@@ -36,7 +36,7 @@ class StageState:
     Args:
         name: of the peer.
         index: which stage.
-        point: where its parameters are; `step`, of it, is the next that they are to take.
+        version: of its parameters; its `step` is the next that they are to take.
         basis: names what they follow from; see `Head`.
 
     Attributes:
@@ -46,18 +46,18 @@ class StageState:
     """
 
     def __init__(
-        self, name: str, index: int, stage: SwarmStage, point: Point, basis: str, rules: Rules, device: Device
+        self, name: str, index: int, stage: SwarmStage, version: Version, basis: str, rules: Rules, device: Device
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
-        (self.step, self.lineage), self.basis = point, basis
+        (self.step, self.lineage), self.basis = version, basis
         self.ledger, self.next_ledger = Ledger(), Ledger()
         self.handing_over = self.given_up = False
         self.changed = Notifier()
 
     @property
-    def point(self) -> Point:
-        """Where its parameters are."""
-        return Point(self.step, self.lineage)
+    def version(self) -> Version:
+        """The version of its parameters."""
+        return Version(self.step, self.lineage)
 
     async def reached(self, step: int) -> None:
         """Wait for the step before to stand; one ahead of that is not waited for.
@@ -70,7 +70,7 @@ class StageState:
         if step != self.step:
             raise Rejected("stale" if step < self.step else "behind", step=self.step)
 
-    async def reached_point(self, request: Request) -> None:
+    async def reached_version(self, request: Request) -> None:
         """The same, and in the lineage that is asked about: since the step was asked for all may have gone back."""
         await self.reached(whole(request.note, "step"))
         if request.note.get("lineage", "") != self.lineage:
@@ -93,9 +93,9 @@ class StageState:
         """Of the step that stands, or of the next."""
         return self.ledger if step == self.step else self.next_ledger
 
-    def go_on(self, point: Point, basis: str) -> None:
+    def go_on(self, version: Version, basis: str) -> None:
         """A step was taken: what was counted of the next is what is counted now."""
-        (self.step, self.lineage), self.basis = point, basis
+        (self.step, self.lineage), self.basis = version, basis
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
     async def until(self, holds: Callable[[], bool]) -> None:

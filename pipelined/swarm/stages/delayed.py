@@ -50,7 +50,7 @@ def settled(stage: SwarmStage) -> Mapping[str, Any]:
 
 
 @dataclass
-class Version:
+class StepState:
     """One step's parameters and sums, while the stage itself holds another's."""
 
     state: Mapping[str, Block]
@@ -71,7 +71,7 @@ class DelayedStage:
     def __init__(self, stage: SwarmStage):
         self.step, self.model = 0, stage.model
         self._stage, self._holds = stage, 0
-        self._other: Version | None = None
+        self._other: StepState | None = None
         self._pending: Pending | None = None
 
     @property
@@ -172,7 +172,7 @@ class DelayedStage:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
-        aside, other = Version(copied(self._stage.state()), self._stage.sums.copy()), self._other
+        aside, other = StepState(copied(self._stage.state()), self._stage.sums.copy()), self._other
         if other is None:
             self._apply_pending()
             self._stage.clear()

@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
-from pipelined.swarm.records import Point
+from pipelined.swarm.records import Version
 from tests.swarm.exact import ExactStage
 from transports.rpc import Party, Rejected, Request
 
@@ -25,24 +25,24 @@ class Training:
     """A stage that takes steps beside its donor."""
 
     def __init__(self):
-        self.stage, self.point = ExactStage(0, 1), Point(0, "at-0")
+        self.stage, self.version = ExactStage(0, 1), Version(0, "at-0")
         self.device, self.beside_s = TimedDevice({"step": 1.0}, VirtualClock()), 0.0
         self.donor = Donor(self.stage, self.device, self.beside)
 
     def take(self, steps):
         for _ in range(steps):
-            total, after = np.full_like(self.stage.sums, self.point.step), Point(self.point.step + 1, "")
+            total, after = np.full_like(self.stage.sums, self.version.step), Version(self.version.step + 1, "")
             after = after._replace(lineage=f"at-{after.step}")
-            self.stage.apply(self.point.step, total, 1.0)
-            self.donor.took(self.point, after, total, 1.0)
-            self.point = after
+            self.stage.apply(self.version.step, total, 1.0)
+            self.donor.took(self.version, after, total, 1.0)
+            self.version = after
 
     async def beside(self, work):
         await VirtualClock().sleep(self.beside_s)
         return work()
 
     async def manifest(self):
-        return (await self.donor.manifest(asked(), lambda: self.point)).note
+        return (await self.donor.manifest(asked(), lambda: self.version)).note
 
     async def totals(self, step):
         return await self.donor.totals(asked(step=step, lineage=f"at-{step}"))
@@ -129,7 +129,7 @@ async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_leas
     training = Training()
     training.donor.expect({LATE}, set())
     for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
-        before, after = Point(step, f"at-{step}"), Point(step + 1, f"at-{step + 1}")
+        before, after = Version(step, f"at-{step}"), Version(step + 1, f"at-{step + 1}")
         training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
     assert [len((await training.totals(step)).blocks) for step in range(4)] == [2, 2, 1, 1]
 

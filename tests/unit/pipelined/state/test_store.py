@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
 from pipelined.state.store import DiskStore, StoreError, load, load_whole, marks, save
-from pipelined.swarm.records import Mark, Point, Saved, common_step, saved_steps
+from pipelined.swarm.records import Mark, Saved, Version, common_step, saved_steps
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}
@@ -244,7 +244,7 @@ def test_a_directory_that_cannot_be_is_said(tmp_path: Path):
 
 def test_marks_come_back_as_they_were_told():
     assert Saved.unpack(Saved([list(MARK)]).pack()).all() == [MARK]
-    assert MARK.point == Point(4, "run-ab") and MARK.point.run == "run"
+    assert MARK.version == Version(4, "run-ab") and MARK.version.run == "run"
 
 
 @pytest.mark.parametrize("mark", [[4, 3, 3, ""], [-1, 0, 1, ""], [1, 0, 1 << 40, ""], [1, 0, 1], [1.0, 0, 1, ""], 7])

@@ -9,7 +9,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Head, Peer, Phase, Point
+from pipelined.swarm.records import Head, Peer, Phase, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from tests.swarm.exact import WIDTH, ExactStage
@@ -28,7 +28,7 @@ def new_replica(delayed=False):
     endpoint, device = VirtualNetwork().endpoint("p0"), TimedDevice({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = late(ExactStage(0, 1), delayed)
-    return Replica("p0", 0, stage, Point(0, ""), rules, device, endpoint, Coding(threads=False))
+    return Replica("p0", 0, stage, Version(0, ""), rules, device, endpoint, Coding(threads=False))
 
 
 def asked(topic, *blocks, **note):

@@ -10,7 +10,7 @@ from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Head, Point
+from pipelined.swarm.records import Head, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
@@ -35,7 +35,7 @@ def new_replica(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
     device = TimedDevice(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
-    return Replica("p0", 0, ExactStage(0, 1), Point(0, ""), rules, device, endpoint, Coding(codec, threads=False))
+    return Replica("p0", 0, ExactStage(0, 1), Version(0, ""), rules, device, endpoint, Coding(codec, threads=False))
 
 
 def asked(topic, *blocks, **note):
