@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from collectives.all_reduce import accumulate as _wide
-from collectives.all_reduce.by_size import algorithm_for, choices
-from collectives.all_reduce.registry import known
+from collectives.all_reduce.registry import algorithm_for, choices, known
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction
@@ -24,7 +23,7 @@ async def all_reduce(
     Args:
         array: a contiguous numpy array or CPU torch tensor.
         op: "sum", "mean" (a sum divided once, at the end) or "max" (a NaN anywhere wins).
-        algorithm: the name of a file in this package, or one for each size (see `_by_size`); equal on all ranks.
+        algorithm: the name of a file in this package, or one by size (see `registry.choices`); equal on all ranks.
         accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (a float32 array is
             summed so anyway); None sums in the array's own dtype. Equal on all ranks.
     Raises:

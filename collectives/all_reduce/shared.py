@@ -11,9 +11,11 @@ on between two meetings:
     reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
 
-A long array that `allocate` made lies in such memory itself, and is reduced there (`_in_place`).
+A long array that `allocate` made lies in such memory itself, and is reduced there (`_in_place`): between two meetings
+the rank r reduces segment r of all arrays, and writes it to all of them, a piece in the cache at a time. So each byte
+of every array is read and written by one rank.
 
-The one rule: what was written into a window between two meetings is read between the next two and may be written over
+What was written into a window between two meetings is read between the next two and may be written over
 after those, so each window has two places, used in turn. Where the work is divided, a place has a slot for each
 segment; a rank lends in all but its own, and that one holds what it has reduced.
 
@@ -21,15 +23,16 @@ Operands are reduced in the order of ranks, a segment by one rank or by all alik
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from time import perf_counter
 
-from collectives.all_reduce.in_place import in_place
 from collectives.all_reduce.window_layout import Places
 from collectives.arrays import Vector
 from collectives.call import Call
 from collectives.group import Group
 from collectives.partition import Range, pieces, segment
 from collectives.reduction import Reduction
+from transports.base import Shared
 
 SHORT = 1 << 20
 """Bytes of the others that a rank had better reduce for itself than meet them a second time."""
@@ -40,6 +43,10 @@ HALF = 2
 """Bytes of an element whose reduction takes longer than its copies, so that two ranks divide it, too."""
 LONG = 512 << 10
 """From so many bytes on an array is reduced where it lies, if the others can reach it there."""
+AT_ONCE = 512 << 10
+"""Bytes of all arrays together that are reduced at a time: they fit a core's cache."""
+TURN_S = 1e-3
+"""The loop gets a turn after so many seconds at the latest."""
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
@@ -63,7 +70,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     places = group.once((Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector))
     if vector.nbytes >= LONG and (found := group.allocated(vector)):
         group.call.state(group.call.terms.replace(" by ", f" in {found.place} by ", 1))
-        await in_place(group.call, places, found.arrays, reduction)
+        await _in_place(group.call, places, found.arrays, reduction)
     elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
         await _at_once(group.call, places, vector, reduction)
     elif others == 1 and vector.itemsize > HALF:
@@ -184,3 +191,33 @@ def _segment(chunk: Range, size: int, rank: int) -> Range:
 
 def _others(rank: int, size: int) -> Iterator[int]:
     return ((rank + distance) % size for distance in range(1, size))
+
+
+async def _in_place(call: Call, places: Places, arrays: Sequence[Vector], reduction: Reduction) -> None:
+    """Reduce arrays that all ranks of the group map: nothing is copied into a window first.
+
+    Args:
+        arrays: every rank's, in the group's order.
+    Cost: two meetings; each byte of an array is read once from memory, and written once. No extra memory.
+    """
+    places.greet(call)
+    await places.memory.meet()
+    places.compare(call)
+    await _reduce_in_place(places.memory, arrays, segment(len(arrays[0]), places.size, places.rank), reduction)
+    await places.memory.meet()
+
+
+async def _reduce_in_place(memory: Shared, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
+    """In the order of ranks, into the first rank's array, and from there to the others'."""
+    first, *others = arrays
+    due = perf_counter() + TURN_S
+    for low, high in pieces(*span, max(1, AT_ONCE // len(arrays) // first.itemsize)):
+        into = first.elements[low:high]
+        for other in others:
+            reduction.combine(into, other.elements[low:high], into)
+        reduction.finish(into, len(arrays))
+        for other in others:
+            other.bytes(low, high)[:] = first.bytes(low, high)
+        if perf_counter() > due:
+            await memory.pause()
+            due = perf_counter() + TURN_S

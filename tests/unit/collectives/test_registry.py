@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collectives import Group, all_reduce
 from collectives.all_reduce import algorithms, known
-from collectives.all_reduce.by_size import algorithm_for, choices, in_words, names_in
+from collectives.all_reduce.registry import algorithm_for, choices, in_words, names_in
 from transports.local import world
 
 
