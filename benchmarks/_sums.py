@@ -105,7 +105,7 @@ class Ours:
         group, vector = self._new_group(), Vector.of(array)
         if self._allocates:
             vector = vector.over(await allocate(group, vector.nbytes, np.uint8))
-            for each in group.allocated(vector).arrays:
+            for each in group.shared.find(vector).arrays:
                 each.data[:] = bytes(each.nbytes)
         before = begin_peak()
         await all_reduce(group, vector.elements, "sum", self._algorithm)

@@ -6,13 +6,13 @@ from collectives.all_to_all import all_to_all
 from collectives.allocate import allocate
 from collectives.barrier import barrier
 from collectives.broadcast import broadcast
-from collectives.cost_model import Links
+from collectives.cost_model import Links, Prices
+from collectives.fifo_lock import BrokenGroup
 from collectives.group import Group
 from collectives.partition import segment, segments
 from collectives.reduce_scatter import reduce_scatter
 from collectives.signature import Mismatch
-from collectives.tuning import Prices, measure
-from collectives.turn import BrokenGroup
+from collectives.tuning import measure
 
 __all__ = [
     "BrokenGroup",

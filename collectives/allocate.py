@@ -29,8 +29,8 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     kind = np.dtype(dtype)
     async with group.calling(f"allocate {length} {kind}"):
         nbytes = length * kind.itemsize
-        if group.size > 1 and nbytes and await group.shared() is not None:
-            await group.meet()  # whoever maps less than another writes must learn it first
-            if (array := await group.allocate(nbytes)) is not None:
+        if group.size > 1 and nbytes and await group.shared.open() is not None:
+            await group.barrier()  # whoever maps less than another writes must learn it first
+            if (array := await group.shared.allocate(nbytes)) is not None:
                 return array.view(kind)
     return np.zeros(length, kind)

@@ -26,7 +26,7 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
     vector = Vector.of(array)
     parent, children = branches((group.rank - root) % group.size, group.size)
     async with group.calling(f"broadcast from {root} of {len(vector)} {vector.dtype}"):
-        for low, high in group.pieces(vector, (0, len(vector))):
+        for low, high in group.workspace.pieces(vector, (0, len(vector))):
             piece = vector.bytes(low, high)
             if parent is not None:
                 await group.receive((parent + root) % group.size, piece)

@@ -1,24 +1,23 @@
-"""One call of a collective on one rank: its turn, and whom it has compared terms with.
+"""One call of a collective on one rank: its turn, and the peers with which it has compared signatures.
 
-    enter     wait for the group's turn; begin to watch the time (see `Watchdog`)
-    greet     the first bytes to and from each peer bring the terms of both; other terms than ours end the call
-    leave     give the turn back; a call that fails breaks the group, but tells no other rank: the owner of the
-              transport aborts it
+    enter     wait for the group's turn; begin to watch the time (see `WaitCheck`)
+    greet     the first bytes to and from each peer bring the signatures of both; unequal ones end the call
+    leave     give the turn back; a call that fails breaks the group, but sends the others nothing: the owner of
+              the transport aborts it
 
 Nothing is sent beside the collective's own bytes, and no task or timer is made, unless a call waits long.
 """
 
 import asyncio
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from collectives.signature import GREETING_BYTES, Mismatch, greeting, told
+from collectives.fifo_lock import FifoLock
+from collectives.signature import GREETING_BYTES, Mismatch, greeting, signature_in
 from transports.base import Key, Transport
 from transports.errors import TransportError
-
-if TYPE_CHECKING:
-    from collectives.group import Group
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it sends its call to the first rank."""
@@ -30,10 +29,10 @@ class Call:
     """An async context in which a collective runs on a group; entered once.
 
     Args:
-        group: whose ranks call it.
-        terms: what all of them must mean alike, in words.
+        calls: those of the group.
+        signature: what all of them must mean alike, in words.
     Attributes:
-        asked: the terms as the call began.
+        asked: the signature as the call began.
         number: how many calls of the group began before, and this one.
         task: in which it runs.
     Raises:
@@ -42,37 +41,37 @@ class Call:
             was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
 
-    __slots__ = ("_greeted", "_heard", "asked", "greeting", "group", "number", "task", "terms")
+    __slots__ = ("_greeted", "_heard", "asked", "calls", "greeting", "number", "signature", "task")
 
-    def __init__(self, group: "Group", terms: str):
-        self.group, self.asked = group, terms
-        self.state(terms)
+    def __init__(self, calls: "Calls", signature: str):
+        self.calls, self.asked = calls, signature
+        self.state(signature)
         self._greeted: set[int] = set()
         self._heard: set[int] = set()
 
     async def __aenter__(self) -> "Call":
-        group = self.group
-        if not group.turn.take_now():
-            await group.turn.take()
-        group.calls += 1
-        group.call, self.number = self, group.calls
+        calls = self.calls
+        if not calls.lock.take_now():
+            await calls.lock.take()
+        calls.number += 1
+        calls.current, self.number = self, calls.number
         self.task = asyncio.current_task()
-        group.watchdog.begin(self)
+        calls.wait_check.begin(self)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            await self.group.watchdog.end(error)
+            await self.calls.wait_check.end(error)
         except BaseException as found:
             error = found
             raise
         finally:
-            self.group.call = None
-            self.group.turn.give(error)
+            self.calls.current = None
+            self.calls.lock.give(error)
 
-    def state(self, terms: str) -> None:
+    def state(self, signature: str) -> None:
         """Say more exactly what this call is; before anything was sent."""
-        self.terms, self.greeting = terms, greeting(terms)
+        self.signature, self.greeting = signature, greeting(signature)
 
     def greets(self, peer: int) -> bool:
         """Whether this rank of the transport has not been greeted yet; it counts as greeted from now on."""
@@ -89,10 +88,10 @@ class Call:
     def compare(self, peer: int, greeted: memoryview) -> None:
         """Raise Mismatch unless this peer's greeting says what ours says."""
         if greeted[:GREETING_BYTES] != self.greeting:
-            raise Mismatch.between(self.group.transport.rank, self.terms, peer, told(greeted))
+            raise Mismatch.between(self.calls.rank, self.signature, peer, signature_in(greeted))
 
 
-class Watchdog:
+class WaitCheck:
     """Ends ranks that wait for one another in unequal calls, where no greeting compares the two.
 
     A rank that waits longer than its patience sends its call to the group's first rank, and again after `STILL_S`
@@ -163,7 +162,7 @@ class Watchdog:
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, call.asked, call.terms, self._transport.traffic.bytes_received]
+        return [call.number, call.asked, call.signature, self._transport.traffic.bytes_received]
 
     async def _compare(self, call: Call) -> None:
         with suppress(TransportError):
@@ -190,10 +189,10 @@ class Watchdog:
         """What differs; two ranks of which one has yet to choose an algorithm may still choose alike."""
         for rank, note in self._latest.items():
             match note:
-                case [call.number, str(asked), str(terms), _]:
-                    both_chose = terms != asked and call.terms != call.asked
-                    if asked != call.asked or (both_chose and terms != call.terms):
-                        return Mismatch.between(self._transport.rank, call.terms, rank, terms)
+                case [call.number, str(asked), str(signature), _]:
+                    both_chose = signature != asked and call.signature != call.asked
+                    if asked != call.asked or (both_chose and signature != call.signature):
+                        return Mismatch.between(self._transport.rank, call.signature, rank, signature)
         return None
 
     def _apart(self, call: Call) -> Mismatch | None:
@@ -206,7 +205,29 @@ class Watchdog:
             return None
         for rank, note in self._latest.items():
             match note:
-                case [int(number), _, str(terms), _] if number != call.number:
-                    mine = f"call {call.number}, {call.terms}"
-                    return Mismatch.apart(self._transport.rank, mine, rank, f"call {number}, {terms}")
+                case [int(number), _, str(signature), _] if number != call.number:
+                    mine = f"call {call.number}, {call.signature}"
+                    return Mismatch.apart(self._transport.rank, mine, rank, f"call {number}, {signature}")
         return None
+
+
+class Calls:
+    """The calls of one group on one rank, one at a time.
+
+    Args:
+        transport: this rank's end of the network.
+        ranks: the transport's ranks that are in the group.
+        channel: the group's.
+        patience: seconds (see `WaitCheck`).
+    Attributes:
+        current: the running call.
+        number: how many calls have begun.
+    """
+
+    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, patience: float):
+        self.rank, self.current, self.number = transport.rank, None, 0
+        self.current: Call | None
+        self.lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
+        name = "collective", channel, zlib.crc32(repr(ranks).encode())
+        key = *name, transport.count(name)  # neither another group's nor an earlier one's of these ranks
+        self.wait_check = WaitCheck(transport, ranks, key, patience)

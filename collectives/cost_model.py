@@ -1,9 +1,11 @@
-"""What the links of a group cost: the alpha, beta and gamma of the Hockney model, in which every algorithm is priced.
+"""What messages cost in a group: the alpha, beta and gamma of the Hockney model, and measured prices of all-reduces.
 
-The one rule: all ranks of a group hold equal links, for `auto` chooses by them. Knows no algorithm.
+All ranks of a group hold equal links and equal prices, since `auto` chooses by them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,29 @@ class Links:
     def __post_init__(self) -> None:
         if min(self.alpha, self.beta, self.gamma) < 0:
             raise ValueError(f"a link costs less than nothing ({self}); measure again")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Seconds by algorithm and bytes.
+
+    Args:
+        points: for each algorithm, (bytes, seconds) in order of bytes; one of one point costs that everywhere.
+    """
+
+    points: Mapping[str, Sequence[tuple[int, float]]]
+
+    def price(self, name: str, nbytes: int) -> float:
+        """Seconds by the alpha and beta of the two points around; beyond the last, by those of the last two."""
+        points = self.points[name]
+        if len(points) == 1:
+            return points[0][1]
+        (low, start), (high, stop) = next(
+            (pair for pair in pairwise(points) if nbytes <= pair[1][0]), (points[-2], points[-1])
+        )
+        beta = max(0.0, (stop - start) / (high - low))
+        return start + max(0, nbytes - low) * beta
+
+    def cheapest(self, nbytes: int) -> str:
+        """The algorithm that takes least; of equals, the first by name."""
+        return min(sorted(self.points), key=lambda name: self.price(name, nbytes))

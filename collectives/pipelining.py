@@ -11,19 +11,19 @@ from collectives.reduction import Reduction
 
 async def send_pieces(group: Group, to: int, vector: Vector, span: Range) -> None:
     """Send the elements of `span`, straight from the array."""
-    for low, high in group.pieces(vector, span):
+    for low, high in group.workspace.pieces(vector, span):
         await group.send(to, vector.bytes(low, high))
 
 
 async def receive_pieces(group: Group, source: int, vector: Vector, span: Range) -> None:
     """Receive what `send_pieces` sends straight into the elements of `span`."""
-    for low, high in group.pieces(vector, span):
+    for low, high in group.workspace.pieces(vector, span):
         await group.receive(source, vector.bytes(low, high))
 
 
 async def reduce_pieces(group: Group, source: int, vector: Vector, span: Range, reduction: Reduction) -> None:
     """Reduce what `send_pieces` sends into the elements of `span`, each piece while it is in the cache."""
-    scratch = group.scratch(vector, span[1] - span[0])
-    for low, high in group.pieces(vector, span):
+    scratch = group.workspace.scratch(vector, span[1] - span[0])
+    for low, high in group.workspace.pieces(vector, span):
         await group.receive(source, scratch.bytes(0, high - low))
         reduction.into(vector, (low, high), scratch)

@@ -71,7 +71,7 @@ class Walk:
         size, position = self.group.size, self.position
         for step in range(start, stop):
             met = segment(len(self.vector), size, (position - 1 - step) % size)
-            yield from self.group.pieces(self.vector, met)
+            yield from self.group.workspace.pieces(self.vector, met)
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
         following = (self.group.rank + self.stride) % self.group.size
@@ -90,7 +90,7 @@ class Walk:
     async def _reduce(self, previous: int, step: int, ready: asyncio.Semaphore) -> None:
         """Reduce v(step) into this rank's; the last of them, once whole, is finished piece by piece."""
         group, vector, whole = self.group, self.vector, step == self.group.size - 1
-        scratch = group.scratch(vector, -(-len(vector) // group.size), self.stride)
+        scratch = group.workspace.scratch(vector, -(-len(vector) // group.size), self.stride)
         for low, high in self._met(step, step + 1):
             await group.receive(previous, scratch.bytes(0, high - low))
             self.reduction.into(vector, (low, high), scratch)

@@ -1,4 +1,4 @@
-"""What the ranks of a group must mean alike when they call a collective, and the greeting by which each pair finds out.
+"""The signature of a collective call, equal on all ranks of the group, and the greeting by which each pair compares it.
 
 What is received from a rank is used only after its greeting was compared, and the result of an all-reduce depends on
 every rank. So where two ranks call different things, no rank ends with a result: on every way of the bytes from the one
@@ -17,9 +17,9 @@ class Mismatch(ValueError):
     """The ranks of a group called one collective with different arguments, or different collectives."""
 
     @classmethod
-    def between(cls, mine: int, terms: str, other: int, others_terms: str) -> "Mismatch":
-        """The error that names what both ranks said."""
-        fact = f"ranks call one collective differently (rank {mine}: {terms}; rank {other}: {others_terms})"
+    def between(cls, mine: int, signature: str, other: int, others_signature: str) -> "Mismatch":
+        """The error that names both signatures."""
+        fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
         return cls(f"{fact}; give all ranks of the group equal arguments")
 
     @classmethod
@@ -30,12 +30,12 @@ class Mismatch(ValueError):
 
 
 @lru_cache(maxsize=1024)
-def greeting(terms: str) -> bytes:
-    """The terms in so many bytes; of longer ones only the checksum covers the end."""
-    text = terms.encode()
+def greeting(signature: str) -> bytes:
+    """The signature in `GREETING_BYTES`; of a longer one only the checksum covers the end."""
+    text = signature.encode()
     return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
 
 
-def told(greeted: bytes | bytearray | memoryview) -> str:
-    """The terms that a greeting tells, as far as they fit."""
+def signature_in(greeted: bytes | bytearray | memoryview) -> str:
+    """The signature in a greeting, as far as it fits."""
     return bytes(greeted[:TEXT_BYTES]).decode(errors="replace").rstrip()

@@ -8,8 +8,6 @@ The one rule: all ranks hold equal prices, bit by bit, so that all choose alike.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
@@ -17,6 +15,7 @@ import numpy as np
 
 from collectives.all_reduce import algorithms, all_reduce
 from collectives.barrier import barrier
+from collectives.cost_model import Prices
 from collectives.group import Group
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -28,32 +27,6 @@ CLOSE = 1.3
 """Who is within so much of the best at a length is timed there again, twice as often."""
 
 Times = Mapping[tuple[int, str], Sequence[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Seconds by algorithm and bytes.
-
-    Args:
-        points: for each algorithm, (bytes, seconds) in order of bytes; one of one point costs that everywhere.
-    """
-
-    points: Mapping[str, Sequence[tuple[int, float]]]
-
-    def price(self, name: str, nbytes: int) -> float:
-        """Seconds by the alpha and beta of the two points around; beyond the last, by those of the last two."""
-        points = self.points[name]
-        if len(points) == 1:
-            return points[0][1]
-        (low, start), (high, stop) = next(
-            (pair for pair in pairwise(points) if nbytes <= pair[1][0]), (points[-2], points[-1])
-        )
-        beta = max(0.0, (stop - start) / (high - low))
-        return start + max(0, nbytes - low) * beta
-
-    def cheapest(self, nbytes: int) -> str:
-        """The algorithm that takes least; of equals, the first by name."""
-        return min(sorted(self.points), key=lambda name: self.price(name, nbytes))
 
 
 async def measure(
@@ -83,8 +56,8 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype, all ranks alike."""
     async with group.calling("which algorithms there are"):
-        shared = await group.shared() is not None
-        await group.meet()
+        shared = await group.shared.open() is not None
+        await group.barrier()
     lacking = {"auto", "native"}  # a transport's own knows fewer dtypes
     lacking |= set() if shared else {"shared"}
     lacking |= set() if len(set(group.nodes)) > 1 else {"hierarchical"}

@@ -52,8 +52,8 @@ async def all_reduce(
     """
     float32 = Vector.of(np.empty(0, np.float32))
     in_float32 = Reduction(reduction.op, float32)
-    for low, high in blocks(group.piece, len(vector)):
-        block = group.scratch(float32, high - low, LANE)
+    for low, high in blocks(group.workspace.piece, len(vector)):
+        block = group.workspace.scratch(float32, high - low, LANE)
         _copy(vector.elements[low:high], block.elements)
         await run(group, block, in_float32)
         _copy(block.elements, vector.elements[low:high])

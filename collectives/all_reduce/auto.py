@@ -16,16 +16,16 @@ from collectives.reduction import Reduction
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Run `shared` where it can be, else the algorithm that `choose` names."""
-    allocated = group.prices is not None and group.allocated(vector) is not None
-    chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.memory else "shared"
-    group.call.state(_stated(group.call.terms, chosen))
+    allocated = group.prices is not None and group.shared.find(vector) is not None
+    chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
+    group.calls.current.state(_stated(group.calls.current.signature, chosen))
     await known(chosen).all_reduce(group, vector, reduction)
 
 
 @lru_cache(maxsize=1024)
-def _stated(terms: str, chosen: str) -> str:
-    """The terms of the call, with what was chosen; of many blocks, for the first."""
-    return terms.replace(" by auto:", f" by auto, {chosen}:", 1)
+def _stated(signature: str, chosen: str) -> str:
+    """The signature of the call, with what was chosen; of many blocks, for the first."""
+    return signature.replace(" by auto:", f" by auto, {chosen}:", 1)
 
 
 async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
@@ -36,7 +36,7 @@ async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
     """
     if group.prices is not None and not allocated:
         return group.prices.cheapest(nbytes)
-    if group.size > 1 and await group.shared() is not None:
+    if group.size > 1 and await group.shared.open() is not None:
         return "shared"
     return choose(group.size, nbytes, group.links, group.nodes)
 

@@ -40,10 +40,10 @@ async def all_reduce(
     choices(algorithm)  # what makes no sense is refused before anything else
     vector = Vector.of(array)
     asked = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
-    run, reduction, terms = group.again(asked, lambda: _meant(vector, op, algorithm, accumulate))
-    async with group.calling(terms):
+    run, reduction, signature = group.workspace.cached_last(asked, lambda: _meant(vector, op, algorithm, accumulate))
+    async with group.calling(signature):
         if not len(vector):
-            await group.meet()
+            await group.barrier()
         else:
             await run(group, vector, reduction)
 

@@ -19,7 +19,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if own is None:
         name = type(group.transport).__name__
         raise ValueError(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
-    await group.meet()  # a library compares nothing: other lengths or dtypes elsewhere would be written over
+    await group.barrier()  # a library compares nothing: other lengths or dtypes elsewhere would be written over
     if group.size > 1 and len(vector):
         block = Block(vector.dtype, (len(vector),), vector.data)
         await own.all_reduce(block, "max" if reduction.op == "max" else "sum")

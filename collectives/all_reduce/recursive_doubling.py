@@ -17,7 +17,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """
 
     async def double(member: int) -> None:
-        scratch, distance = group.scratch(vector, len(vector)), 1
+        scratch, distance = group.workspace.scratch(vector, len(vector)), 1
         while distance < _fold.core_of(group.size)[0]:
             await _swap(group, vector, reduction, scratch, member, member ^ distance)
             distance *= 2
@@ -28,7 +28,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 async def _swap(group: Group, vector: Vector, reduction: Reduction, scratch: Vector, member: int, partner: int) -> None:
     rank = _fold.rank_of(partner, group.size)
-    for low, high in group.pieces(vector, (0, len(vector))):
+    for low, high in group.workspace.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
         reduction.into(vector, (low, high), scratch, mine_first=member < partner)
 

@@ -59,7 +59,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         (n-1)/n; where the array lies in shared memory two in all. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
     """
-    memory = group.memory or await group.shared()
+    memory = group.shared.memory or await group.shared.open()
     if memory is None:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
@@ -67,16 +67,18 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     length, others = len(vector), group.size - 1
     if not others or not length:
         return reduction.finish(vector.elements, group.size)
-    places = group.once((Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector))
-    if vector.nbytes >= LONG and (found := group.allocated(vector)):
-        group.call.state(group.call.terms.replace(" by ", f" in {found.place} by ", 1))
-        await _in_place(group.call, places, found.arrays, reduction)
+    places = group.workspace.cached(
+        (Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector)
+    )
+    if vector.nbytes >= LONG and (found := group.shared.find(vector)):
+        group.calls.current.state(group.calls.current.signature.replace(" by ", f" in {found.place} by ", 1))
+        await _in_place(group.calls.current, places, found.arrays, reduction)
     elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
-        await _at_once(group.call, places, vector, reduction)
+        await _at_once(group.calls.current, places, vector, reduction)
     elif others == 1 and vector.itemsize > HALF:
-        await _for_itself(group.call, places, vector, reduction)
+        await _for_itself(group.calls.current, places, vector, reduction)
     else:
-        await _divided(group.call, places, vector, reduction)
+        await _divided(group.calls.current, places, vector, reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:

@@ -25,7 +25,7 @@ class Places:
     """
 
     def __init__(self, group: Group, memory: Shared, vector: Vector):
-        self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.windows(vector)
+        self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.shared.windows(vector)
         self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
         slot_bytes = (self.windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
         self._part = slot_bytes // vector.itemsize

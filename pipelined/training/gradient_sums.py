@@ -67,5 +67,5 @@ class GradientSums:
         if "native" in names and group.native is not None:
             await group.native.ready()
         lacks_native = "native" in names and group.native is None
-        lacks_memory = "shared" in names and await group.shared() is None
+        lacks_memory = "shared" in names and await group.shared.open() is None
         return not lacks_native and not lacks_memory

@@ -104,7 +104,7 @@ def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):
 
     async def work(transport):
         group, array = Group(transport, EVERY_RANK, 1), np.full(5000, WORLD.rank + 1.0)
-        assert await group.shared() is None
+        assert await group.shared.open() is None
         await all_reduce(group, array, "sum", "auto")
         assert (array == WORLD.size * (WORLD.size + 1) / 2).all()
 

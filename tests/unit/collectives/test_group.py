@@ -57,11 +57,11 @@ async def test_what_is_empty_is_never_sent():
 
 def test_scratch_is_made_once_and_bounded():
     group, vector = Group(world(1)[0], (0,), 0, piece=1 << 19), Vector.of(np.empty(1 << 20, "float32"))
-    first = group.scratch(vector, len(vector))
-    again = group.scratch(Vector.of(np.empty(9, "int64")), 9)
+    first = group.workspace.scratch(vector, len(vector))
+    again = group.workspace.scratch(Vector.of(np.empty(9, "int64")), 9)
     assert first.nbytes == 1 << 19 and again.nbytes == 72 and again.elements.dtype == "int64"
     assert np.shares_memory(first.elements, again.elements)
-    assert not np.shares_memory(first.elements, group.scratch(vector, 9, lane=1).elements)
+    assert not np.shares_memory(first.elements, group.workspace.scratch(vector, 9, lane=1).elements)
 
 
 async def test_a_failure_breaks_the_group_and_is_named():

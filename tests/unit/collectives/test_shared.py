@@ -61,7 +61,7 @@ async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
 
     async def starts(end):
         group = Group(end, range(size), 0, window=1 << 14)
-        memory = await group.shared()
+        memory = await group.shared.open()
         vectors = [Vector.of(np.empty(0, dtype)) for dtype in ("int8", "int16", "float32", "int64", "complex128")]
         slots = [(turn, number) for turn in (0, 1) for number in range(size)]
         return {
@@ -81,7 +81,7 @@ async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length,
     async def rank(end):
         group = Group(end, range(size), 0, window=(1 << 14) + 2 * GREETING_BYTES)  # two places of 2,048 elements
         await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
-        return (await group.shared()).meetings
+        return (await group.shared.open()).meetings
 
     assert (await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)) == [meetings] * size
 

@@ -159,7 +159,7 @@ class Waits:
 
     def __init__(self):
         self.group = Group(local_world(2)[0], range(2), 1, patience=0.0)
-        self.group.watchdog._latest[1] = [1, "barrier", "barrier", 0]
+        self.group.calls.wait_check._latest[1] = [1, "barrier", "barrier", 0]
 
     async def call(self):
         async with self.group.calling("broadcast"):
@@ -170,8 +170,8 @@ def test_a_cancellation_from_outside_is_not_taken_for_the_watchdogs():
     async def main():
         waits = Waits()
         task = asyncio.ensure_future(waits.call())
-        compare = waits.group.watchdog._unequal
-        waits.group.watchdog._unequal = lambda call: task.cancel() and compare(call)
+        compare = waits.group.calls.wait_check._unequal
+        waits.group.calls.wait_check._unequal = lambda call: task.cancel() and compare(call)
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -192,10 +192,10 @@ def test_a_task_whose_call_differs_is_not_left_cancelled():
 def test_what_is_no_call_is_ignored(note):
     async def main():
         waits = Waits()
-        waits.group.watchdog._latest[1] = note
+        waits.group.calls.wait_check._latest[1] = note
         task = asyncio.ensure_future(waits.call())
         await VirtualClock().sleep(3 * STILL_S)
-        assert not task.done() and 0 in waits.group.watchdog._latest, "it has compared the calls"
+        assert not task.done() and 0 in waits.group.calls.wait_check._latest, "it has compared the calls"
         task.cancel()
         await asyncio.wait([task])
 
@@ -211,7 +211,7 @@ def test_each_call_has_the_whole_patience_before_the_first_rank_is_told():
         for seconds in (9.0, 9.9, 10.1):
             async with group.calling("barrier"):
                 await clock.sleep(seconds)
-            told.append(ends[0].holds(1, group.watchdog._key))
+            told.append(ends[0].holds(1, group.calls.wait_check._key))
         return told
 
     assert run_virtual(main()) == [False, False, True]

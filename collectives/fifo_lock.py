@@ -1,7 +1,7 @@
-"""One collective at a time on a group: whoever calls first goes first, and nobody goes on a broken group.
+"""A lock that runs one collective at a time on a group, in the order of the calls.
 
-The one rule: a collective that was left half done leaves bytes on the channel that the next one would take for its
-own, so the group refuses all further work. Knows nothing of ranks or bytes.
+A collective that was left half done leaves bytes on the channel that the next one would take for its own, so a broken
+group refuses all further work.
 
 Why not a lock of asyncio's: two coroutines for a turn that is free are a tenth of a short all-reduce.
 """
@@ -14,8 +14,8 @@ class BrokenGroup(RuntimeError):
     """An earlier collective on this group failed or was cancelled, and what its channel still holds is unknown."""
 
 
-class Turn:
-    """The right to run a collective, given in the order in which it was asked for; whoever takes it gives it back."""
+class FifoLock:
+    """The right to run a collective, given in the order of the requests; the holder gives it back."""
 
     __slots__ = ("_end", "_name", "_taken", "_waiting")
 
@@ -26,7 +26,7 @@ class Turn:
         self._end: BaseException | None = None
 
     def take_now(self) -> bool:
-        """Take the turn if nobody has it; else `take` is to be awaited.
+        """Take the turn if it is free; else await `take`.
 
         Raises:
             BrokenGroup: as `take`.
@@ -74,7 +74,7 @@ class Turn:
             ) from self._end
 
     def _pass_on(self) -> None:
-        """To whoever has waited longest and still does; it counts as taken meanwhile."""
+        """Give the turn to the call that has waited longest; it counts as taken meanwhile."""
         while self._waiting:
             next_one = self._waiting.popleft()
             if not next_one.done():

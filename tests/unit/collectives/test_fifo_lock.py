@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from collectives.turn import BrokenGroup, Turn
+from collectives.fifo_lock import BrokenGroup, FifoLock
 
 
 @pytest.fixture
 def turn():
-    return Turn("the group")
+    return FifoLock("the group")
 
 
 async def turns(count=3):

@@ -1,0 +1,107 @@
+"""The memory that the ranks of a group share: a window of each rank, and symmetric arrays.
+
+A symmetric array is one that every rank has, of one size, in memory that all of them map. The words for a place in it
+are equal on all ranks if they mean the same place.
+
+Source: OpenSHMEM 1.5, section 3.2 (symmetric data objects).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectives.arrays import Vector
+from transports.base import Shared, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A vector that lies in such an array.
+
+    Args:
+        place: which array, and where in it.
+        arrays: what lies there on each rank, in the group's order.
+    """
+
+    place: str
+    arrays: tuple[Vector, ...]
+
+
+class Allocated:
+    """One such array.
+
+    Args:
+        number: how many the group had before.
+        windows: the memory of each rank, in the group's order.
+        rank: this one's place among them.
+    Attributes:
+        array: this rank's, of bytes.
+    """
+
+    def __init__(self, number: int, windows: Sequence[memoryview], rank: int):
+        self._number = number
+        self._arrays = [np.frombuffer(window, np.uint8) for window in windows]
+        self.array = self._arrays[rank]
+        self._start = _address(self.array)
+
+    def find(self, vector: Vector) -> Found | None:
+        """All ranks' vectors at this vector's place, if it lies in here."""
+        low = _address(np.frombuffer(vector.data, np.uint8)) - self._start
+        high = low + vector.nbytes
+        if low < 0 or high > self.array.nbytes:
+            return None
+        return Found(f"array {self._number} at {low}", tuple(vector.over(array[low:high]) for array in self._arrays))
+
+
+class SharedMemory:
+    """What the ranks of one group share; all calls are made within the group's turn, by all ranks alike.
+
+    Args:
+        transport: this rank's end of the network.
+        ranks: the transport's ranks that are in the group.
+        channel: the group's.
+        window: bytes that each rank lends the others.
+    Attributes:
+        memory: the windows; None where the ranks share no memory, and before `open`.
+    """
+
+    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
+        self.memory: Shared | None = None
+        self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
+        self._allocated: list[Allocated] = []
+        self._opened = False
+
+    async def open(self) -> Shared | None:
+        """The windows, or None, on all ranks alike, where they share no memory."""
+        if not self._opened:
+            memory = self._transport.shared(self._ranks, self._channel, self._window)
+            self.memory = memory if memory is not None and await memory.ready() else None
+            self._opened = True
+        return self.memory
+
+    def windows(self, vector: Vector) -> list[Vector]:
+        """The ranks' windows, each as a whole number of elements of the vector's dtype."""
+        assert self.memory is not None
+        usable = self._window // vector.itemsize * vector.itemsize
+        return [vector.over(np.frombuffer(window, np.uint8, usable)) for window in self.memory.windows]
+
+    async def allocate(self, nbytes: int) -> np.ndarray | None:
+        """This rank's part of a new symmetric array, or None, on all ranks alike."""
+        if await self.open() is None:
+            return None
+        memory = self._transport.shared(self._ranks, self._channel, nbytes)
+        if memory is None or not await memory.ready():
+            return None
+        own = self._ranks.index(self._transport.rank)
+        self._allocated.append(Allocated(len(self._allocated), memory.windows, own))
+        return self._allocated[-1].array
+
+    def find(self, vector: Vector) -> Found | None:
+        """The symmetric array in which the vector lies, with all ranks' vectors there."""
+        found = (allocated.find(vector) for allocated in self._allocated)
+        return next((one for one in found if one is not None), None)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

@@ -1,0 +1,61 @@
+"""The workspace of a group: scratch memory, and what its algorithms made for an earlier call and use again."""
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import numpy as np
+
+from collectives.arrays import Vector
+from collectives.partition import Range, pieces
+
+
+class Workspace:
+    """What one rank keeps for the calls of one group.
+
+    Args:
+        piece: bytes of an array that are sent, and reduced, at once.
+    """
+
+    def __init__(self, piece: int):
+        self.piece = piece
+        self._lanes: dict[int, np.ndarray] = {}
+        self._scratch: dict[int, Vector] = {}
+        self._made: dict[Hashable, Any] = {}
+        self._last: tuple[Hashable, Any] = (None, None)
+
+    def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
+        """Cut a range of the vector's elements; an empty one has no pieces."""
+        return pieces(*span, self._most(vector))
+
+    def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
+        """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
+
+        There is one for each lane; its contents last until the next call with the same lane.
+        """
+        length = min(length, self._most(vector))
+        last = self._scratch.get(lane)
+        if last is None or len(last) != length or not last.like(vector):
+            last = self._scratch[lane] = vector.over(self._lane(lane, length * vector.itemsize))
+        return last
+
+    def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What an algorithm made at its first call of this group, and needs at each; it must not name the group."""
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = make()
+        return made
+
+    def cached_last(self, request: Hashable, make: Callable[[], Any]) -> Any:
+        """What was made for the last request, if this one is equal: most calls are like the last."""
+        if self._last[0] != request:
+            self._last = request, make()
+        return self._last[1]
+
+    def _lane(self, lane: int, nbytes: int) -> np.ndarray:
+        memory = self._lanes.get(lane)
+        if memory is None or memory.nbytes < nbytes:
+            memory = self._lanes[lane] = np.empty(nbytes, np.uint8)
+        return memory[:nbytes]
+
+    def _most(self, vector: Vector) -> int:
+        return max(self.piece // vector.itemsize, 1)
