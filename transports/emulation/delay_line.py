@@ -1,9 +1,9 @@
-"""One direction of a slow network: what is sent arrives later, in order, or waits while it cannot.
+"""One direction of an emulated network: a frame arrives later, in order, or waits while it cannot pass.
 
-The one rule: nothing is lost on the way; whether it still means anything is asked at its arrival. Knows the running
-loop's time and a slow link's arithmetic; and the lines of the two ends, which they share with all their other ways:
+No frame is lost on the way; the receiver decides at its arrival whether it still means anything. The access lines of
+the two ends are shared with all other directions from and to them:
 
-    up the sender's line | the link: rate, delay ± jitter | down the receiver's line
+    up the sender's access line | the link: rate, delay ± jitter | down the receiver's access line
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from transports.emulation.link import SlowLink
 
 
-class Line:
+class AccessLine:
     """One direction of what a party reaches all others by: it carries one message after another, as they come.
 
     Args:
@@ -32,7 +32,7 @@ class Line:
         return self._free
 
 
-class Way:
+class DelayLine:
     """What is under way from one end to the other.
 
     Args:
@@ -48,7 +48,7 @@ class Way:
         self,
         link: SlowLink,
         passes: Callable[[], bool] = lambda: True,
-        lines: tuple[Line | None, Line | None] = (None, None),
+        lines: tuple[AccessLine | None, AccessLine | None] = (None, None),
     ):
         self._link, self._passes = link, passes
         self._up, self._down = lines

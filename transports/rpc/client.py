@@ -8,17 +8,17 @@ from typing import Any
 from transports.errors import WireError
 from transports.event_loop import settle
 from transports.rpc.base import Rejected, Response, Unreachable
-from transports.rpc.sink import Line, Room
+from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.tcp.flow_control import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Kind
 
 
-class Asking:
+class RpcClient:
     """The requests under way, by number."""
 
-    def __init__(self, line: Line, room: Room):
-        self._line, self._room = line, room
+    def __init__(self, sink: FrameSink, budget: MemoryBudget):
+        self._sink, self._budget = sink, budget
         self._asked: dict[int, asyncio.Future[Response]] = {}
         self._next = 0
         self._ended: Unreachable | None = None
@@ -28,18 +28,18 @@ class Asking:
         if self._ended is not None:
             raise _again(self._ended, sent=False)
         number = self._next
-        self._line.say(Kind.REQUEST, (number, topic), blocks, note)
+        self._sink.send(Kind.REQUEST, (number, topic), blocks, note)
         self._next += 1
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             return await future
         except asyncio.CancelledError:
             if self._asked.pop(number, None) is not None and self._ended is None:
-                self._line.say(Kind.CANCEL, (number,))
+                self._sink.send(Kind.CANCEL, (number,))
             raise
         finally:
             self._asked.pop(number, None)
-            self._line.withdraw(Kind.REQUEST, number)
+            self._sink.withdraw(Kind.REQUEST, number)
 
     def expects(self, number: int, header: Header) -> bool:
         """Whether memory is to be taken for an answer.
@@ -52,21 +52,21 @@ class Asking:
         if number not in self._asked:
             return False  # its sender was cancelled while it was under way
         kept = kept_bytes(header)
-        if not self._room.holds(kept):
-            self._settle(number, Rejected("too large", bytes=self._room.taken + kept, limit=self._room.most))
-            self._line.say(Kind.CANCEL, (number,))
+        if not self._budget.fits(kept):
+            self._settle(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
+            self._sink.send(Kind.CANCEL, (number,))
             return False
-        self._room.taken += kept
+        self._budget.taken += kept
         return True
 
     def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
         """An answer that was expected is whole; its memory is the sender's."""
-        self._room.taken -= kept_bytes(header)
+        self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Response(blocks, header.note))
 
     def broken_off(self, header: Header) -> None:
         """The rest of an answer that was expected will not come."""
-        self._room.taken -= kept_bytes(header)
+        self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Rejected("failed", error="the answer broke off"))
 
     def refused(self, header: Header) -> None:

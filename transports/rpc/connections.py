@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
-from transports.rpc.handlers import Desk
-from transports.rpc.session import Talk
+from transports.rpc.channel import RpcChannel
+from transports.rpc.handlers import Handlers
 from transports.wire.arrays import Block
 
 
@@ -24,14 +24,14 @@ class Connected(Protocol):
     """
 
     address: str
-    talk: Talk
+    channel: RpcChannel
 
     def end(self, reason: str) -> None:
-        """Nothing passes any more; the circle is left."""
+        """End the connection and remove it from the table."""
 
 
-class Circle:
-    """All connections of one endpoint.
+class ConnectionTable:
+    """The connections of one endpoint, by the address of the other party.
 
     Args:
         failed: called with each error that an `on_lost` callback raises.
@@ -46,52 +46,52 @@ class Circle:
     def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._connections))
 
-    def towards(self, address: str) -> Connected | None:
-        """The connection over which to ask at an address."""
+    def find(self, address: str) -> Connected | None:
+        """The connection for requests to an address."""
         return self._towards.get(address)
 
-    def join(self, connection: Connected) -> None:
-        """A connection is wanted, or there: the first one towards its address is the one to ask over."""
+    def add(self, connection: Connected) -> None:
+        """Add a connection; requests to its address go over the first one."""
         self._connections[connection] = None
         self._towards.setdefault(connection.address, connection)
 
-    def know(self, connection: Connected, there: Party) -> None:
-        """It is proved who is at the other end."""
+    def identify(self, connection: Connected, peer: Party) -> None:
+        """Note the party at the other end, once the handshake has proved it."""
         for former in self:
-            known = former.talk.there
-            if known is not None and known.address == there.address and known != there:
+            known = former.channel.peer
+            if known is not None and known.address == peer.address and known != peer:
                 former.end("its party began anew")
-        connection.talk.there = there
-        self._towards.setdefault(there.address, connection)
+        connection.channel.peer = peer
+        self._towards.setdefault(peer.address, connection)
 
-    def leave(self, connection: Connected) -> None:
-        """A connection has ended: ask over another with the same party, or tell who wants to hear that it is lost."""
+    def remove(self, connection: Connected) -> None:
+        """Remove an ended connection; if it was the last one with its party, run the `on_lost` callbacks."""
         del self._connections[connection]
-        there = connection.talk.there
+        peer = connection.channel.peer
         for address, towards in list(self._towards.items()):
             if towards is connection:
                 del self._towards[address]
                 self._replace(address)
-        if there is not None and all(other.talk.there != there for other in self._connections):
-            self._tell_lost(there)
+        if peer is not None and all(other.channel.peer != peer for other in self._connections):
+            self._tell_lost(peer)
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:
         self._hearers.append(hear)
 
-    def hear_nothing(self) -> None:
+    def mute(self) -> None:
         self._hearers.clear()
 
-    def _tell_lost(self, there: Party) -> None:
+    def _tell_lost(self, peer: Party) -> None:
         """Run every callback: this runs inside the reader and the acceptor, which one bad callback must not end."""
         for hear in self._hearers:
             try:
-                hear(there)
+                hear(peer)
             except Exception as error:
                 self._failed(error)
 
     def _replace(self, address: str) -> None:
         for other in self._connections:
-            if other.address == address or (other.talk.there is not None and other.talk.there.address == address):
+            if other.address == address or (other.channel.peer is not None and other.channel.peer.address == address):
                 self._towards[address] = other
                 return
 
@@ -107,9 +107,9 @@ class CommonEndpoint(Endpoint):
         self.address, self.incarnation = address, incarnation
         self.rejected: Counter[str] = Counter()
         self.closed = False
-        self.desk = Desk(most_under_way)
-        self.circle = Circle(self.desk.fail)
-        self.refused = self.desk.refused
+        self.handlers = Handlers(most_under_way)
+        self.connections = ConnectionTable(self.handlers.fail)
+        self.refused = self.handlers.refused
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} incarnation {self.incarnation}>"
@@ -118,21 +118,21 @@ class CommonEndpoint(Endpoint):
         if self.closed:
             raise Unreachable(address, "this end is closed", sent=False)
         blocks = [Block.of(array) for array in arrays]
-        connection = self.circle.towards(address)
+        connection = self.connections.find(address)
         if connection is None:
             connection = self.call(address)
-        return await connection.talk.request(topic, blocks, note)
+        return await connection.channel.request(topic, blocks, note)
 
     @abstractmethod
     def call(self, address: str) -> Connected:
-        """A connection that is being made; it has joined the circle, and what is asked over it waits there."""
+        """Begin a connection and add it to the table; requests wait in it until it is established."""
 
     def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
-        self.desk.handle(topic, handler, most_bytes, most_waiting)
+        self.handlers.handle(topic, handler, most_bytes, most_waiting)
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:
-        self.circle.on_lost(hear)
+        self.connections.on_lost(hear)
 
     @property
     def failed(self) -> "asyncio.Future[None]":
-        return self.desk.failed
+        return self.handlers.failed

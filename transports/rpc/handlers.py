@@ -1,7 +1,7 @@
-"""The desk of one endpoint: which topics are answered here, by whom, and the tasks that do it.
+"""The handlers of one endpoint by topic, and their tasks.
 
-The one rule: every handler's task is a child of the desk, ended before `close` returns; a handler that fails otherwise
-than a handler may is the endpoint's own failure. Knows nothing of addresses, connections or bytes.
+Every handler runs in a task of its own, which has ended before `close` returns. A handler that raises anything but
+`Rejected` or `TransportError` fails the endpoint.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ MOST_UNDER_WAY = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
 REASONS = 64
-"""Reasons of rejections that are counted apart: a handler may pass on one that a stranger wrote."""
+"""Reasons of rejections with a count of their own: a handler may pass on a reason that a stranger wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What may be asked, as `Endpoint.handle` was told it."""
+    """A topic and its limits, as given to `Endpoint.handle`."""
 
     name: str
     handler: Handler
@@ -29,8 +29,8 @@ class Topic:
     most_waiting: int
 
 
-class Desk:
-    """All that is answered at one endpoint.
+class Handlers:
+    """The handlers of one endpoint.
 
     Args:
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
@@ -53,7 +53,7 @@ class Desk:
         """The topic of this name.
 
         Raises:
-            Rejected: there is none here.
+            Rejected: there is no handler for it.
         """
         try:
             return self._topics[name]
@@ -62,19 +62,19 @@ class Desk:
             raise Rejected("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
 
     def work(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Answer a request in a task of its own."""
+        """Start a task that handles a request."""
         task = asyncio.create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._over)
         return task
 
     def count(self, rejection: Rejected) -> None:
-        """A request was refused."""
+        """Count a rejected request by its reason."""
         reason = rejection.reason
         self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
 
     def fail(self, error: Exception) -> None:
-        """A handler, a callback or the acceptor raised what it may not; the first error stays."""
+        """Fail the endpoint with the error of a handler, a callback or the acceptor; the first one stays."""
         if not self.failed.done():
             self.failed.set_exception(error)
 

@@ -1,10 +1,10 @@
-"""How two endpoints come to know one another: the ranks' handshake, with an address in the place of a rank.
+"""How two endpoints learn each other's addresses: the ranks' handshake, with an address in the place of a rank.
 
-    rank, peer    the ports that the speaker, and whom it wants, are asked at
-    machine       the speaker's IP address, 16 bytes (IPv4 as in RFC 4291, section 2.5.5.2)
-    run           one for all endpoints: a rank that calls here is told that it belongs elsewhere
+    rank, peer    the ports at which the sender and the party that it wants are listening
+    machine       the sender's IP address, 16 bytes (IPv4 as in RFC 4291, section 2.5.5.2)
+    run           one for all endpoints; so a rank that connects here is told that it is in the wrong place
 
-So a proof covers who speaks and who is spoken to. The one rule: an address is read from a hello only after its proof.
+So a proof covers both addresses. An address is read from a hello only after its proof.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ SCHEME = "tcp://"
 RUN = digest("endpoints")
 
 
-class NoOneKey(PermissionError):
+class NoSharedKey(PermissionError):
     """The two ends hold no one key."""
 
 
@@ -69,7 +69,7 @@ async def call(address: str, me: Identity) -> tuple[socket.socket, Party]:
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error
     except OSError as error:
-        raise Unreachable(address, told(error), sent=False, wrong_key=isinstance(error, NoOneKey)) from error
+        raise Unreachable(address, told(error), sent=False, wrong_key=isinstance(error, NoSharedKey)) from error
 
 
 async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Party]:
@@ -85,7 +85,7 @@ async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Par
 async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
     """Raises OSError with the reason where this end is not let in."""
     if not me.key and not is_loopback(address[0]):
-        raise NoOneKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
+        raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
     sock = await dial(address)
     try:
         tune(sock)
@@ -93,7 +93,7 @@ async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):
-            raise NoOneKey(f"one of the two holds another key, or none; {SAME_KEY}") from error
+            raise NoSharedKey(f"one of the two holds another key, or none; {SAME_KEY}") from error
         if isinstance(error, (WireError, RendezvousError)):
             raise ConnectionRefusedError(f"what listens there is not the endpoint asked: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):

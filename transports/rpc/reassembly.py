@@ -1,13 +1,13 @@
-"""Frames in: where the bytes of a talk's frames go, whole or in parts, many at once. The one rule: no I/O.
+"""Incoming frames, whole or in parts, many at once: where their bytes go; no I/O.
 
-Memory is taken for a body only after the talk has wanted its frame; of one that is not wanted the bytes are counted and
-thrown away. Knows the wire and one talk.
+Memory is allocated for a body only after the channel accepted its header. The bytes of a frame that it did not accept
+are counted and dropped.
 """
 
 from collections.abc import Callable
 
 from transports.errors import WireError
-from transports.rpc.session import Talk
+from transports.rpc.channel import RpcChannel
 from transports.tcp.incoming import Incoming
 from transports.tcp.reader import Body
 from transports.wire.frames import Header, Kind, Preamble
@@ -38,7 +38,7 @@ class Unwanted:
         self.missing = 0
 
 
-class Part:
+class BodyPart:
     """So many of the next bytes of a body."""
 
     __slots__ = ("_whole", "missing")
@@ -60,15 +60,15 @@ class Part:
 NOTHING = Incoming(Header((), None, ()))
 
 
-class Parts:
+class Reassembly:
     """What comes in over one connection; `begin` and `complete` are what an `Inflow` calls.
 
     Args:
         received: told the bytes of the arrays of each frame that was wanted and is whole.
     """
 
-    def __init__(self, talk: Talk, received: Callable[[int], None]):
-        self._talk, self._received = talk, received
+    def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
+        self._channel, self._received = channel, received
         self._streams: dict[int, tuple[Kind, Incoming | Unwanted]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
@@ -82,7 +82,7 @@ class Parts:
             return self._next_part(preamble.channel, preamble.body_bytes)
         if preamble.kind not in TALKING:
             raise WireError(f"a frame that endpoints do not send (kind: {preamble.kind.name})")
-        wanted = self._talk.wants(preamble.kind, header)
+        wanted = self._channel.accepts(preamble.kind, header)
         body = Incoming(header) if wanted else Unwanted(header.nbytes, self._scratch)
         if not preamble.channel:
             return body
@@ -116,18 +116,18 @@ class Parts:
         body = self._streams[stream][1]
         if nbytes > body.missing:
             raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.missing})")
-        return Part(body, nbytes) if nbytes else NOTHING
+        return BodyPart(body, nbytes) if nbytes else NOTHING
 
     def _whole(self, kind: Kind, body: Body) -> None:
         if isinstance(body, Incoming):
             self._received(body.nbytes)
-            self._talk.heard(kind, body.header, body.blocks)
+            self._channel.receive(kind, body.header, body.blocks)
             if kind is Kind.CANCEL:
                 self._let_go(body.header.key[0])
 
     def _broken_off(self, kind: Kind, body: Body) -> None:
         if isinstance(body, Incoming):
-            self._talk.broken_off(kind, body.header)
+            self._channel.broken_off(kind, body.header)
 
     def _let_go(self, number: int) -> None:
         """The rest of this request is not wanted any more, nor is what has come of it."""

@@ -1,11 +1,11 @@
-"""Frames out, in turns: what many say at once shares one connection, and the long does not hold up the short.
+"""Outgoing frames in turn: many requests share one connection, and a long one does not hold up a short one.
 
-    lane "forward"    [request 7, long] [request 9]      in order, for so they were asked
-    lane of stream 3  [answer 2, long]                     each long answer by itself
-                       | part | part | …                   a part of each lane in turn; what is short goes at once
+    lane "forward"    [request 7, long] [request 9]      in the order of the requests
+    lane of stream 3  [response 2, long]                 each long response by itself
+                       | part | part | …                 a part of each lane in turn; a short frame goes at once
 
-The one rule: order is kept inside a lane, nowhere else. Parts are as long as takes a hundredth of a second to write, as
-observed, so a slow connection has short ones. Knows something that writes; no sockets.
+Order is kept inside a lane only. A part is as long as takes a hundredth of a second to write, as measured, so a slow
+connection has short parts.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Writer(Protocol):
         """Let go of a frame's memory; returns whether it will not be written at all."""
 
 
-class Utterance:
+class QueuedFrame:
     """A frame that is not sent yet: whole where it is short, else a head and then parts of its body.
 
     Its views are the sender's memory until they have been given to a writer.
@@ -99,8 +99,8 @@ class Utterance:
         return found
 
 
-class Turns:
-    """All that one end of a connection has to say.
+class SendScheduler:
+    """The frames that one end of a connection has to send.
 
     Attributes:
         queued: short frames that the writer has and has not written.
@@ -109,9 +109,9 @@ class Turns:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._writer: Writer | None = None
-        self._lanes: dict[Hashable, deque[Utterance]] = {}
+        self._lanes: dict[Hashable, deque[QueuedFrame]] = {}
         self._order: deque[Hashable] = deque()
-        self._said: dict[tuple[Kind, int], Utterance] = {}
+        self._items: dict[tuple[Kind, int], QueuedFrame] = {}
         self._streams: set[int] = set()
         self._last_stream = self._writing = self.queued = 0
         self._part = MOST_PART
@@ -124,11 +124,11 @@ class Turns:
     def end(self) -> None:
         """Nothing is written any more, and nobody's memory kept."""
         self._writer = None
-        for kept in (self._lanes, self._order, self._said):
+        for kept in (self._lanes, self._order, self._items):
             kept.clear()
 
-    def say(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
-        """See `Line.say`."""
+    def send(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
+        """See `FrameSink.send`."""
         stream = self._free_stream() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
         head = encode_head(kind, key, blocks, note, stream)
         views = [block.data for block in blocks if block.nbytes]
@@ -136,33 +136,33 @@ class Turns:
         if self._writer is not None and not stream and lane not in self._lanes:
             self._write_short([head, *views], out)
         else:
-            said = Utterance(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
-            self._enqueue(said)
+            item = QueuedFrame(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
+            self._enqueue(item)
 
     def withdraw(self, kind: Kind, number: int) -> None:
-        """See `Line.withdraw`."""
-        said = self._said.pop((kind, number), None)
-        if said is None:
+        """See `FrameSink.withdraw`."""
+        item = self._items.pop((kind, number), None)
+        if item is None:
             return
-        cut_short = said.begun and not said.given
-        said.drop()
-        for frame in list(said.writing):
+        cut_short = item.begun and not item.given
+        item.drop()
+        for frame in list(item.writing):
             if self._writer.withdraw(frame):
                 frame.settle()
                 cut_short = True
-        self._leave_lane(said)
-        self._streams.discard(said.stream)
+        self._leave_lane(item)
+        self._streams.discard(item.stream)
         if cut_short:
-            self._write_short([encode_bare(Kind.PART, said.stream, 0)], nothing)
+            self._write_short([encode_bare(Kind.PART, item.stream, 0)], nothing)
 
-    def _enqueue(self, said: Utterance) -> None:
-        self._said[said.name] = said
-        if said.stream:
-            self._streams.add(said.stream)
-        if said.lane not in self._lanes:
-            self._lanes[said.lane] = deque()
-            self._order.append(said.lane)
-        self._lanes[said.lane].append(said)
+    def _enqueue(self, item: QueuedFrame) -> None:
+        self._items[item.name] = item
+        if item.stream:
+            self._streams.add(item.stream)
+        if item.lane not in self._lanes:
+            self._lanes[item.lane] = deque()
+            self._order.append(item.lane)
+        self._lanes[item.lane].append(item)
         self._go_on()
 
     def _write_short(self, views: Sequence[bytes | memoryview], out: Callable[[], None]) -> None:
@@ -186,50 +186,50 @@ class Turns:
             if left <= 0:
                 self._loop.call_soon(self._go_on)
                 return
-            said = self._lanes[self._order[0]][0]
+            item = self._lanes[self._order[0]][0]
             self._order.rotate(-1)
-            left -= self._write_part(said)
+            left -= self._write_part(item)
 
-    def _write_part(self, said: Utterance) -> int:
+    def _write_part(self, item: QueuedFrame) -> int:
         """Give the writer a part of this; returns its bytes."""
-        views = said.part(self._part)
+        views = item.part(self._part)
         nbytes, began = sum(map(len, views)), self._loop.time()
-        if said.given:
-            self._leave_lane(said)
+        if item.given:
+            self._leave_lane(item)
         frame = self._writer.write(views)
         if frame is None:
-            self._written(said, nbytes, began)
+            self._written(item, nbytes, began)
             return nbytes
 
         def written(future: asyncio.Future[None]) -> None:
             self._writing -= 1
-            del said.writing[frame]
-            self._written(said, nbytes, began)
+            del item.writing[frame]
+            self._written(item, nbytes, began)
             self._go_on()
 
         self._writing += 1
-        said.writing[frame] = None
+        item.writing[frame] = None
         frame.written.add_done_callback(written)
         return nbytes
 
-    def _written(self, said: Utterance, nbytes: int, began: float) -> None:
+    def _written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
         """A part is out: learn from it, and say so if it was the last one."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S
             self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
-        if said.given and not said.writing and self._said.get(said.name) is said:
-            del self._said[said.name]
-            self._streams.discard(said.stream)
-            said.out()
+        if item.given and not item.writing and self._items.get(item.name) is item:
+            del self._items[item.name]
+            self._streams.discard(item.stream)
+            item.out()
 
-    def _leave_lane(self, said: Utterance) -> None:
-        lane = self._lanes.get(said.lane, ())
-        if said not in lane:
+    def _leave_lane(self, item: QueuedFrame) -> None:
+        lane = self._lanes.get(item.lane, ())
+        if item not in lane:
             return
-        lane.remove(said)
+        lane.remove(item)
         if not lane:
-            del self._lanes[said.lane]
-            self._order.remove(said.lane)
+            del self._lanes[item.lane]
+            self._order.remove(item.lane)
 
     def _free_stream(self) -> int:
         """A number that no long body bears now; the ones used last are used last again.

@@ -1,9 +1,9 @@
-"""What one party is asked by another over one connection, and what it says to that.
+"""The requests that one end of a connection has received, and their replies.
 
-    let in          begun, when it is whole     replied              out
-    |--- a place and room for all of it ----|--- a place ---|        one reply each, none to a sender that left
+    admitted        begun, when it is whole      replied              sent
+    |--- a place and memory for all of it ----|--- a place ---|        one reply each, none if the sender cancelled
 
-The one rule: a request has its place until its reply is out, for a sender may not read. Knows a desk and a line.
+A request keeps its place until its reply is sent: a sender that does not read must not make this end queue more.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from functools import partial
 
 from transports.errors import TransportError, WireError
 from transports.rpc.base import Party, Rejected, Request, Response
-from transports.rpc.handlers import Desk, Topic
-from transports.rpc.sink import Line, Room
+from transports.rpc.handlers import Handlers, Topic
+from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.tcp.flow_control import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Kind
@@ -36,11 +36,11 @@ class _Place:
     replied: bool = False
 
 
-class Answering:
+class RpcServer:
     """The requests under way, by number."""
 
-    def __init__(self, desk: Desk, line: Line, room: Room):
-        self._desk, self._line, self._room = desk, line, room
+    def __init__(self, handlers: Handlers, sink: FrameSink, budget: MemoryBudget):
+        self._handlers, self._sink, self._budget = handlers, sink, budget
         self._places: dict[int, _Place] = {}
         self._waiting: Counter[str] = Counter()
         self._last: dict[str, int] = {}
@@ -54,7 +54,7 @@ class Answering:
         """
         kept = kept_bytes(header)
         try:
-            topic = self._desk.find(name)
+            topic = self._handlers.find(name)
             self._check_new(number, name)
             self._check_room(topic, header.nbytes, kept)
         except Rejected as rejection:
@@ -62,7 +62,7 @@ class Answering:
             return False
         self._places[number] = _Place(topic, kept)
         self._waiting[name] += 1
-        self._room.taken += kept
+        self._budget.taken += kept
         return True
 
     def begin(self, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
@@ -70,7 +70,7 @@ class Answering:
         number = header.key[0]
         if (place := self._places.get(number)) is not None:
             request = Request(sender, place.topic.name, header.note, blocks)
-            place.task = self._desk.work(self._work(number, place, request))
+            place.task = self._handlers.work(self._work(number, place, request))
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this answer any more, wherever it is."""
@@ -78,13 +78,13 @@ class Answering:
         self.leave(number)
         if place is not None and place.task is not None and not place.replied:
             place.task.cancel()
-        self._line.withdraw(Kind.RESPONSE, number)
+        self._sink.withdraw(Kind.RESPONSE, number)
 
     def leave(self, number: int) -> None:
         """Let go of a request, if it has not been let go of."""
         if (place := self._places.pop(number, None)) is not None:
             self._waiting[place.topic.name] -= 1
-            self._room.taken -= place.kept
+            self._budget.taken -= place.kept
 
     def end(self) -> None:
         """Nobody can hear an answer any more."""
@@ -100,13 +100,13 @@ class Answering:
         self._last[name] = number
 
     def _check_room(self, topic: Topic, nbytes: int, kept: int) -> None:
-        waiting, room = self._waiting[topic.name], self._room
+        waiting, budget = self._waiting[topic.name], self._budget
         if nbytes > topic.most_bytes:
             raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)
         if waiting >= topic.most_waiting:
             raise Rejected("busy", topic=topic.name, waiting=waiting, limit=topic.most_waiting)
-        if not room.holds(kept):
-            raise Rejected("busy", topic=topic.name, bytes=room.taken + kept, limit=room.most)
+        if not budget.fits(kept):
+            raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.most)
 
     async def _work(self, number: int, place: _Place, request: Request) -> None:
         """Have the handler answer; whatever becomes of it, the sender hears of it once."""
@@ -119,7 +119,7 @@ class Answering:
             rejection = Rejected("failed", error=str(error)[:ERROR_CHARACTERS])
         except Exception as error:
             rejection = Rejected("failed", error=type(error).__name__)
-            self._desk.fail(error)
+            self._handlers.fail(error)
         finally:
             if number in self._places and not place.replied:
                 self.leave(number)
@@ -128,16 +128,16 @@ class Answering:
     def _reply(self, number: int, response: Response) -> None:
         """Answer, if the sender still waits; the room of the request is free from now on."""
         if (place := self._places.get(number)) is not None:
-            self._room.taken, place.kept = self._room.taken - place.kept, 0
+            self._budget.taken, place.kept = self._budget.taken - place.kept, 0
             blocks = [Block.of(array) for array in response.blocks]
-            self._line.say(Kind.RESPONSE, (number,), blocks, response.note, partial(self.leave, number))
+            self._sink.send(Kind.RESPONSE, (number,), blocks, response.note, partial(self.leave, number))
             place.replied = True
 
     def _refuse(self, number: int, rejection: Rejected) -> None:
-        self._desk.count(rejection)
+        self._handlers.count(rejection)
         if self._ended:
             return
         try:
-            self._line.say(Kind.REJECTED, (number, rejection.reason), note=rejection.facts)
+            self._sink.send(Kind.REJECTED, (number, rejection.reason), note=rejection.facts)
         except WireError as error:
-            self._line.say(Kind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})
+            self._sink.send(Kind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})

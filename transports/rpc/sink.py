@@ -1,4 +1,4 @@
-"""What carries a talk, and the room that what it carries may take. The one rule: neither knows what is talked about."""
+"""What a channel sends its frames to, and the bytes of memory that its frames may take."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,19 +8,19 @@ from transports.wire.frames import Key, Kind
 
 
 def nothing() -> None:
-    """What follows a frame that nobody waits for."""
+    """The callback of a frame that has none."""
 
 
-class Line(Protocol):
-    """How a talk's frames leave."""
+class FrameSink(Protocol):
+    """Where a channel sends its frames: a connection over TCP or on a virtual network."""
 
-    def say(
+    def send(
         self, kind: Kind, key: Key, blocks: Sequence[Block] = (), note: Any = None, out: Callable[[], None] = nothing
     ) -> None:
-        """Send a frame, sooner or later, in the order said; the blocks' memory is read until it is out, or withdrawn.
+        """Queue a frame, in order; the blocks' memory is read until the frame is sent or withdrawn.
 
         Args:
-            out: called when the frame is out, perhaps before this returns; never for what was withdrawn.
+            out: called when the frame is sent, perhaps before this returns; never after `withdraw`.
         Raises:
             TransportError: what the line cannot carry; nothing is sent.
         """
@@ -29,11 +29,11 @@ class Line(Protocol):
         """Read no more of the memory of what was said of this kind and number; what is left of it is not sent."""
 
 
-class Room:
-    """Bytes of messages that one connection has in its endpoint's memory, on their way in or being worked on.
+class MemoryBudget:
+    """Bytes of one connection's messages in its endpoint's memory, while received or handled.
 
     Args:
-        most: how many it may have.
+        most: the limit.
     """
 
     __slots__ = ("most", "taken")
@@ -41,6 +41,6 @@ class Room:
     def __init__(self, most: int):
         self.most, self.taken = most, 0
 
-    def holds(self, nbytes: int) -> bool:
-        """Whether there is room for so many more."""
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many more bytes stay within the limit."""
         return self.taken + nbytes <= self.most

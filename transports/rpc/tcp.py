@@ -1,8 +1,8 @@
-"""An endpoint over TCP: it listens at an address, and keeps one connection with each party that it asks or is asked by.
+"""An endpoint over TCP: it listens at an address, and keeps one connection with each party that it talks to.
 
-The one rule: nobody is heard before it has proved that it holds the key, and whoever is not fit to be heard loses its
-connection and nothing else. A connection serves both directions; only when two parties call one another at the same
-moment do they keep two, each asking over its own.
+No frame is read before the party has proved that it holds the key; invalid input costs a party its connection and
+nothing else. A connection serves both directions. Only when two parties connect to one another at the same moment do
+they keep two connections, and each sends its requests over its own.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class TcpEndpoint(CommonEndpoint):
         super().__init__(written(own), secrets.randbits(63), most_under_way)
         self._me, self._shape = identity(own, self.incarnation, key), shape
         self._door = Door(
-            listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.desk.fail
+            listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.handlers.fail
         )
         self._calls: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -114,14 +114,14 @@ class TcpEndpoint(CommonEndpoint):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        for connection in self.circle:
+        for connection in self.connections:
             connection.end("this end was closed")
         for task in self._calls:
             task.cancel()
         if self._calls:
             await asyncio.wait(self._calls)
         await self._door.__aexit__()
-        await self.desk.close()
+        await self.handlers.close()
 
     def call(self, address: str) -> Connection:
         connection = self._connection(address)
@@ -132,30 +132,30 @@ class TcpEndpoint(CommonEndpoint):
 
     async def _reach(self, connection: Connection) -> None:
         try:
-            sock, there = await call(connection.address, self._me)
+            sock, peer = await call(connection.address, self._me)
         except Unreachable as error:
             return connection.end_for(error)
         except Exception as error:  # a fault of our own; nobody may wait for ever because of it
-            self.desk.fail(error)
+            self.handlers.fail(error)
             return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
-        self._attach(connection, sock, there)
+        self._attach(connection, sock, peer)
 
     async def _enter(self, hello: Hello, sock: socket.socket) -> None:
         """Somebody was admitted at the door."""
         if self.closed:
             return sock.close()
-        there = party(hello)
-        self._attach(self._connection(there.address), sock, there)
+        peer = party(hello)
+        self._attach(self._connection(peer.address), sock, peer)
 
     def _connection(self, address: str) -> Connection:
         connection = Connection(self, address, self._shape)
-        self.circle.join(connection)
+        self.connections.add(connection)
         return connection
 
-    def _attach(self, connection: Connection, sock: socket.socket, there: Party) -> None:
+    def _attach(self, connection: Connection, sock: socket.socket, peer: Party) -> None:
         if connection.ended:
             return sock.close()
-        self.circle.know(connection, there)
+        self.connections.identify(connection, peer)
         try:
             connection.attach(sock)
         except OSError as error:  # it broke before it was used

@@ -1,10 +1,9 @@
-"""One endpoint's end of one connection over TCP, from the moment it is wanted until it breaks.
+"""One endpoint's end of one connection over TCP, from the first request until it breaks.
 
-    talk — says → turns → link, or a slow way in front of it → socket
-    talk ← hears — parts ← inflow ← link ← socket
+    channel — send → scheduler → link, or an emulated slow link before it → socket
+    channel ← receive — reassembly ← inflow ← link ← socket
 
-The one rule: it ends once, and says so once. What is asked before the connection stands waits in its turns. Knows no
-other connection.
+Requests that are sent before the connection is established wait in the scheduler. The connection ends once.
 """
 
 import asyncio
@@ -13,15 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transports.emulation.delay_line import Way
+from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import WireError
 from transports.rpc.base import Unreachable, reason_of
+from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.reassembly import Parts
-from transports.rpc.scheduler import Turns, Writer
-from transports.rpc.session import Talk
+from transports.rpc.reassembly import Reassembly
+from transports.rpc.scheduler import SendScheduler, Writer
 from transports.tcp.connection import Link
 from transports.tcp.reader import Inflow
 from transports.tcp.writer import LONG_BYTES, Outgoing
@@ -46,8 +45,8 @@ class Connection:
 
     def __init__(self, endpoint: CommonEndpoint, address: str, shape: Shape | None):
         self.address, self._endpoint, self._shape = address, endpoint, shape
-        self.talk = Talk(endpoint.desk, self)
-        self._turns, self._parts = Turns(), Parts(self.talk, self._received)
+        self.channel = RpcChannel(endpoint.handlers, self)
+        self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
         self._link: Link | None = None
         self._slow: SlowWriter | None = None
         self._fit, self.ended = True, False
@@ -56,15 +55,15 @@ class Connection:
         """The connection stands, and its talk knows with whom; the socket is owned from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        inflow = Inflow(self._parts.begin, self._parts.complete)
+        inflow = Inflow(self._reassembly.begin, self._reassembly.complete)
         self._link = Link(sock, inflow, partial(self._broken, inflow), LONG_BYTES, self._unfit)
         if self._shape is not None:
             self._slow = SlowWriter(
-                self._link, SlowLink(self._shape, (self._endpoint.address, self.talk.there.address))
+                self._link, SlowLink(self._shape, (self._endpoint.address, self.channel.peer.address))
             )
-        self._turns.begin(self._slow or self._link)
+        self._scheduler.begin(self._slow or self._link)
 
-    def say(
+    def send(
         self,
         kind: Kind,
         key: Key,
@@ -74,15 +73,15 @@ class Connection:
     ) -> None:
         if self.ended:
             return
-        if kind is Kind.REJECTED and self._turns.queued > UNREAD:
-            self._unfit(WireError(f"answers that it does not read (waiting: {self._turns.queued})"))
+        if kind is Kind.REJECTED and self._scheduler.queued > UNREAD:
+            self._unfit(WireError(f"answers that it does not read (waiting: {self._scheduler.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it asks and does not read what it is answered")
             return
-        self._turns.say(kind, key, blocks, note, out)
+        self._scheduler.send(kind, key, blocks, note, out)
         self._endpoint.bytes_sent += sum([block.nbytes for block in blocks])
 
     def withdraw(self, kind: Kind, number: int) -> None:
-        self._turns.withdraw(kind, number)
+        self._scheduler.withdraw(kind, number)
 
     def _broken(self, inflow: Inflow, reason: str) -> None:
         if inflow.inside:
@@ -104,14 +103,14 @@ class Connection:
         if self.ended:
             return
         self.ended = True
-        self._turns.end()
+        self._scheduler.end()
         if self._slow is not None:
             self._slow.close()
         if self._link is not None:
             self._link.drop(error)
-        self.talk.end(error)
-        self._parts.end(error)
-        self._endpoint.circle.leave(self)
+        self.channel.end(error)
+        self._reassembly.end(error)
+        self._endpoint.connections.remove(self)
 
     def _received(self, nbytes: int) -> None:
         self._endpoint.bytes_received += nbytes
@@ -128,13 +127,13 @@ class SlowWriter:
     """
 
     def __init__(self, writer: Writer, link: SlowLink):
-        self._writer, self._way = writer, Way(link)
+        self._writer, self._delay_line = writer, DelayLine(link)
         self._loop = asyncio.get_running_loop()
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
         copy = b"".join(views)
         frame = Outgoing((), LONG_BYTES)
-        self._loop.call_at(self._way.send(len(copy), partial(self._arrive, copy)), frame.settle)
+        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)), frame.settle)
         return frame
 
     def withdraw(self, frame: Outgoing) -> bool:
@@ -142,7 +141,7 @@ class SlowWriter:
         return False
 
     def close(self) -> None:
-        self._way.close()
+        self._delay_line.close()
 
     def _arrive(self, frame: bytes) -> None:
         self._writer.write([frame])

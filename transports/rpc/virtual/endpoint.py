@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from transports.emulation.delay_line import Way
+from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, reason_of
+from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.session import Talk
 from transports.rpc.sink import nothing
 from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block
@@ -45,7 +45,7 @@ class Passing(NamedTuple):
         return f"{self.moment:.6f} {self.source} → {self.destination}: {told} ({self.nbytes} bytes)"
 
 
-class Map(Protocol):
+class NetworkView(Protocol):
     """What an endpoint knows of its network.
 
     Attributes:
@@ -58,10 +58,10 @@ class Map(Protocol):
 
     def listening(self, address: str) -> "VirtualEndpoint | None": ...
 
-    def way(self, source: str, destination: str) -> Way: ...
+    def delay_line(self, source: str, destination: str) -> DelayLine: ...
 
 
-class Half:
+class VirtualConnection:
     """One party's end of one connection.
 
     Args:
@@ -70,12 +70,12 @@ class Half:
 
     def __init__(self, endpoint: "VirtualEndpoint", address: str):
         self.endpoint, self.address = endpoint, address
-        self.talk = Talk(endpoint.desk, self)
-        self.other: Half | None = None
+        self.channel = RpcChannel(endpoint.handlers, self)
+        self.other: VirtualConnection | None = None
         self.ended = self._deaf = False
-        self._way = endpoint.network.way(endpoint.address, address)
+        self._delay_line = endpoint.network.delay_line(endpoint.address, address)
 
-    def say(
+    def send(
         self,
         kind: Kind,
         key: Key,
@@ -94,7 +94,7 @@ class Half:
         """The network has its own copy of everything."""
 
     def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
-        self.endpoint.process.emit(partial(self._way.send, nbytes, deliver))
+        self.endpoint.process.emit(partial(self._delay_line.send, nbytes, deliver))
 
     def knock(self) -> None:
         """Ask to be let in; what is said meanwhile follows behind."""
@@ -117,11 +117,11 @@ class Half:
         if self.ended or self._deaf:
             return
         try:
-            if self.talk.wants(kind, header):
+            if self.channel.accepts(kind, header):
                 self.endpoint.bytes_received += header.nbytes
                 parts = zip(header.layouts, bodies, strict=True)
                 blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])
-                self.talk.heard(kind, header, blocks)
+                self.channel.receive(kind, header, blocks)
         except WireError as error:
             self._refuse(error)
 
@@ -144,23 +144,25 @@ class Half:
 
     def die(self) -> None:
         """The process is gone; its kernel hangs up for it."""
-        self._way.send(PREAMBLE_BYTES, self._hung_up)
+        self._delay_line.send(PREAMBLE_BYTES, self._hung_up)
         self.end("this end was killed")
 
     def reset(self) -> None:
         """The connection breaks by itself: what is under way is lost, and each side sees it when that has arrived."""
         reason, self._deaf = "the connection was reset", True
-        self.endpoint.network.way(self.address, self.endpoint.address).send(PREAMBLE_BYTES, partial(self.end, reason))
+        self.endpoint.network.delay_line(self.address, self.endpoint.address).send(
+            PREAMBLE_BYTES, partial(self.end, reason)
+        )
         if self.other is not None:
             self.other._deaf = True
-            self._way.send(PREAMBLE_BYTES, partial(self.other.end, reason))
+            self._delay_line.send(PREAMBLE_BYTES, partial(self.other.end, reason))
 
     def end(self, reason: str, sent: bool = True) -> None:
         """Nothing passes any more."""
         if not self.ended:
             self.ended = True
-            self.talk.end(Unreachable(self.address, reason, sent))
-            self.endpoint.circle.leave(self)
+            self.channel.end(Unreachable(self.address, reason, sent))
+            self.endpoint.connections.remove(self)
 
     def _knocked(self) -> None:
         """At the other side, when the knock has arrived there."""
@@ -168,15 +170,15 @@ class Half:
             return
         endpoint = self.endpoint.network.listening(self.address)
         if endpoint is None:
-            back = self.endpoint.network.way(self.address, self.endpoint.address)
+            back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
             back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
             return
         self.other = endpoint.let_in(self)
         self.other.emit(PREAMBLE_BYTES, partial(self._let_in, endpoint.party))
 
-    def _let_in(self, there: Party) -> None:
+    def _let_in(self, peer: Party) -> None:
         if not self.ended:
-            self.endpoint.circle.know(self, there)
+            self.endpoint.connections.identify(self, peer)
 
     def _arrive(self, head: bytes, bodies: list[bytearray]) -> None:
         if self.other is not None and not self.other.ended and not self._deaf:
@@ -195,7 +197,7 @@ class VirtualEndpoint(CommonEndpoint):
         process: the owner of this endpoint; when it dies or freezes, so does the endpoint.
     """
 
-    def __init__(self, network: Map, process: Process, incarnation: int, most_under_way: int):
+    def __init__(self, network: NetworkView, process: Process, incarnation: int, most_under_way: int):
         super().__init__(f"{SCHEME}{process.name}", incarnation, most_under_way)
         self.network, self.process = network, process
 
@@ -205,27 +207,27 @@ class VirtualEndpoint(CommonEndpoint):
 
     async def close(self) -> None:
         self.closed = True
-        for half in self.circle:
-            half.hang_up("this end was closed")
-        await self.desk.close()
+        for connection in self.connections:
+            connection.hang_up("this end was closed")
+        await self.handlers.close()
 
     def die(self) -> None:
         """The process was killed: break its connections and call none of its callbacks."""
         self.closed = True
-        self.circle.hear_nothing()
-        for half in self.circle:
-            half.die()
+        self.connections.mute()
+        for connection in self.connections:
+            connection.die()
 
-    def call(self, address: str) -> Half:
-        half = Half(self, address)
-        self.circle.join(half)
-        half.knock()
-        return half
+    def call(self, address: str) -> VirtualConnection:
+        connection = VirtualConnection(self, address)
+        self.connections.add(connection)
+        connection.knock()
+        return connection
 
-    def let_in(self, theirs: Half) -> Half:
+    def let_in(self, theirs: VirtualConnection) -> VirtualConnection:
         """The other side has knocked: take up this side of the connection."""
-        half = Half(self, theirs.endpoint.address)
-        half.other = theirs
-        self.circle.join(half)
-        self.circle.know(half, theirs.endpoint.party)
-        return half
+        connection = VirtualConnection(self, theirs.endpoint.address)
+        connection.other = theirs
+        self.connections.add(connection)
+        self.connections.identify(connection, theirs.endpoint.party)
+        return connection

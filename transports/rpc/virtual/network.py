@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
-from transports.emulation.delay_line import Line, Way
+from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.rpc.handlers import MOST_UNDER_WAY
@@ -62,9 +62,9 @@ class VirtualNetwork:
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
         self._endpoints: dict[str, VirtualEndpoint] = {}
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._delay_lines: dict[tuple[str, str], DelayLine] = {}
         self._cuts: set[frozenset[str]] = set()
-        self._lines: dict[str, tuple[Line, Line]] = {}
+        self._lines: dict[str, tuple[AccessLine, AccessLine]] = {}
         self._away: dict[str, float] = {}
 
     def line(self, name: str, rate: float) -> None:
@@ -72,7 +72,7 @@ class VirtualNetwork:
 
         What comes from several at once comes one after another, in the order of arrival.
         """
-        self._lines[address_of(name)] = Line(rate), Line(rate)
+        self._lines[address_of(name)] = AccessLine(rate), AccessLine(rate)
 
     def away(self, name: str, seconds: float) -> None:
         """Let every frame to this party and from it take so many seconds more; before it says a word."""
@@ -137,31 +137,31 @@ class VirtualNetwork:
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: what is under way is lost, both sides see it soon."""
         end = self.listening(address_of(one))
-        for half in () if end is None else end.circle:
-            if half.address == address_of(other):
-                half.reset()
+        for connection in () if end is None else end.connections:
+            if connection.address == address_of(other):
+                connection.reset()
 
     def listening(self, address: str) -> VirtualEndpoint | None:
         """Who is asked at this address now."""
         end = self._endpoints.get(address)
         return None if end is None or end.closed else end
 
-    def way(self, source: str, destination: str) -> Way:
+    def delay_line(self, source: str, destination: str) -> DelayLine:
         """How frames go from one address to another."""
         ends = source, destination
-        if ends not in self._ways:
-            self._ways[ends] = self._opened(*ends)
-        return self._ways[ends]
+        if ends not in self._delay_lines:
+            self._delay_lines[ends] = self._opened(*ends)
+        return self._delay_lines[ends]
 
-    def _opened(self, source: str, destination: str) -> Way:
+    def _opened(self, source: str, destination: str) -> DelayLine:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
         passes = lambda: self._passes(*names)  # noqa: E731
         if source == destination:
-            return Way(SlowLink(Shape(), names), passes)
+            return DelayLine(SlowLink(Shape(), names), passes)
         lines = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
         away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
         shape = replace(self._shape, delay=self._shape.delay + away)
-        return Way(SlowLink(shape, (source, destination)), passes, lines)
+        return DelayLine(SlowLink(shape, (source, destination)), passes, lines)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:
@@ -180,9 +180,9 @@ class VirtualNetwork:
     def _go_on(self, *names: str, after: float = 0.0) -> None:
         """Look again at the ways that one name begins or ends, or that two names share."""
         ends = {address_of(name) for name in names}
-        for way_ends, way in self._ways.items():
-            if ends.issubset(way_ends):
-                way.go_on(after)
+        for ends_of_line, delay_line in self._delay_lines.items():
+            if ends.issubset(ends_of_line):
+                delay_line.go_on(after)
 
 
 def address_of(name: str) -> str:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from transports.emulation.delay_line import Line, Way
+from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 
@@ -15,7 +15,7 @@ DELAY = 0.5
 def ways(ends, lines):
     """One way for each pair of ends, with the lines of those that have one."""
     return {
-        (source, target): Way(
+        (source, target): DelayLine(
             SlowLink(Shape(DELAY), (source, target)),
             lines=(lines.get((source, "up")), lines.get((target, "down"))),
         )
@@ -42,26 +42,26 @@ def arrivals(lines, *sent):
     "up, down, seconds", [(10, 10, 1.0), (10, None, 1.0), (None, 10, 1.0), (10, 5, 2.0), (5, 10, 2.0)]
 )
 def test_what_goes_up_one_line_and_down_another_takes_the_time_of_the_slower(up, down, seconds):
-    lines = {("a", "up"): up and Line(up), ("b", "down"): down and Line(down)}
+    lines = {("a", "up"): up and AccessLine(up), ("b", "down"): down and AccessLine(down)}
     assert arrivals(lines, (0.0, "a", "b", 10)) == [DELAY + seconds]
 
 
 def test_one_line_up_carries_what_goes_to_several_one_after_another():
-    lines = {("a", "up"): Line(10)}
+    lines = {("a", "up"): AccessLine(10)}
     assert arrivals(lines, (0.0, "a", "b", 10), (0.0, "a", "c", 20), (5.0, "a", "b", 10)) == [1.5, 3.5, 6.5]
 
 
 def test_one_line_down_carries_what_comes_from_several_one_after_another():
-    lines = {("c", "down"): Line(10)}
+    lines = {("c", "down"): AccessLine(10)}
     assert arrivals(lines, (0.0, "a", "c", 10), (0.25, "b", "c", 10), (0.5, "a", "c", 10)) == [1.5, 2.5, 3.5]
 
 
 def test_what_is_short_passes_down_while_something_long_is_still_coming():
-    lines = {("a", "up"): Line(1), ("c", "down"): Line(10)}
+    lines = {("a", "up"): AccessLine(1), ("c", "down"): AccessLine(10)}
     assert arrivals(lines, (0.0, "a", "c", 8), (1.0, "b", "c", 10)) == [8.5, 2.5]
 
 
 def test_a_line_that_is_full_is_never_idle():
-    lines = {("c", "down"): Line(10)}
+    lines = {("c", "down"): AccessLine(10)}
     sent = [(at / 8, "ab"[at % 2], "c", 5) for at in range(40)]
     assert max(arrivals(lines, *sent)) == DELAY + 40 * 0.5

@@ -57,8 +57,8 @@ async def until_lost(sock):
 
 async def intruder(end, key=KEY):
     """A socket on which a party of ours was admitted, and whose bytes are the test's."""
-    sock, there = await call(end.address, identity(("127.0.0.1", 9), 77, key))
-    assert there == (end.address, end.incarnation)
+    sock, peer = await call(end.address, identity(("127.0.0.1", 9), 77, key))
+    assert peer == (end.address, end.incarnation)
     return sock
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.transports.wire.wire_streams import spoilt
 from transports import WireError
 from transports.rpc import Party, Response
-from transports.rpc.handlers import Desk
-from transports.rpc.reassembly import Parts
-from transports.rpc.session import Talk
+from transports.rpc.channel import RpcChannel
+from transports.rpc.handlers import Handlers
+from transports.rpc.reassembly import Reassembly
 from transports.tcp.reader import Inflow
 from transports.wire.arrays import Block
 from transports.wire.frames import Kind, encode, encode_bare, encode_head
@@ -24,7 +24,7 @@ ROOM = 1 << 20
 class Silence:
     """A line that nothing leaves by."""
 
-    def say(self, kind, key, blocks=(), note=None, out=lambda: None):
+    def send(self, kind, key, blocks=(), note=None, out=lambda: None):
         out()
 
     def withdraw(self, kind, number):
@@ -36,11 +36,11 @@ class Hearing:
 
     def __init__(self):
         self.heard, self.received = [], []
-        self.desk = Desk(ROOM)
-        self.desk.handle("echo", self.echo, ROOM, 1024)
-        self.talk = Talk(self.desk, Silence())
-        self.talk.there = Party("tcp://127.0.0.1:9", 1)
-        parts = Parts(self.talk, self.received.append)
+        self.handlers = Handlers(ROOM)
+        self.handlers.handle("echo", self.echo, ROOM, 1024)
+        self.channel = RpcChannel(self.handlers, Silence())
+        self.channel.peer = Party("tcp://127.0.0.1:9", 1)
+        parts = Reassembly(self.channel, self.received.append)
         self.inflow = Inflow(parts.begin, parts.complete)
 
     async def echo(self, request):
@@ -124,8 +124,8 @@ def test_spoilt_frames_are_heard_or_an_error_of_the_wire():
             except WireError:
                 refused += 1
             await asyncio.sleep(0)
-            await end.desk.close()
-            assert not end.desk.failed.done()
+            await end.handlers.close()
+            assert not end.handlers.failed.done()
 
     asyncio.run(scenario())
     assert refused > 50
@@ -137,4 +137,4 @@ async def test_what_is_spoilt_was_sound():
     for _ in range(3):
         await asyncio.sleep(0)
     assert [note for note, _ in end.heard] == [{"a": [1, {"b": None}]}]  # the others are refused, cancelled, cut
-    await end.desk.close()
+    await end.handlers.close()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports import WireError
-from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, Turns
+from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, SendScheduler
 from transports.tcp.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
@@ -58,32 +58,32 @@ class Pen:
 
 
 def speaking(seconds=0.0):
-    turns, pen = Turns(), Pen(seconds)
-    turns.begin(pen)
-    return turns, pen
+    scheduler, pen = SendScheduler(), Pen(seconds)
+    scheduler.begin(pen)
+    return scheduler, pen
 
 
-def ask(turns, number, nbytes, topic="t", out=lambda: None):
-    turns.say(Kind.REQUEST, (number, topic), [Block.of(bytes(nbytes))], None, out)
+def ask(scheduler, number, nbytes, topic="t", out=lambda: None):
+    scheduler.send(Kind.REQUEST, (number, topic), [Block.of(bytes(nbytes))], None, out)
 
 
 async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
-    turns, pen = speaking()
+    scheduler, pen = speaking()
     out = []
-    ask(turns, 0, SHORT_BYTES, out=lambda: out.append(0))
-    ask(turns, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
-    ask(turns, 2, LONG, out=lambda: out.append(2))
+    ask(scheduler, 0, SHORT_BYTES, out=lambda: out.append(0))
+    ask(scheduler, 1, SHORT_BYTES + 1, out=lambda: out.append(1))
+    ask(scheduler, 2, LONG, out=lambda: out.append(2))
     assert pen.story[:4] == ["REQUEST0", "REQUEST1", "P1", "REQUEST2"] and set(pen.story[4:]) == {"P2"}
     assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
     assert out == [0, 1, 2]
 
 
 async def test_lanes_take_turns_and_each_keeps_its_order():
-    turns, pen = speaking(seconds=1e-4)
-    ask(turns, 0, 8 * MOST_PART, "slow")
-    ask(turns, 1, 8 * MOST_PART, "other")
-    ask(turns, 2, 8, "slow")
-    ask(turns, 3, 8, "quick")
+    scheduler, pen = speaking(seconds=1e-4)
+    ask(scheduler, 0, 8 * MOST_PART, "slow")
+    ask(scheduler, 1, 8 * MOST_PART, "other")
+    ask(scheduler, 2, 8, "slow")
+    ask(scheduler, 3, 8, "quick")
     await asyncio.sleep(1)
     assert [word for word in pen.story if word.startswith("REQUEST")] == [
         "REQUEST0",
@@ -99,32 +99,32 @@ async def test_lanes_take_turns_and_each_keeps_its_order():
 
 @pytest.mark.parametrize(("seconds", "size"), [(1e-6, MOST_PART), (0.05, LEAST_PART)])
 async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
-    turns, pen = speaking(seconds)
-    ask(turns, 0, 16 * MOST_PART)
+    scheduler, pen = speaking(seconds)
+    ask(scheduler, 0, 16 * MOST_PART)
     await asyncio.sleep(seconds * 1000)
     sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
     assert sizes[0] == MOST_PART and sizes[-2] == size
 
 
 async def test_what_is_withdrawn_before_it_begins_is_not_said():
-    turns, pen = speaking(seconds=1e-4)
-    ask(turns, 0, LONG)
-    ask(turns, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
-    ask(turns, 2, LONG)
-    turns.withdraw(Kind.REQUEST, 1)
-    turns.withdraw(Kind.REQUEST, 7)
+    scheduler, pen = speaking(seconds=1e-4)
+    ask(scheduler, 0, LONG)
+    ask(scheduler, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
+    ask(scheduler, 2, LONG)
+    scheduler.withdraw(Kind.REQUEST, 1)
+    scheduler.withdraw(Kind.REQUEST, 7)
     await asyncio.sleep(1)
     assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
     assert ("PART", 2, (), 0) not in pen.frames
 
 
 async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next_follows():
-    turns, pen = speaking(seconds=0.01)
+    scheduler, pen = speaking(seconds=0.01)
     out = []
-    ask(turns, 0, LONG, out=lambda: out.append(0))
-    ask(turns, 1, LONG, out=lambda: out.append(1))
+    ask(scheduler, 0, LONG, out=lambda: out.append(0))
+    ask(scheduler, 1, LONG, out=lambda: out.append(1))
     await asyncio.sleep(0.025)
-    turns.withdraw(Kind.REQUEST, 0)
+    scheduler.withdraw(Kind.REQUEST, 0)
     await asyncio.sleep(1)
     mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
     assert mine[-1] == 0 and 0 < sum(mine) < LONG
@@ -133,29 +133,29 @@ async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next
 
 
 async def test_what_was_said_before_there_is_a_writer_goes_first():
-    turns, pen = Turns(), Pen()
-    ask(turns, 0, LONG, "long")
-    ask(turns, 1, 8)
-    turns.withdraw(Kind.REQUEST, 1)
-    ask(turns, 2, 8)
-    turns.begin(pen)
+    scheduler, pen = SendScheduler(), Pen()
+    ask(scheduler, 0, LONG, "long")
+    ask(scheduler, 1, 8)
+    scheduler.withdraw(Kind.REQUEST, 1)
+    ask(scheduler, 2, 8)
+    scheduler.begin(pen)
     await asyncio.sleep(0)
     assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
 
 
 async def test_what_the_wire_cannot_carry_leaves_nothing_behind():
-    turns, pen = speaking()
+    scheduler, pen = speaking()
     with pytest.raises(WireError):
-        turns.say(Kind.REQUEST, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
-    ask(turns, 1, LONG)
+        scheduler.send(Kind.REQUEST, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)
+    ask(scheduler, 1, LONG)
     await asyncio.sleep(0)
     assert pen.story[0] == "REQUEST1" and pen.frames[0][1] in (1, 2)
 
 
 async def test_the_end_lets_go_of_everything():
-    turns, pen = speaking(seconds=0.01)
-    ask(turns, 0, LONG, out=lambda: pytest.fail("it never was out"))
-    turns.end()
-    turns.withdraw(Kind.REQUEST, 0)
+    scheduler, pen = speaking(seconds=0.01)
+    ask(scheduler, 0, LONG, out=lambda: pytest.fail("it never was out"))
+    scheduler.end()
+    scheduler.withdraw(Kind.REQUEST, 0)
     await asyncio.sleep(1)
     assert len(pen.frames) <= 2

@@ -45,7 +45,7 @@ async def test_another_key_or_none_is_not_let_in(key):
 
 async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
     async with opened() as here, opened() as third:
-        monkeypatch.setattr(here.circle, "know", lambda connection, there: 1 / 0)
+        monkeypatch.setattr(here.connections, "identify", lambda connection, peer: 1 / 0)
         sock = await intruder(here)
         with pytest.raises(ZeroDivisionError):
             await here.failed
@@ -202,12 +202,12 @@ async def test_an_endpoint_may_listen_over_ipv6():
 
 
 async def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
-    async with opened(2) as (here, there):
-        there.handle("bulk", echo, most_bytes=1 << 30)
+    async with opened(2) as (here, peer):
+        peer.handle("bulk", echo, most_bytes=1 << 30)
         order = []
 
         async def ask(name, *arrays):
-            await here.request(there.address, name, *arrays)
+            await here.request(peer.address, name, *arrays)
             order.append(name)
 
         await ask("echo")
@@ -223,39 +223,39 @@ async def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
 async def test_bodies_are_neither_copied_out_nor_in():
     """As much memory is taken for an array of 32 MiB as the receiver of each copy must have."""
 
-    async with opened(2) as (here, there):
+    async with opened(2) as (here, peer):
         kept = []
 
         async def keep(request):
             kept.append(request.blocks[0])
             return Response()
 
-        there.handle("keep", keep, most_bytes=1 << 30)
+        peer.handle("keep", keep, most_bytes=1 << 30)
         data = np.ones(32 * MEBI, np.uint8)
         before = resident()
-        await here.request(there.address, "keep", data)
+        await here.request(peer.address, "keep", data)
         assert resident() - before < 32 * MEBI + 16 * MEBI
         assert np.array_equal(kept[0].numpy(), data)
 
 
 async def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
-    async with opened(2) as (here, there):
+    async with opened(2) as (here, peer):
         lost = []
         here.on_lost(lost.append)
-        for address in (there.address.replace("127.0.0.1", "localhost"), there.address):
+        for address in (peer.address.replace("127.0.0.1", "localhost"), peer.address):
             assert (await here.request(address, "echo", note=address)).note == address
-        await there.close()
+        await peer.close()
         with pytest.raises(Unreachable):
-            await here.request(there.address, "echo")
-        assert lost == [(there.address, there.incarnation)]  # both names led over one connection
+            await here.request(peer.address, "echo")
+        assert lost == [(peer.address, peer.incarnation)]  # both names led over one connection
 
 
 async def test_links_are_as_slow_as_their_url_says():
     loop = asyncio.get_running_loop()
-    async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as there:
-        await here.request(there.address, "echo")
+    async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as peer:
+        await here.request(peer.address, "echo")
         began = loop.time()
-        response = await here.request(there.address, "echo", bytes(MEBI))
+        response = await here.request(peer.address, "echo", bytes(MEBI))
         taken = loop.time() - began
         assert response.blocks[0].nbytes == MEBI
         assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
@@ -263,8 +263,8 @@ async def test_links_are_as_slow_as_their_url_says():
 
 async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_call_reaches_it():
     async with opened() as here:
-        async with opened() as there:
-            address = there.address
+        async with opened() as peer:
+            address = peer.address
             assert (await here.request(address, "echo", note=1)).note == 1
         with pytest.raises(Unreachable):
             await here.request(address, "echo")

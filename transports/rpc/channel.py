@@ -15,76 +15,76 @@ from typing import Any
 
 from transports.errors import WireError
 from transports.rpc.base import Party, Response, Unreachable
-from transports.rpc.client import Asking
-from transports.rpc.handlers import Desk
-from transports.rpc.server import Answering
-from transports.rpc.sink import Line, Room
+from transports.rpc.client import RpcClient
+from transports.rpc.handlers import Handlers
+from transports.rpc.server import RpcServer
+from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Kind
 
 
-class Talk:
+class RpcChannel:
     """One end of a connection.
 
     Args:
-        desk: answers what is asked here.
-        line: how frames leave.
+        handlers: of this endpoint, for the requests received.
+        sink: receives the frames to be sent.
 
     Attributes:
-        there: who the other party is, as soon as that is proved; nothing is heard before.
+        peer: the other party, once the handshake has proved it; no frame is received before.
     """
 
-    def __init__(self, desk: Desk, line: Line):
-        room = Room(desk.most_under_way)
-        self.there: Party | None = None
-        self._asking, self._answering = Asking(line, room), Answering(desk, line, room)
+    def __init__(self, handlers: Handlers, sink: FrameSink):
+        budget = MemoryBudget(handlers.most_under_way)
+        self.peer: Party | None = None
+        self._client, self._server = RpcClient(sink, budget), RpcServer(handlers, sink, budget)
         self._ended = False
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""
-        return await self._asking.request(topic, blocks, note)
+        return await self._client.request(topic, blocks, note)
 
-    def wants(self, kind: Kind, header: Header) -> bool:
-        """A frame's header is here: whether memory is to be taken for its body. What is refused is told so at once.
+    def accepts(self, kind: Kind, header: Header) -> bool:
+        """Whether to allocate memory for the body of the frame with this header; a rejection is sent at once.
 
         Raises:
-            WireError: no frame of a talk.
+            WireError: not a frame of a channel.
         """
         match kind, header.key:
             case Kind.REQUEST, (int(number), str(topic)):
-                return self._answering.lets_in(number, topic, header)
+                return self._server.lets_in(number, topic, header)
             case Kind.RESPONSE, (int(number),):
-                return self._asking.expects(number, header)
+                return self._client.expects(number, header)
             case (Kind.REJECTED, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
                 return True
         raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")
 
-    def heard(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
-        """A frame that was wanted is whole.
+    def receive(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
+        """Take an accepted frame, which is complete.
 
         Raises:
             WireError: it makes no sense.
         """
         match kind:
             case Kind.REQUEST:
-                self._answering.begin(self.there, header, blocks)
+                self._server.begin(self.peer, header, blocks)
             case Kind.RESPONSE:
-                self._asking.answered(header, blocks)
+                self._client.answered(header, blocks)
             case Kind.REJECTED:
-                self._asking.refused(header)
+                self._client.refused(header)
             case Kind.CANCEL:
-                self._answering.cancel(header.key[0])
+                self._server.cancel(header.key[0])
 
     def broken_off(self, kind: Kind, header: Header) -> None:
-        """The rest of a request or answer that was wanted will not come."""
+        """Drop an accepted request or response of which the rest will not come."""
         if kind is Kind.REQUEST:
-            self._answering.leave(header.key[0])
+            self._server.leave(header.key[0])
         else:
-            self._asking.broken_off(header)
+            self._client.broken_off(header)
 
     def end(self, error: Unreachable) -> None:
-        """The connection is gone: nobody waits any longer, and nobody works for who cannot hear it."""
+        """The connection has ended: end all waits, and cancel the handlers of requests from the other end."""
         if not self._ended:
             self._ended = True
-            self._asking.end(error)
-            self._answering.end()
+            self._client.end(error)
+            self._server.end()
