@@ -1,4 +1,4 @@
-"""The file of --metrics: a JSON object a line. The one rule: what it has is whole, whenever somebody reads it."""
+"""The file of --metrics: one JSON object a line. A reader at any time finds whole lines."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 
 
 def append(path: Path, *rows: Mapping[str, Any]) -> None:
-    """Add lines; none only finds out whether there can be some.
+    """Append one line for each row. Without rows it only checks that the file can be written.
 
     Raises:
         UsageError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Numbers that a command line may not give."""
+"""Checks of numbers on a command line."""
 
 import math
 
@@ -6,7 +6,7 @@ from pipelined.errors import UsageError
 
 
 def refuse_below(least: float, flag: str, value: float) -> None:
-    """Raises UsageError: a flag that counts or measures something says too little, or no finite number."""
+    """Raises UsageError: the value of a flag is below `least`, or not finite."""
     if not least <= value < math.inf:
         finite = ", and finite" if value >= least else ""
         raise UsageError(f"{flag} must be at least {least}{finite} (it is {value})")

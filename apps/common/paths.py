@@ -1,7 +1,6 @@
-"""Whether a place that was named can be written to, and holds nothing that is not its own. No torch.
+"""Checks of the paths that a program writes to: each can be written, and holds nothing of another kind. No torch.
 
-The one rule: it is looked at before anything is computed, so that no work is lost in the end for want of a place, and
-nothing has been written when a mistake is told. This file must not know what is written there.
+The checks run before anything is computed, so a wrong path costs no work, and they write nothing.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any
 from pipelined.errors import UsageError
 
 GPT2_TYPE, ROTARY_TYPE = "gpt2", "swarm_rotary"
-"""What config.json calls the models that are exported: `model_type`. No class of `transformers` has the second."""
+"""`model_type` in the config.json of exported models. No class of `transformers` has the second."""
 NAMES = {GPT2_TYPE: "a GPT-2", ROTARY_TYPE: f"a model of this kind ({ROTARY_TYPE})"}
 
 
@@ -20,7 +19,7 @@ def check_file(flag: str, path: Path) -> None:
     """Refuse a file that cannot be written.
 
     Raises:
-        UsageError: it is a directory, or lies where there is none, or where nothing may be written.
+        UsageError: the path is a directory, its directory does not exist, or it may not be written.
     """
     if path.is_dir():
         raise UsageError(f"{path} is a directory; give {flag} a file")
@@ -29,10 +28,10 @@ def check_file(flag: str, path: Path) -> None:
 
 
 def check_directory(flag: str, path: Path) -> None:
-    """Refuse a directory that cannot be made, or written into.
+    """Refuse a directory that cannot be created or written into.
 
     Raises:
-        UsageError: it is a file, or nothing may be written there.
+        UsageError: the path is a file, or may not be written.
     """
     there = next(place for place in (path, *path.parents) if place.exists())
     if not there.is_dir():
@@ -42,10 +41,10 @@ def check_directory(flag: str, path: Path) -> None:
 
 
 def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--export") -> None:
-    """Refuse to write where something else lies: only a new, an empty, or an earlier directory of this kind is taken.
+    """Refuse an export directory unless it is new, empty, or an earlier export of this kind.
 
     Args:
-        kind: as config.json says it.
+        kind: the `model_type` of config.json.
     Raises:
         UsageError: the directory is none of these, or as `check_directory`.
     """
@@ -58,7 +57,7 @@ def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--ex
 
 
 def read_about(directory: Path) -> dict[str, Any]:
-    """What a model's config.json says; nothing, where there is none that can be read."""
+    """The content of a model's config.json; empty if there is none, or it cannot be read."""
     try:
         found = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

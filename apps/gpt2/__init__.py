@@ -4,7 +4,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`subject`, which `python -m pipelined plan` asks of a program. Late, as `__main__` is a program."""
+    """`subject`, which `python -m pipelined plan` requests from a program. Imported late: `__main__` is a program."""
     if name == "subject":
         from apps.gpt2.__main__ import subject
 

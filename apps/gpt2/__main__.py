@@ -1,7 +1,7 @@
 """Train a GPT-2: `mpirun -n 4 python -m apps.gpt2`.
 
-The way in: read the flags, find the launcher, fill in what was left open; then one coroutine a rank. Torch is imported
-only when all that can be known without it is known to be right.
+Read the flags, detect the launcher, choose what was left open; then run one coroutine on each rank. Torch is imported
+only after every check that does not need it.
 """
 
 import asyncio
@@ -51,14 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
         hush()
         return 0
     if not is_open(config):
-        _tell(job, launch)
+        _announce(job, launch)
     seats = Seats(job)
     program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
     return run(launch, job.plan.world_size, program, seats.stages_of)
 
 
 def _flags(arguments: list[str]) -> Config:
-    """What the command line says; raises SystemExit once it has shown the version or the help."""
+    """Parse the command line; raises SystemExit after --version or --help."""
     if "--version" in arguments:
         print(f"pipelined {__version__}")
         raise SystemExit(0)
@@ -66,7 +66,7 @@ def _flags(arguments: list[str]) -> Config:
 
 
 def _swarm(config: Config, launch: Launch) -> int:
-    """The same for a swarm: every rank is a peer of it."""
+    """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
     if config.print_config or config.dry_run:
         if launch.rank == 0:
@@ -83,7 +83,7 @@ def _stop() -> StopRequest:
 
 
 def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
-    """What `python -m pipelined plan` plans: this program with these flags.
+    """The model that `python -m pipelined plan` plans: this program with these flags.
 
     Args:
         batch: sequences a step, instead of `--batch`.
@@ -99,13 +99,13 @@ def _show(job: Job, launch: Launch) -> int:
     return 0
 
 
-def _tell(job: Job, launch: Launch) -> None:
+def _announce(job: Job, launch: Launch) -> None:
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
 
 
 async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
-    """One rank: whatever may be wrong with job and text is found first, as it needs no torch to be told."""
+    """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job, claim_checkpoints
     from apps.lm.data.text import prepare_text
@@ -121,7 +121,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
             seats.take(job.plan)
-            _tell(job, replace(launch, rank=transport.rank))
+            _announce(job, replace(launch, rank=transport.rank))
         job = await decide_sums(transport, job)
         from apps.gpt2.train import train
 
@@ -129,7 +129,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of a swarm; what may be wrong is found before torch is there, as above."""
+    """One rank of a swarm. Job and text are checked before torch is imported, as above."""
     stop.listen()
     from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
     from apps.lm.data.text import share_text

@@ -1,7 +1,6 @@
-"""What can be known of a job before torch is there: that what it reads is whole, and that what it writes has a place.
+"""Checks of a job before torch is imported: its inputs can be read, and its outputs can be written.
 
-Rank 0 alone looks, before any rank builds anything, so a mistake is told once and nothing has been written over. This
-file must not know tensors.
+Rank 0 alone runs them, before any rank builds anything, so a mistake is reported once and nothing is overwritten.
 """
 
 import secrets
@@ -23,11 +22,11 @@ from pipelined.training.replay import check_steps, read_orders
 from transports import find_codec
 
 MEASURED = "measured"
-"""Instead of an all-reduce: the one that is fastest here and now."""
+"""Instead of an all-reduce: measure all, and take the fastest."""
 
 
 def check_job(job: Job) -> None:
-    """Refuse a job that would fail later, or write over what is not its own.
+    """Refuse a job that would fail later, or overwrite files of another.
 
     Raises:
         UsageError: the first mistake found, with its remedy.
@@ -51,7 +50,7 @@ def check_job(job: Job) -> None:
 
 
 def check_sums(words: str) -> None:
-    """Refuse an all-reduce that is none."""
+    """Refuse an unknown all-reduce."""
     if words == MEASURED:
         return
     try:
@@ -61,7 +60,7 @@ def check_sums(words: str) -> None:
 
 
 def check_codec(name: str, flag: str = "--compress") -> None:
-    """Refuse a codec that is none."""
+    """Refuse an unknown codec."""
     if name == NONE:
         return
     try:
@@ -71,7 +70,7 @@ def check_codec(name: str, flag: str = "--compress") -> None:
 
 
 def check_checkpoints(job: Job, path: Path) -> None:
-    """Refuse a place for checkpoints that is none, or that holds those of another model or an earlier run."""
+    """Refuse a checkpoint directory that cannot be used, or that holds another model or an earlier run."""
     check_directory("--checkpoint", path)
     newest = checkpoint.latest(path)
     if newest is None:
@@ -83,10 +82,10 @@ def check_checkpoints(job: Job, path: Path) -> None:
 
 
 def claim_checkpoints(job: Job) -> Claim | None:
-    """Claim the directory that a job saves into, if it saves.
+    """Claim the checkpoint directory of a job, if it has one.
 
     Raises:
-        UsageError: another run saves there, or it cannot be made.
+        UsageError: another run saves there, or it cannot be created.
     """
     path = job.config.checkpoint
     return None if path is None else claim(path, secrets.token_hex(8))

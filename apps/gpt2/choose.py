@@ -1,6 +1,6 @@
-"""Choosing what the user left open: depth, width, schedule and how a step's batch is cut. No torch.
+"""The choice of what the flags left open: depth, width, schedule and the cut of a step's batch. No torch.
 
-The rules are few and printed with their reason. A batch is kept the same at every world size where it can be, so that
+The reason of each choice is printed. A batch is kept the same at every world size where it can be, so that
 runs on one process and on sixty-four give the same losses.
 """
 
@@ -13,7 +13,7 @@ from pipelined.schedules import ScheduleError, Shape, StageMap, find
 
 @dataclass(frozen=True)
 class Wishes:
-    """What was asked for; None leaves it open.
+    """What the flags request; None leaves it open.
 
     Args:
         world_size: ranks that were started; None: as many as the plan needs.
@@ -36,7 +36,7 @@ class Wishes:
 
 
 def choose(wishes: Wishes) -> tuple[Plan, str]:
-    """Fill in what was left open.
+    """Choose what was left open.
 
     Returns: the plan, and the reason in a line.
     Raises:

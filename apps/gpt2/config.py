@@ -1,6 +1,6 @@
 """Every flag of the GPT-2 program: one frozen dataclass, from which the command line is made. No torch.
 
-A flag left open (None) is chosen and printed; the resolved whole is what checkpoints and metrics record.
+A flag left open (None) is chosen and printed; checkpoints and metrics record the resolved configuration.
 """
 
 from dataclasses import dataclass, fields
@@ -140,7 +140,7 @@ class Config:
             raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The configuration as JSON can hold it."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -159,7 +159,7 @@ def parse(arguments: list[str], default: Config | None = None) -> Config:
     """Make a Config of a command line.
 
     Args:
-        default: what flags that are not given come to, instead of their own defaults.
+        default: the values of flags that are not given, instead of their own defaults.
 
     Raises:
         SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).

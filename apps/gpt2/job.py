@@ -19,11 +19,11 @@ from pipelined.schedules import find
 from pipelined.simulation.memory import rank_memory, without_flush
 
 BATCH = 32
-"""Sequences a step where nothing else is asked for."""
+"""Sequences a step, by default."""
 SEQUENCE = 64
-"""Tokens a sequence where nothing else is asked for and the model has as many positions."""
+"""Tokens a sequence, by default, if the model has as many positions."""
 CLIP = 1.0
-"""Largest global gradient norm where nothing else is asked for and it is known in time."""
+"""Largest global gradient norm, by default, where the norm is known before the update."""
 UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
 
 
@@ -35,9 +35,9 @@ class Job:
         config: as given.
         model: the model's sizes.
         sequence: tokens a sequence.
-        plan: who does what.
-        reason: why this plan.
-        expected_s: seconds that a step is planned to take, where a plan was asked for.
+        plan: the stages of each rank, and the cut of the batch.
+        reason: why this plan was chosen.
+        expected_s: seconds that the plan predicts for a step; None without --plan.
     """
 
     config: Config
@@ -54,7 +54,7 @@ class Job:
         return default if self.config.clip is None else self.config.clip
 
     def plain(self) -> dict[str, object]:
-        """The resolved whole as JSON can hold it: what --print-config prints and checkpoints record."""
+        """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
         plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
         sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
@@ -65,7 +65,7 @@ class Job:
         return {**given, **plan, **sizes, **numbers, **chosen}
 
     def describe(self) -> str:
-        """The plan in a few lines: who holds what, and how much memory that takes."""
+        """The model, the plan and the batch, in a few lines."""
         plan, total = self.plan, parameters(self.model)
         lines = [
             f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
@@ -109,7 +109,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         world_size: ranks that were started; None: as many as the plan needs.
         model: the sizes read from a Hugging Face directory or a tokenizer, instead of the preset's.
     Raises:
-        UsageError: something asked for is impossible.
+        UsageError: the flags request something impossible.
     """
     model = model or model_of(config)
     sequence = sequence_of(config, model)
@@ -138,7 +138,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
 
 
 def _as_its_table(wishes: Wishes) -> Wishes:
-    """A table knows its own shape; whatever else was asked for stays, and is refused with it."""
+    """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
     if not wishes.schedule or not wishes.schedule.endswith(".csv"):
         return wishes
     own = find(wishes.schedule).shape
@@ -160,19 +160,19 @@ def sequence_of(config: Config, model: ModelConfig) -> int:
 
 def model_of(config: Config) -> ModelConfig:
     """The model's sizes, from the preset or the directory to start from, and the flags."""
-    asked = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
+    given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:
-        return _initial(config, asked)
-    return replace(find_preset(config.preset), **{name: value for name, value in asked.items() if value is not None})
+        return _initial(config, given)
+    return replace(find_preset(config.preset), **{name: value for name, value in given.items() if value is not None})
 
 
-def _initial(config: Config, asked: dict[str, object]) -> ModelConfig:
+def _initial(config: Config, given: dict[str, object]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
     from apps.lm.huggingface.write import read_config
 
     found = read_config(config.init)
-    for name, value in asked.items():
+    for name, value in given.items():
         if name != "dropout" and value is not None and value != getattr(found, name):
             fact = f"--{name.replace('_', '-')} {value} differs from {config.init} ({getattr(found, name)})"
             raise UsageError(f"{fact}; leave the flag out")
-    return replace(found, dropout=asked["dropout"]) if asked["dropout"] is not None else found
+    return replace(found, dropout=given["dropout"]) if given["dropout"] is not None else found

@@ -1,7 +1,7 @@
 """The bytes a stage of GPT-2 takes, in closed form: its state, and what it keeps of a live microbatch.
 
-The one rule: nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation; the benchmarks
-hold these forms to the bytes that are really there.
+Nothing is measured, and no tensor is created. The forms hold for float32 without dropout or recomputation; the
+benchmarks compare them with measured bytes.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def pending_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -
 
     A block keeps 20 C numbers a token: the inputs of its norms and matrices (9 C) and the gradients that came to them
     (11 C), with mean and deviation of both norms; the head the same of its norm and of its matrix, and the targets. The
-    first stage has nobody to hurry for: it leaves all to the weight half, and keeps all until then.
+    first stage sends no gradient, so it leaves everything to the weight half and keeps everything until then.
     """
     if 0 in stage:
         return activation_bytes(config, stage, rows, sequence)

@@ -1,6 +1,6 @@
-"""Following a plan file: the arrangement comes from there, and everything else from the flags.
+"""A plan file and the flags: the arrangement comes from the file, everything else from the flags. No torch.
 
-The rule: a flag may repeat what the plan says, and not change it. No torch.
+A flag may repeat what the plan says, but not change it.
 """
 
 from collections.abc import Mapping
@@ -15,35 +15,35 @@ from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
 
 ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
-"""The flags that a plan answers."""
+"""The flags that a plan sets."""
 AUTO = Path("auto")
-"""Instead of a file: plan here and now."""
+"""Instead of a file: measure and plan before the first step."""
 
 
 def given(config: Config) -> dict[str, Any]:
-    """What of a plan the flags say."""
+    """The flags of the arrangement that were given."""
     left_open = {field.name: field.default for field in fields(Config)}
     return {name: getattr(config, name) for name in ARRANGEMENT if getattr(config, name) != left_open[name]}
 
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
-    """The flags by which a plan is asked for."""
-    told = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
-    return {**told, "recompute": recompute}
+    """The flags that give this plan."""
+    flags = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
+    return {**flags, "recompute": recompute}
 
 
 def is_open(config: Config) -> bool:
-    """Whether the whole arrangement is left to be planned."""
+    """Whether the whole arrangement is open."""
     return config.plan == AUTO or (config.plan is None and not given(config))
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
-    """What a plan must share to fit."""
+    """What a plan and a job must have in common."""
     return {**model.identity(), "seq": sequence}
 
 
 def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None) -> tuple[Config, PlanFile | None]:
-    """Fill in what `--plan` says, if it is given.
+    """Set the flags of the arrangement from `--plan`, if it is given.
 
     Args:
         model: the identity of what is to be trained.
@@ -57,10 +57,10 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
     says = arrangement(planned.plan, planned.recompute)
-    asked = given(config) | ({} if config.batch is None else {"batch": config.batch})
-    for name, value in asked.items():
-        told = planned.plan.batch if name == "batch" else says[name]
-        if value != told:
-            fact = f"{flag(name)} {value} is not what {config.plan} says ({told})"
+    flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
+    for name, value in flags.items():
+        planned_value = planned.plan.batch if name == "batch" else says[name]
+        if value != planned_value:
+            fact = f"{flag(name)} {value} is not what {config.plan} says ({planned_value})"
             raise UsageError(f"{fact}; leave the flag out, or plan again with it")
     return replace(config, **says), planned

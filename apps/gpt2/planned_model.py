@@ -1,7 +1,4 @@
-"""GPT-2 as the planner sees it: its sizes, and the model itself when it is to be measured.
-
-The rule: no torch until `build` is called.
-"""
+"""GPT-2 for the planner: its sizes, and the model itself where it is measured. No torch until `build` is called."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +21,8 @@ class PlannedGPT2:
     """See `pipelined.planner.planned_model.PlannedModel`.
 
     Args:
-        config: as given on the command line.
-        model: the sizes.
+        config: the flags.
+        model: its sizes.
         sequence: tokens a sequence.
         batch: sequences a step.
     """

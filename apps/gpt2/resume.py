@@ -1,7 +1,7 @@
-"""What a run that goes on from a checkpoint takes from there: every flag that the command line leaves out. No torch.
+"""The flags that a resumed run takes from its checkpoint: those that the command line leaves out. No torch.
 
-The arrangement (schedule, depth, width, microbatches) is not taken as flags: a run may go on with another one. What a
-checkpoint says is checked like any input; what cannot be read is refused later, once and by rank 0.
+The arrangement (schedule, depth, width, microbatches) is not taken as flags: a run may go on with another one. The
+checkpoint is checked like any input; one that cannot be read is refused later, once and by rank 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ NUMBERS = [name for name, kinds in KINDS.items() if str not in kinds and list no
 
 
 def parse_resumed(arguments: Sequence[str]) -> Config:
-    """Make a Config of a command line; where it resumes a run, what it leaves out is as that run had it.
+    """Make a Config of a command line; flags that it leaves out are those of the resumed run, if there is one.
 
     Raises:
         SystemExit, UsageError: as `parse`; or the checkpoint's configuration cannot be a run's.
@@ -42,9 +42,9 @@ def parse_resumed(arguments: Sequence[str]) -> Config:
         return config
     taken = {name: _value(name, saved[name]) for name in KINDS if saved.get(name) is not None}
     if "clip" in _left_open(saved):
-        taken.pop("clip", None)  # what it resolved to was the schedule's choice, and this run may have another
+        taken.pop("clip", None)  # its value was the schedule's choice, and this run may have another schedule
     if config.plan not in (None, AUTO) or None not in (config.microbatch, config.microbatches):
-        taken.pop("batch", None)  # these say it themselves
+        taken.pop("batch", None)  # these set the batch
     found = _parse_over(arguments, config, taken)
     if (found.preset, found.init) != (taken.get("preset", found.preset), taken.get("init")):
         found = _parse_over(arguments, config, {name: value for name, value in taken.items() if name not in SIZES})
@@ -56,17 +56,17 @@ def _parse_over(arguments: Sequence[str], config: Config, taken: Mapping[str, An
 
 
 def start_of(config: Config) -> Path | None:
-    """The checkpoint that the run goes on from, if any."""
+    """The checkpoint that the run resumes, if any."""
     if config.resume == "auto":
         return checkpoint.latest(config.checkpoint)
     return config.resume and Path(config.resume)
 
 
 async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:
-    """See that this rank read the same numbers as rank 0; every rank calls this.
+    """Check that this rank read the same numbers as rank 0; every rank calls this.
 
     Raises:
-        UsageError: on a rank that did not, as when it sees another checkpoint.
+        UsageError: on a rank with other numbers, for example because it sees another checkpoint.
     """
     mine = {name: resolved[name] for name in (*NUMBERS, "schedule", "depth", "width", "microbatch", "microbatches")}
     first = await broadcast(transport, "flags of rank 0", mine)
@@ -77,12 +77,12 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
 
 
 def require_text(config: Config, digests: Mapping[str, str]) -> None:
-    """Refuse to go on from a checkpoint with another text or tokenizer, unless --new-data says that it is meant.
+    """Refuse to resume a checkpoint of another text or tokenizer, unless --new-data is given.
 
     Args:
-        digests: of what this run reads, as its own checkpoints record them.
+        digests: of this run's text and tokenizer, as its own checkpoints record them.
     Raises:
-        UsageError: names what differs, with both digests.
+        UsageError: they differ; the message has both digests.
     """
     path = start_of(config)
     if path is None or config.new_data:
@@ -106,17 +106,17 @@ def _saved(config: Config) -> Mapping[str, Any] | None:
 
 
 def _left_open(saved: Mapping[str, Any]) -> list[Any]:
-    """The flags that the saved run left open; a checkpoint that does not say is of a release that let all be open."""
-    told = saved.get(LEFT_OPEN, ["clip"])
-    if type(told) is not list:
+    """The flags that the saved run left open. A checkpoint without the key is of a release that left --clip open."""
+    names = saved.get(LEFT_OPEN, ["clip"])
+    if type(names) is not list:
         raise UsageError(
-            f"the configuration in the checkpoint is damaged ({LEFT_OPEN}: {told!r}); resume from another checkpoint"
+            f"the configuration in the checkpoint is damaged ({LEFT_OPEN}: {names!r}); resume from another checkpoint"
         )
-    return told
+    return names
 
 
 def _value(name: str, value: Any) -> Any:
-    """What JSON holds for a flag, as the flag has it."""
+    """The value of a flag, from its value in JSON."""
     kinds, known = KINDS[name], get_args(get_type_hints(Config)["dtype"])
     wrong = type(value) not in kinds or (name == "dtype" and value not in known)
     if wrong or (kinds == (list,) and any(type(one) is not str for one in value)):

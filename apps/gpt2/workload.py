@@ -1,7 +1,7 @@
-"""GPT-2 as the simulator sees it: what each stage of a plan costs, sends and keeps, and which parameters it holds.
+"""GPT-2 for the simulator: what each stage of a plan costs, sends and keeps, and which parameters it holds. No torch.
 
-The rule: sizes are exact closed forms of the float32 model without dropout; seconds are floating-point operations at a
-given speed, until somebody measures them. No torch.
+Sizes are exact closed forms of the float32 model without dropout. Seconds are floating-point operations at a given
+speed, until they are measured.
 """
 
 from math import prod
@@ -15,7 +15,7 @@ from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
 def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT) -> Workload:
-    """The model cut as the trainer cuts it, for ranks of one floating-point operation a second.
+    """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
     Args:
         sequence: tokens a sequence.
@@ -40,7 +40,7 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLO
 
 
 def _parameters(config: ModelConfig, cut: list[range], itemsize: int) -> list[Parameters]:
-    """What the same stages hold, as the trainer's buckets have it."""
+    """The parameters of each bucket, as the trainer groups them."""
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [

@@ -1,4 +1,4 @@
-"""What can be known of a swarm's job before torch is there; see `_checks`, whose habits these are."""
+"""Checks of a swarm's job before torch is imported, as `apps.gpt2.checks` has them for other jobs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pipelined.swarm.records import common_step, saved_steps
 
 
 def check_swarm_job(job: SwarmJob) -> None:
-    """Refuse a job that would fail later, or write over what is not its own.
+    """Refuse a job that would fail later, or overwrite files of another.
 
     Raises:
         UsageError: the first mistake found, with its remedy.
@@ -34,8 +34,8 @@ def read_swarm_text(job: SwarmJob) -> Text:
     """Read the text of a job.
 
     Raises:
-        UsageError: it cannot be read, is too short, has more symbols than the model, or is another than what is saved
-            was trained on.
+        UsageError: the text cannot be read, is too short, has more symbols than the model, or differs from the text of
+            the saved stages.
     """
     text, subject, config = text_of(job.config, job.model), job.subject, job.config
     if config.resume is not None and not config.new_data:
@@ -47,7 +47,7 @@ def read_swarm_text(job: SwarmJob) -> Text:
 
 
 def _check_saved(job: SwarmJob, path: Path) -> None:
-    """Refuse what lies there of another model, another schedule or an earlier run, and what is beyond the last step."""
+    """Refuse a directory with stages of another model, schedule or earlier run, or of a step beyond the last."""
     steps = job.config.steps
     if checkpoint.latest(path) is not None:
         fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"

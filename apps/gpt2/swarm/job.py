@@ -1,7 +1,7 @@
-"""`--schedule swarm`: what the flags of GPT-2's program mean to a swarm, and which mean nothing to it. No torch.
+"""`--schedule swarm`: the job of a swarm from the flags of GPT-2's program. No torch.
 
-The rule: a flag that a swarm cannot honour is refused, never passed over; every other one means what it does elsewhere,
-so that the same flags with another schedule train the same model on the same sequences.
+A flag that means nothing to a swarm is refused. Every other flag means what it does elsewhere, so the same flags with
+another schedule train the same model on the same sequences.
 """
 
 import json
@@ -17,9 +17,9 @@ from pipelined.programs.partition import partition
 
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
-"""Where nothing else is asked for: at most so many stages, and so many peers of each."""
+"""By default: at most this many stages, and this many peers of each."""
 ROWS = 4
-"""Sequences in a microbatch, at most, where nothing else is asked for."""
+"""The most sequences in a microbatch, by default."""
 MEANINGLESS = {
     "pipes": "a swarm has one replica of each stage a peer",
     "scale": "a swarm's trainers take microbatches as they can",
@@ -37,11 +37,11 @@ class SwarmJob:
     """What will be run.
 
     Args:
-        config: as given.
-        model: the sizes of what is trained: untied where there is more than one stage.
-        subject: what the directory keeps of it, but for what the text says.
-        ranks: each of them a peer.
-        loose: whether a tie was cut.
+        config: the flags.
+        model: its sizes; untied where there is more than one stage.
+        subject: what the directory keeps of the training, without what the text says.
+        ranks: number of ranks, each of them a peer.
+        loose: whether the model is tied as published, and untied here.
     """
 
     config: Config
@@ -94,12 +94,12 @@ class SwarmJob:
 
 
 def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
-    """Fill in what the user left open.
+    """Choose what the flags left open.
 
     Args:
         world_size: ranks that were started; None: as many as the swarm needs.
     Raises:
-        UsageError: something asked for is impossible, or means nothing to a swarm.
+        UsageError: the flags request something impossible, or something that means nothing to a swarm.
     """
     _refuse_meaningless(config)
     published = model_of(config)
@@ -150,7 +150,7 @@ def _refuse_meaningless(config: Config) -> None:
 
 
 def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
-    """Stages, and ranks."""
+    """The number of stages, and of ranks."""
     width = config.width or PEERS_A_STAGE
     if world_size is None:
         stages = config.depth or STAGES
@@ -166,7 +166,7 @@ def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
 
 
 def _batch(config: Config, ranks: int, stages: int) -> tuple[int, int]:
-    """Sequences a step, and in a microbatch; N microbatches are meant for each of W peers of a stage."""
+    """Sequences a step, and in a microbatch; --microbatches counts for each of the W peers of a stage."""
     if config.microbatches is None:
         batch = config.batch or BATCH
         return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)

@@ -1,4 +1,4 @@
-"""What one rank of `--schedule swarm` is made of: the training as all have it, and this rank's peer and trainer."""
+"""One rank of `--schedule swarm`: the training, the same on all ranks, and this rank's peer and trainer."""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ from transports.rpc import Endpoint
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank, ready to take part.
+    """One rank, prepared.
 
     Args:
         told: what the directory is told of the training.
@@ -53,11 +53,11 @@ class Rank:
         return self.job.trains(self.transport.rank)
 
     async def begin(self, address: str, swarm: str = "") -> None:
-        """Say in the directory what is trained, and where it begins: nobody knows better than who starts the ranks.
+        """Write to the directory what is trained, and the step at which it begins.
 
         Args:
-            address: the directory's.
-            swarm: the name by which this job claimed its directory of checkpoints; open: a random one.
+            address: of the directory.
+            swarm: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
         head = Head(self.rules.stages, self.rules.digest)
         if self.begun is not None:
@@ -67,7 +67,7 @@ class Rank:
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
-        """This rank's peer, which begins with the stage that is its own, and goes where it helps most."""
+        """This rank's peer. It begins with its own stage, and later moves to the stage that needs it most."""
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
         parts = self._build, self.rules, endpoint, directory, RealClock(), self.device
@@ -93,7 +93,7 @@ class Rank:
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
-    """Make a rank ready; blocks.
+    """Prepare a rank; blocks.
 
     Raises:
         UsageError: the text is too short, the model cannot be cut so, or the weights to begin with cannot be read.

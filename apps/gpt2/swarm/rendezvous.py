@@ -1,6 +1,6 @@
-"""Where the ranks of a swarm's job meet: a directory on rank 0, whose address all are told, and others may be.
+"""The directory of a swarm's job, on rank 0: its address goes to all ranks, and other machines may join by it.
 
-The one rule: ranks of one machine stay on it, unless rank 0 is told where others can ask it.
+Ranks of one machine use the loopback interface, unless --listen gives rank 0 an address that others can reach.
 """
 
 import socket
@@ -19,20 +19,20 @@ from transports.rpc import Endpoint
 
 LOOPBACK = "tcp://127.0.0.1:0"
 ANY_PORT = 9
-"""Of a datagram socket that sends nothing."""
+"""The port of a datagram socket that sends nothing."""
 
 
 @asynccontextmanager
 async def meeting_point(
     transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
 ) -> AsyncIterator[str]:
-    """The directory's address; on rank 0 the block is served by it, so the others must be done before that ends.
+    """The directory's address. Rank 0 serves the directory during its block, so the other ranks must finish first.
 
     Args:
-        listen: where rank 0 is asked; None: on this machine alone.
-        begin: called with the address on rank 0, before any other hears of it.
+        listen: where rank 0 accepts requests; None: on this machine alone.
+        begin: called on rank 0 with the address, before other ranks receive it.
     Raises:
-        AgreedError: on every rank, where rank 0 cannot listen there, or ranks of several machines were told nothing.
+        AgreedError: on every rank: rank 0 cannot listen there, or there are several machines and no --listen.
     """
     endpoint = await agree(transport, "listen", _opened(transport, listen))
     if endpoint is None:
@@ -54,7 +54,7 @@ async def _opened(transport: Transport, listen: str | None) -> Endpoint | None:
 
 
 def beside(address: str) -> str:
-    """Where a process listens that talks to this address: at the address of its machine from which it is reached."""
+    """The URL on which a process listens: the local address from which it reaches this address."""
     host = urlsplit(address).hostname
     kind, _, _, _, place = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(kind, socket.SOCK_DGRAM) as probe:
