@@ -1,13 +1,13 @@
 """Train with a swarm of unreliable machines: `python -m apps.swarm local --peers 6 --stages 3`.
 
-    coordinator   be the directory: who is a member, which step stands
+    coordinator   run the directory: the members, and the committed step
     serve         join as a peer
     train         run a trainer
-    local         all of it on this machine, with a live view
+    local         a whole swarm on this machine, with a live view
     status        show a swarm
-    export        write what was trained as Hugging Face keeps models, and sample from it
+    export        write the model in Hugging Face's format, and sample from it
 
-The way in: read the flags, then one coroutine a process. Torch is imported only by who needs it.
+Read the flags, then run one coroutine. Torch is imported only by the commands that compute.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 PROGRAM = "python -m apps.swarm"
 ABOUT = f"""Train with a swarm of unreliable machines (docs/swarm.md).
 
-All of it on this machine: {PROGRAM} local --peers 6 --stages 3
+A whole swarm on this machine: {PROGRAM} local --peers 6 --stages 3
 
-On several: a coordinator, then serve and train on as many as there are, in any order; status shows what they do.
+On several machines: one coordinator, then serve and train on any number of them, in any order; status shows them.
 --version shows the version."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done or asked to end, 1 failure, 2 usage, 130 interrupted)."""
+    """Run one command; returns the exit code (0 done or ended by request, 1 failure, 2 usage, 130 interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if "--version" in arguments:
         print(f"pipelined {__version__}")
@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str]) -> Flags:
-    """Make a command's flags of a command line.
+    """Parse the command line into one command's flags.
 
     Raises:
-        SystemExit: 0 after --help, 2 on what cannot be (tyro says what).
+        SystemExit: 0 after --help, 2 on a wrong flag (tyro names it).
     """
     import tyro
 
@@ -100,25 +100,25 @@ async def _work(flags: Flags) -> None:
         from apps.swarm.export import export
 
         return await export(flags, _say)
-    from apps.swarm import commands as _swarm_run
+    from apps.swarm import commands
 
     match flags:
         case Coordinator():
-            await _swarm_run.coordinate(flags, _say)
+            await commands.coordinate(flags, _say)
         case Serve():
-            await _swarm_run.until_asked(_swarm_run.serve(flags, _say))
+            await commands.until_stop_request(commands.serve(flags, _say))
         case Train():
-            await _swarm_run.until_asked(_swarm_run.train(flags, _say))
+            await commands.until_stop_request(commands.train(flags, _say))
 
 
 def _say(text: str) -> None:
-    """Print a line; what is in it may come off the network (a name, a reason), or out of a model."""
+    """Print a line. Its text may come from the network (a name, a reason) or from a model."""
     try:
         print(printable(text), flush=True)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        hush()  # the terminal was closed, and the signal that says so is on its way
+        hush()  # the terminal was closed; SIGHUP follows
 
 
 def console() -> NoReturn:

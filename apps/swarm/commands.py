@@ -34,36 +34,36 @@ from pipelined.swarm.processes import PeerProcess, TrainerProcess
 
 
 async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
-    """Be the directory until asked to end."""
+    """Serve the directory until a stop request."""
     async with await endpoint_at(flags.listen) as endpoint:
         ready = partial(say, f"coordinator at {endpoint.address}")
-        await until_asked(serve_directory(endpoint, RealClock(), flags.journal, ready=ready))
+        await until_stop_request(serve_directory(endpoint, RealClock(), flags.journal, ready=ready))
 
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
-    """Be a peer until asked to leave."""
+    """Serve as a peer until a request to leave."""
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(entered(flags.place))
         from apps.swarm.training import check_device, rules_of, training_of
         from pipelined.swarm.stages.torch_stage import TorchStage
 
         await asyncio.to_thread(check_device, flags.device)
-        told = await what_is_trained(directory, flags.place, say)
-        told.subject.check_stage(flags.stage)
-        training = await asyncio.to_thread(training_of, told)
+        trained = await what_is_trained(directory, flags.place, say)
+        trained.subject.check_stage(flags.stage)
+        training = await asyncio.to_thread(training_of, trained)
         if flags.checkpoint:
             found = await asyncio.to_thread(saved_of, flags.checkpoint, training.model.identity())
-            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, told.text):
+            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, trained.text):
                 say(f"warning: {fact}")
             claimed = stack.enter_context(await claim_for(directory, flags.checkpoint))
             if claimed.warning:
                 say(f"warning: {claimed.warning}")
-        rules, clock = rules_of(told, training), RealClock()
+        rules, clock = rules_of(trained, training), RealClock()
         directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
         device = TorchDevice(flags.device, clock)
         name = flags.place.name or _own_name()
 
-        store = DiskStore(flags.checkpoint, training.model.identity(), text=told.text) if flags.checkpoint else None
+        store = DiskStore(flags.checkpoint, training.model.identity(), text=trained.text) if flags.checkpoint else None
         saving = store, flags.save_every
         build = partial(TorchStage, training, device=flags.device)
         process = PeerProcess(
@@ -81,12 +81,12 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:
-    """Be a trainer until the last step stands, or asked to end; then, at the end, export and sample where asked to."""
+    """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     subject = flags.subject
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
-    cut_of(subject, mine.vocabulary)  # before torch is there
+    cut_of(subject, mine.vocabulary)  # before torch is imported
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(entered(flags.place))
         from apps.swarm.export import Wish, fetch
@@ -115,7 +115,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             steps = StepLog(process, training.optimizer_config, subject.batch * subject.seq, flags.metrics, say)
             waits = WaitLog(process, feed.held_out, say)
             logs = [tasks.create_task(each.follow()) for each in (steps, waits)]
-            await until_asked(process.run())
+            await until_stop_request(process.run())
             for log in logs:
                 log.cancel()
         if process.is_over and not wish.empty:
@@ -123,8 +123,8 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             await wish.fulfil(weights, text.tokenizer, say)
 
 
-async def until_asked(work: Coroutine[Any, Any, Any]) -> None:
-    """Run this until it ends or somebody asks this process to."""
+async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
+    """Run this until it ends, or until this process receives a stop request."""
     task = asyncio.ensure_future(work)
     _on_request(task.cancel)
     try:
@@ -142,10 +142,10 @@ def _let_go(peer: StagePeer, why: str, say: Callable[[str], None]) -> None:
 def _on_request(act: Callable[[], Any]) -> None:
     loop = asyncio.get_running_loop()
     for number in asking():
-        loop.add_signal_handler(number, partial(_asked, number, act))
+        loop.add_signal_handler(number, partial(_on_signal, number, act))
 
 
-def _asked(number: signal.Signals, act: Callable[[], Any]) -> None:
+def _on_signal(number: signal.Signals, act: Callable[[], Any]) -> None:
     if number == signal.SIGHUP:
         hang_up()
     act()

@@ -1,7 +1,7 @@
-"""What a swarm trains, and where its processes find it: dataclasses that the command line is made from. No torch.
+"""What a swarm trains, and where its processes find the directory: dataclasses that make the command line. No torch.
 
-The one rule: what is trained is said by the first trainer and kept in the directory; whoever comes later reads it
-there, so a peer needs no flag but where the directory is.
+The first trainer writes what is trained to the directory. Every later process reads it there, so a peer needs no flag
+but the directory's address.
 """
 
 import json
@@ -15,17 +15,17 @@ from apps.gpt2.checks import check_codec
 from pipelined.errors import UsageError
 
 SUBJECT = "subject"
-"""The directory's key of what is trained."""
+"""Key in the directory: what is trained."""
 SWARM = "swarm"
-"""The directory's key of a random name that no other swarm has: peers claim directories of checkpoints by it."""
+"""Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
 
 
 class ChildFailed(Exception):
     """A process of a swarm ended with an error.
 
     Args:
-        which: of them.
-        code: with which it ended.
+        which: the process.
+        code: its exit code.
     """
 
     def __init__(self, which: str, code: int):
@@ -55,7 +55,7 @@ class Subject:
     shared: int | None = None
     """Consecutive layers with one set of parameters, instead of the preset's."""
     squeeze: Literal["none", "bottleneck", "maxout"] = "none"
-    """What makes the stream between stages narrow."""
+    """The layer that makes the stream between stages narrow."""
     factor: int = 2
     """How many times narrower: 2 or 4."""
     stages: int = 3
@@ -63,7 +63,7 @@ class Subject:
     microbatch: int = 4
     """Sequences in a microbatch (B)."""
     batch: int = 32
-    """Sequences a step, whoever is there."""
+    """Sequences a step, whatever the number of peers."""
     seq: int = 64
     """Tokens a sequence."""
     steps: int = 200
@@ -81,33 +81,33 @@ class Subject:
     clip: float = 1.0
     """Largest norm of the mean gradient; 0 does not clip."""
     seed: int = 0
-    """Of initial values, dropout and the order of the data."""
+    """Seed of initial values, dropout and the order of the data."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     compress: str = "none"
-    """Codec for what travels between stages: none, blockwise8, bf16, fp16 or zstd."""
+    """Codec for activations and gradients between stages: none, blockwise8, bf16, fp16 or zstd."""
     compress_sums: str = "none"
     """Codec for the sums of gradients."""
     delayed_updates: bool = False
     """Apply each gradient one step late, and sum it while the next step is computed."""
     lease: float = 3.0
-    """Seconds after which a silent member is none."""
+    """Seconds without a heartbeat after which a member is removed."""
     rebalance: float = 60.0
-    """Seconds between looks at the stages' loads; 0: peers stay."""
+    """Seconds between two comparisons of the stages' loads; 0: peers stay at their stage."""
 
     @property
     def tokens(self) -> int:
-        """Of a microbatch."""
+        """Tokens of a microbatch."""
         return self.microbatch * self.seq
 
     def check_stage(self, stage: int | None) -> None:
-        """Raises UsageError: there is no such stage; None is any."""
+        """Raises UsageError: there is no such stage; None means any."""
         if stage is not None and not 0 <= stage < self.stages:
             fact = f"there is no such stage (--stage {stage}, stages: {self.stages})"
             raise UsageError(f"{fact}; take one from 0 to {self.stages - 1}, or leave --stage out")
 
     def check(self) -> None:
-        """Raises UsageError: it cannot be trained, whatever the model; whoever has it asks, to be named beside it."""
+        """Raises UsageError: no model can be trained so. The owner calls this, so that the error names its command."""
         for name in ("stages", "microbatch", "batch", "seq", "steps"):
             refuse_below(1, f"--{name}", getattr(self, name))
         for name in ("eval_every", "warmup", "weight_decay", "clip", "rebalance"):
@@ -124,10 +124,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Told:
-    """A subject as the directory keeps it: with what only the text says.
+    """A subject as the directory keeps it, with what depends on the text.
 
     Args:
-        vocabulary: symbols of the model: the tokenizer's, or more.
+        vocabulary: symbols of the model: those of the tokenizer, or more.
         text: digest of tokenizer and text.
         held_out: microbatches of validation data; 0: nothing is evaluated.
     """
@@ -142,15 +142,15 @@ class Told:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Told":
-        """Read what the directory has.
+        """Read the directory's record.
 
         Raises:
-            UsageError: it is no subject, as another release would write it.
+            UsageError: it is not a subject of this release.
         """
         try:
-            told = json.loads(data)
+            found = json.loads(data)
             return cls(
-                _read_subject(told["subject"]), int(told["vocabulary"]), str(told["text"]), int(told["held_out"])
+                _read_subject(found["subject"]), int(found["vocabulary"]), str(found["text"]), int(found["held_out"])
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UsageError(
@@ -158,18 +158,18 @@ class Told:
             ) from error
 
 
-def _read_subject(told: dict[str, Any]) -> Subject:
+def _read_subject(values: dict[str, Any]) -> Subject:
     kinds = get_type_hints(Subject)
-    for name, value in told.items():
+    for name, value in values.items():
         if not _is_one(value, kinds[name]):
             raise ValueError(f"{name} is {value!r}")
-    subject = Subject(**told)
+    subject = Subject(**values)
     subject.check()
     return subject
 
 
 def _is_one(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's kind: one of some words, or exactly of one of some types."""
+    """Whether a value fits a field: one of its literals, or exactly of one of its types."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     return type(value) in (get_args(kind) or (kind,))
@@ -184,29 +184,29 @@ def differences(mine: Told, theirs: Told) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process finds its swarm, and where it is found."""
+    """Where a process finds its swarm, and where it listens."""
 
     coordinator: str = ""
-    """Where the directory is: tcp://HOST:PORT of a coordinator."""
+    """Address of the directory: tcp://HOST:PORT of a coordinator."""
     directory: str = ""
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
     listen: str = "tcp://127.0.0.1:0"
-    """Where this process is asked; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
+    """Where this process listens; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
     name: str = ""
-    """Unique name of this process; one that another live process has is refused. Open: HOST-PID."""
+    """Unique name of this process; the name of another running process is refused. Default: HOST-PID."""
 
     @property
     def url(self) -> str:
-        """Of the directory."""
+        """The URL of the directory."""
         return self.directory or self.coordinator
 
     @property
     def where(self) -> str:
-        """The directory, for messages: with no password."""
+        """The directory, for messages, without a password."""
         return "the directory at " + re.sub("//[^/]*@", "//", self.url)
 
     def check(self) -> None:
-        """Raises UsageError: it says nowhere, or two places; whoever has it asks, so that its own name is told."""
+        """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
         if self.coordinator and self.directory:
             fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
             raise UsageError(f"{fact}; leave one of the two out")

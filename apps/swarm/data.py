@@ -1,7 +1,7 @@
-"""What a swarm's trainers train on, and score: a microbatch's tokens and labels, from its name and the seed alone.
+"""The data of a swarm's trainers: a microbatch's tokens and labels, from its name and the seed alone. No torch.
 
-So anybody can find a microbatch again whose trainer is gone. Which sequences make up a step, and an evaluation, is as
-for every other program here (`Batches`, `validation_windows`). No torch; it must not know of peers.
+So any trainer can make a microbatch again after its first trainer has failed. The sequences of a step, and of an
+evaluation, are those of every other program here (`Batches`, `validation_windows`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclass(frozen=True)
 class MicrobatchFeed:
-    """The data of a swarm; the same answers in every process that has the same text.
+    """The data of a swarm; the same in every process that has the same text.
 
     Args:
         batches: the sequences that are trained on, step by step.

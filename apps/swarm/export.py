@@ -1,6 +1,6 @@
-"""`python -m apps.swarm export`, and what `train` does at its end with --export and --sample: a whole model, here.
+"""Export of a whole model: `python -m apps.swarm export`, and `train` at its end with --export and --sample.
 
-The one rule: who exports takes no part in training: it reads what was saved, or is given state as any joiner is.
+An export takes no part in training. It reads what was saved, or fetches the state of each stage as a joining peer does.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be made of a model.
+    """What to write and to sample at the end.
 
     Args:
         to: directory to write; None: none.
         sample: tokens to sample; 0: none.
-        prompt: what the sample begins with.
-        context: tokens that it looks back on.
+        prompt: the beginning of the sample.
+        context: tokens that the model sees for each new one.
         seed: of the sample.
     """
 
@@ -56,7 +56,7 @@ class Wish:
 
     @property
     def empty(self) -> bool:
-        """Nothing."""
+        """Whether there is nothing to do."""
         return self.to is None and not self.sample
 
     def check(self, model: GPT2) -> None:
@@ -65,20 +65,20 @@ class Wish:
             check_destination("--export", self.to, model)
 
     async def fulfil(self, weights: Weights, tokenizer: Tokenizer, say: Say) -> None:
-        """Write, and sample, as far as it was asked for."""
+        """Write and sample, as requested."""
         if self.to is not None:
             await asyncio.to_thread(weights.export, self.to, tokenizer)
             say(f"exported to {self.to}")
         if self.sample:
-            asked = tokenizer, self.prompt, self.sample, self.context, self.seed
-            say("sample:\n" + await asyncio.to_thread(weights.sample, *asked))
+            request = tokenizer, self.prompt, self.sample, self.context, self.seed
+            say("sample:\n" + await asyncio.to_thread(weights.sample, *request))
 
 
 async def export(flags: Export, say: Say) -> None:
-    """Export what was saved, or what stands in a swarm that is up.
+    """Export saved stages, or the state of a running swarm.
 
     Raises:
-        UsageError: it is not there, its tokenizer is another, or something else lies where it is to be written.
+        UsageError: there is no model, its tokenizer differs, or the directory to write holds something else.
     """
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     if flags.checkpoint:
@@ -89,34 +89,34 @@ async def export(flags: Export, say: Say) -> None:
             check_destination("--to", flags.to, weights.model)
         say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
     else:
-        weights = await _fetch_told(flags, text, say)
+        weights = await _fetch_running(flags, text, say)
     context = flags.context or weights.model.config.positions
     await Wish(flags.to, flags.sample, flags.prompt, context, flags.seed).fulfil(weights, text.tokenizer, say)
 
 
-async def _fetch_told(flags: Export, text: Text, say: Say) -> Weights:
-    """Fetch what the directory says is trained. Raises UsageError: on another text or with another tokenizer."""
+async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
+    """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
     place = Place(flags.coordinator, flags.directory, flags.listen)
     async with entered(place) as (endpoint, directory):
-        told = await what_is_trained(directory, place, say)
-        if told.text != text.digest:
-            fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {told.text[:16]})"
+        trained = await what_is_trained(directory, place, say)
+        if trained.text != text.digest:
+            fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
-        training = await asyncio.to_thread(training_of, told)
+        training = await asyncio.to_thread(training_of, trained)
         if flags.to is not None:
             check_destination("--to", flags.to, training.model)
-        return await fetch("export", training, rules_of(told, training), endpoint, directory, say=say)
+        return await fetch("export", training, rules_of(trained, training), endpoint, directory, say=say)
 
 
 async def fetch(
     name: str, training: Training, rules: Rules, endpoint: Endpoint, directory: Directory, *, say: Say
 ) -> Weights:
-    """Bring every stage's parameters here, as they stand; waits while a stage has no peer.
+    """Fetch the parameters of every stage; waits while a stage has no peer.
 
     Args:
-        name: of whoever asks for them.
+        name: of this process.
     Raises:
-        UsageError: the directory gives no answer.
+        UsageError: the directory does not reply.
     Cost: as `Visitor.take`.
     """
     clock = RealClock()
@@ -135,10 +135,10 @@ async def fetch(
 
 
 def model_of(identity: Mapping[str, Any]) -> GPT2:
-    """The model that a checkpoint says it is of.
+    """The model of a checkpoint.
 
     Raises:
-        UsageError: none that this release knows.
+        UsageError: this release does not know it.
     """
     kinds: dict[Any, tuple[type[ModelConfig], type[GPT2]]] = {
         "gpt2": (ModelConfig, GPT2),
@@ -147,7 +147,7 @@ def model_of(identity: Mapping[str, Any]) -> GPT2:
     if identity.get("model") not in kinds:
         raise UsageError(f"a checkpoint of an unknown model ({identity.get('model')}); known are {', '.join(kinds)}")
     sizes, kind = kinds[identity["model"]]
-    told = {field.name: identity[field.name] for field in fields(sizes) if field.name in identity}
-    if "narrow" in told:
-        told["narrow"] = tuple(told["narrow"])
-    return kind(sizes(**told))
+    values = {field.name: identity[field.name] for field in fields(sizes) if field.name in identity}
+    if "narrow" in values:
+        values["narrow"] = tuple(values["narrow"])
+    return kind(sizes(**values))

@@ -1,6 +1,6 @@
 """The models that a swarm can train, by the names of their presets: the paper's Transformer, and GPT-2. No torch.
 
-The rule: a name says the family, so that whoever reads in the directory what is trained knows which it is.
+A name says the family, so the record of the directory does.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""What each command of a swarm is told: dataclasses that the command line is made from. No torch.
+"""The flags of each command of a swarm: dataclasses that make the command line. No torch.
 
-The one rule: what is trained is no command's own; see `_swarm_config`.
+What is trained belongs to no command; see `apps.swarm.config`.
 """
 
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from pipelined.errors import UsageError
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Be the swarm's directory: decide who is a member and which step stands."""
+    """Run the swarm's directory, which decides on the members and on the committed step."""
 
     listen: str = "tcp://127.0.0.1:0"
-    """Where the directory is asked; the port is printed. Other machines need PIPELINED_KEY."""
+    """Where the directory accepts requests; the port is printed. Other machines need PIPELINED_KEY."""
     journal: Path | None = None
-    """File from which a restarted coordinator goes on; without one a restart ends the swarm."""
+    """File from which a restarted coordinator continues; without it a restart ends the swarm."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -30,7 +30,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Serve:
-    """Join as a peer: find the stage that needs it most, download its state, serve."""
+    """Join as a peer: find the stage that needs one most, download its state, serve."""
 
     place: Place
     stage: int | None = None
@@ -38,11 +38,11 @@ class Serve:
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     checkpoint: Path | None = None
-    """Directory in which to save the stage, and to look for what was saved; its own or shared with other peers."""
+    """Directory to save the stage in and to load it from; other peers may share it."""
     save_every: int = 50
     """Steps from one save to the next, the same for all peers; 0 saves nothing."""
     grace: float = 20.0
-    """Seconds that the last peer of a stage serves on after SIGTERM, for another to have its state."""
+    """Seconds that the last peer of a stage keeps serving after SIGTERM, until another peer has its state."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -55,7 +55,7 @@ class Serve:
 
 @dataclass(frozen=True)
 class Train:
-    """Run a trainer: it holds no parameters, and takes microbatches through the peers."""
+    """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
     place: Place
     subject: Subject = field(default_factory=Subject)
@@ -66,13 +66,13 @@ class Train:
     slots: int = 4
     """Microbatches under way at once."""
     resume: bool = False
-    """Begin where peers have saved all stages, and wait for such peers."""
+    """Begin at the latest step that peers saved of all stages, and wait for such peers."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     export: Path | None = None
-    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    """Write the model to this directory at the end, in Hugging Face's format."""
     sample: int = 0
-    """Tokens to sample at the end. This and --export bring all parameters here; else a trainer holds none."""
+    """Tokens to sample at the end. This and --export fetch all parameters; else a trainer holds none."""
     prompt: str = "ROMEO"
     """What the sample begins with."""
     log: Level = "warning"
@@ -103,17 +103,17 @@ class Local:
     slots: int = 4
     """Microbatches under way at once, a trainer."""
     links: str = ""
-    """What makes every link slow: delay=50ms&rate=500mbit."""
+    """Emulate slow links: delay=50ms&rate=500mbit."""
     checkpoint: Path | None = None
     """Directory in which peers save their stages."""
     save_every: int = 50
     """Steps from one save to the next; 0 saves nothing."""
     resume: bool = False
-    """Begin where all stages were saved in the directory."""
+    """Begin at the latest step of which the directory has all stages."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     export: Path | None = None
-    """Write what was trained to this directory at the end, as Hugging Face keeps models."""
+    """Write the model to this directory at the end, in Hugging Face's format."""
     sample: int = 0
     """Tokens to sample at the end."""
     prompt: str = "ROMEO"
@@ -140,12 +140,12 @@ class Local:
 
 @dataclass(frozen=True)
 class Export:
-    """Write what a swarm trains as Hugging Face keeps models, and sample from it: as it stands, or as it was saved."""
+    """Write the model of a swarm, running or saved, in Hugging Face's format, and sample from it."""
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories in which peers saved: the latest step that all stages saved is taken. Open: peers are asked."""
+    """Directories in which peers saved: the latest step that all stages saved is taken. Open: fetch from the peers."""
     coordinator: str = ""
-    """Of a swarm that is up, where its directory is: tcp://HOST:PORT of a coordinator."""
+    """Address of a running swarm's directory: tcp://HOST:PORT of a coordinator."""
     directory: str = ""
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
     listen: str = "tcp://127.0.0.1:0"
@@ -155,7 +155,7 @@ class Export:
     data: tuple[Path, ...] = ()
     """The text that was trained on. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
-    """As it was trained with: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    """The tokenizer of the training: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     sample: int = 0
     """Tokens to sample."""
     prompt: str = "ROMEO"
@@ -163,7 +163,7 @@ class Export:
     context: int | None = None
     """Tokens that a sample looks back on. Open: the model's positions."""
     seed: int = 0
-    """Of the sample."""
+    """Seed of the sample."""
 
     def __post_init__(self) -> None:
         _check_sample(self.sample, self.prompt)
@@ -186,13 +186,13 @@ class Status:
     json: bool = False
     """Print one JSON object instead."""
     watch: bool = False
-    """Show it anew every second."""
+    """Refresh every second."""
     web: int | None = None
-    """Serve a page at this port of 127.0.0.1 as well (/, /status.json, /metrics); 0: any free one."""
+    """Also serve a page at this port of 127.0.0.1 (/, /status.json, /metrics); 0: any free port."""
     members: int = 100
-    """At most so many peers, and as many trainers, are asked and shown one by one; all others are counted."""
+    """The most peers, and the most trainers, that are queried and shown one by one; others are counted."""
     stage: int | None = None
-    """Show the peers of this stage alone. Open: of all stages, from the first on."""
+    """Show only the peers of this stage. Open: all stages, from the first on."""
 
     def __post_init__(self) -> None:
         self.place.check()

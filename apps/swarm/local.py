@@ -1,6 +1,6 @@
 """`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one.
 
-The one rule: none outlives this process: children are asked to end, then made to, and each dies with its parent.
+No child outlives this process: it receives SIGTERM, then SIGKILL, and the kernel kills it if its parent dies.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.commands import until_asked
+from apps.swarm.commands import until_stop_request
 from apps.swarm.config import ChildFailed, Place
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
@@ -34,22 +34,22 @@ Child = asyncio.subprocess.Process
 Say = Callable[[str], None]
 PR_SET_PDEATHSIG = 1
 ANY_VOCABULARY = 256
-"""Whether a model can be cut so does not depend on its vocabulary, which the trainers find out."""
+"""The cut of a model does not depend on its vocabulary, which only the trainers know."""
 PARTING_S = 10.0
-"""How long children that were asked to end may take."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 async def local(flags: Local, say: Say) -> None:
-    """Train to the last step, or until asked to end.
+    """Train to the last step, or until a stop request.
 
     Raises:
-        UsageError: the model or the links cannot be; nobody was started.
-        ChildFailed: a trainer or the coordinator did, or a peer was refused; what it printed says why. Peers may fail.
+        UsageError: the model or the links are impossible; no process was started.
+        ChildFailed: a trainer or the coordinator failed, or a peer was refused; its output says why. Peers may fail.
     """
     cut_of(flags.subject, ANY_VOCABULARY)
-    async with await endpoint_at(_own_place(flags)):  # whether links can be so
+    async with await endpoint_at(_listen_url(flags)):  # checks the links
         pass
-    await until_asked(_local(flags, say))
+    await until_stop_request(_local(flags, say))
 
 
 async def _local(flags: Local, say: Say) -> None:
@@ -62,7 +62,7 @@ async def _local(flags: Local, say: Say) -> None:
         if not address:
             raise ChildFailed("the coordinator", await coordinator.wait())
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
-        at = ["--coordinator", address, "--listen", _own_place(flags), *log]
+        at = ["--coordinator", address, "--listen", _listen_url(flags), *log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
@@ -77,17 +77,17 @@ async def _local(flags: Local, say: Say) -> None:
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
                     task.cancel()
-        except ChildFailed:  # nobody is left to part from in order
+        except ChildFailed:  # no orderly end is possible
             for child in everyone:
-                _make_end(child)
+                _kill(child)
             raise
         finally:
-            for child in everyone:  # all at once; then each is waited for
-                _ask_to_end(child)
+            for child in everyone:  # all at once; each is awaited later
+                _terminate(child)
 
 
-def _own_place(flags: Local) -> str:
-    """Where each of its processes is asked."""
+def _listen_url(flags: Local) -> str:
+    """Where each process listens."""
     return f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")
 
 
@@ -112,7 +112,7 @@ def _training(flags: Local, number: int) -> list[str]:
 
 
 def _of_the_first(flags: Local) -> list[str]:
-    """What one trainer does for all."""
+    """The flags of the first trainer alone."""
     given = {name: getattr(flags, name) for name in ("metrics", "export", "sample")}
     words = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
     return [*words, "--prompt", flags.prompt]
@@ -120,7 +120,7 @@ def _of_the_first(flags: Local) -> list[str]:
 
 @asynccontextmanager
 async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
-    """A process of the swarm, which is over when the block is."""
+    """A process of the swarm, which ends with the block."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
     )
@@ -131,31 +131,31 @@ async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
 
 
 async def _end(child: Child) -> None:
-    """Wait until it has ended; one that takes too long, or that somebody has no patience with, is made to."""
-    _ask_to_end(child)
+    """Wait until a child has ended; kill it after PARTING_S, or when this coroutine is cancelled."""
+    _terminate(child)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(PARTING_S):
                 await child.communicate()
     finally:
-        _make_end(child)
+        _kill(child)
         await child.wait()
 
 
-def _ask_to_end(child: Child) -> None:
+def _terminate(child: Child) -> None:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.terminate()
 
 
-def _make_end(child: Child) -> None:
+def _kill(child: Child) -> None:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.kill()
 
 
 def _belong_to_parent() -> None:
-    """In the child: Ctrl-C and a terminal that closes are the parent's to answer, and the child dies with it."""
+    """In the child: ignore Ctrl-C and SIGHUP, which the parent handles; die with the parent."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -166,11 +166,11 @@ async def _needed(coordinator: Child) -> None:
     raise ChildFailed("the coordinator", await coordinator.wait())
 
 
-async def _outlive(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
-    """A peer may fail: say how it ended, and what goes on. What one is refused for, all are: they have the same flags.
+async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
+    """Report how a peer ended, and that the others continue. If one peer is refused, all are: they have the same flags.
 
     Args:
-        last: by name, what each peer last said of its stage.
+        last: by name, the stage that each peer last reported.
     """
     if (code := await peer.wait()) == USAGE:
         raise ChildFailed("a peer", code)
@@ -188,10 +188,10 @@ async def _all_done(trainers: Sequence[Child]) -> None:
 
 
 async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) -> None:
-    """Pass on what the children say, say which peers end, and show the swarm where a terminal is open.
+    """Print the children's output and the ends of peers, and show the swarm live on a terminal.
 
     Args:
-        everyone: the peers, so many, and then the trainers; all but the first of these say the same of every step.
+        everyone: the peers, then the trainers. Lines about steps are printed of the first trainer alone.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
@@ -199,7 +199,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         for at, child in enumerate(everyone):
             tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP if at > peers else ""))
         for at, child in enumerate(everyone[:peers]):
-            tasks.create_task(_outlive(child, f"peer{at}", last, everyone[:peers], say))
+            tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
             with live:
                 async with entered(Place(coordinator=address)) as (endpoint, directory):
@@ -208,22 +208,22 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
 
 
 def above(console: Console) -> Say:
-    """Say something above a live view: as it is, whatever it would mean as markup."""
+    """A function that prints above a live view, without markup."""
     return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
 def _noted(last: dict[str, str], say: Say, line: str) -> None:
-    """Say a line, and note the stage that a peer says it is at."""
+    """Print a line, and note the stage that a peer reports in it."""
     if found := re.match(r"(peer\d+): (stage \d+)", line):
         last[found[1]] = found[2]
     say(line)
 
 
 async def _pass_on(child: Child, say: Say, but: str) -> None:
-    """Say what a child says.
+    """Print the output of a child.
 
     Args:
-        but: lines that begin so are left out; "": none.
+        but: lines with this beginning are left out; "": none.
     """
     while line := (await child.stdout.readline()).decode(errors="replace"):
         if not but or not line.startswith(but):

@@ -1,6 +1,6 @@
-"""What a peer does, for whoever started it: a line whenever that changes.
+"""The log of a peer on its terminal: a line whenever its state changes.
 
-The one rule: it tells what all others see of the peer, and beside it only what keeps the peer from going on.
+It shows what the directory says of the peer, and the reason when the peer cannot continue.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from pipelined.swarm.records import HEAD, Peer, Phase
 
 @dataclass(frozen=True)
 class PeerLog:
-    """One peer's account of itself.
+    """The log of one peer.
 
     Args:
         name, address: of the peer.
-        trouble: why what it fetches last failed to come; "": it did not.
+        trouble: why the last fetch of state failed; "": it did not.
     """
 
     name: str
@@ -27,16 +27,16 @@ class PeerLog:
     say: Callable[[str], None]
 
     async def follow(self) -> None:
-        """Tell of every change, until cancelled."""
+        """Log every change, until cancelled."""
         await self.view.wait_for(lambda: self.view.revision > 0 or self.view.cut_off)
-        said, leaves = "", False
+        last, leaves = "", False
         while True:
             mine = self.view.peers.get(self.name)
             leaves = mine.phase == Phase.LEAVING if mine else leaves
-            now = self._account(mine) if mine or not leaves else said
-            if now != said:
+            now = self._account(mine) if mine or not leaves else last
+            if now != last:
                 self.say(f"{self.name}: {now}")
-            said = now
+            last = now
             await self.view.next_change()
 
     def _account(self, mine: Peer | None) -> str:

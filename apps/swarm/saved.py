@@ -1,4 +1,4 @@
-"""Whether stages may be saved in a directory. The one rule: what lies there of another model is not written over."""
+"""Checks of a directory before stages are saved in it: stages of another model are not overwritten."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,10 +10,10 @@ from pipelined.swarm.records import Mark, common_step
 
 
 def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
-    """What lies in a directory of stages, all of this model.
+    """The stages saved in a directory, all of this model.
 
     Raises:
-        UsageError: of another one lies there, too, or the directory cannot be listed.
+        UsageError: there are stages of another model, too, or the directory cannot be listed.
     """
     try:
         return _saved_of(directory, identity)
@@ -23,10 +23,10 @@ def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
 
 
 def other_text(directory: Path, saved: Iterable[Mark], text: str) -> str:
-    """That the latest whole step was trained on another text, with both digests; "": it was not, or does not say.
+    """A message if the latest whole step was trained on another text, with both digests; else "".
 
     Args:
-        saved: what lies in the directory.
+        saved: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
     at = common_step(saved)
@@ -40,7 +40,7 @@ def other_text(directory: Path, saved: Iterable[Mark], text: str) -> str:
 def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
     before, mine = marks(directory), marks(directory, identity)
     strange = {*before} - {*mine}
-    if strange and (strange := strange & {*marks(directory)}):  # who shares the directory may have removed one
+    if strange and (strange := strange & {*marks(directory)}):  # another peer of the directory may have removed one
         fact = f"{directory} holds stages of another model ({len(strange)} of {len(strange) + len(mine)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or the flags of that model")
     return mine

@@ -1,4 +1,4 @@
-"""From what a swarm's directory says to what its processes compute with: model, cut and rules. Imports torch."""
+"""The model, its cut and the rules of a swarm, from the directory's record of what is trained. Imports torch."""
 
 import torch
 
@@ -57,7 +57,7 @@ def training_of(told: Told) -> Training:
 
 
 def rules_of(told: Told, training: Training) -> Rules:
-    """What all processes must have alike."""
+    """The rules that all processes must share."""
     subject = told.subject
     return Rules(
         model=training.digest([torch_stage]),
@@ -76,10 +76,10 @@ def rules_of(told: Told, training: Training) -> Rules:
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that this machine has not.
+    """Refuse a device that this machine does not have.
 
     Raises:
-        UsageError: with what it has.
+        UsageError: the message lists its devices.
     """
     try:
         torch.empty(1, device=name)

@@ -1,7 +1,6 @@
-"""A trained model, whole: put together from stages by parameter name, written out, and sampled from.
+"""A whole trained model: assembled from stages by parameter name, exported, and sampled from.
 
-The one rule: bits are as they were trained; what is written or computed with here is never rounded. This file must not
-know where the stages came from.
+Parameters are never rounded: their bits are those of the training.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from apps.lm.sampling import Picker, sample
 from transports import Block
 
 VALUE = "/value"
-"""What the name of a parameter's own tensor ends with, in a stage's state."""
+"""The end of the name of a parameter's tensor in a stage's state."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,15 @@ class Weights:
 
     @classmethod
     def of_stages(cls, model: GPT2, states: Iterable[Mapping[str, Any]]) -> "Weights":
-        """Of every stage's state, or of so much of it as are values."""
+        """Assemble a model from the states of all stages; only their values are used."""
         values = {key: value for state in states for key, value in state.items() if key.endswith(VALUE)}
         return cls(model, {key.removesuffix(VALUE): Block.of(value).torch() for key, value in values.items()})
 
     def export(self, directory: Path, tokenizer: Tokenizer) -> None:
-        """Write a directory as Hugging Face keeps models.
+        """Write a directory in Hugging Face's format.
 
         Raises:
-            UsageError: something else lies there.
+            UsageError: the directory holds something else.
         """
         config = self.model.config
         (export_rotary if isinstance(config, RotaryConfig) else export)(directory, self.tensors, config, tokenizer)
@@ -55,7 +54,7 @@ class Weights:
 
         Args:
             count: tokens to add.
-            context: tokens that are looked back on.
+            context: tokens that the model sees for each new one.
         """
         dtype = next(iter(self.tensors.values())).dtype
         whole = self.model.build(range(self.model.layers), dtype, "cpu", None)
@@ -65,9 +64,9 @@ class Weights:
 
 
 def check_destination(flag: str, directory: Path, model: GPT2) -> None:
-    """Refuse a directory that holds something else, before anything is fetched for it.
+    """Refuse a directory that holds something else, before the model is fetched.
 
     Raises:
-        UsageError: it does.
+        UsageError: it holds something else.
     """
     check_export(directory, ROTARY_TYPE if isinstance(model.config, RotaryConfig) else GPT2_TYPE, flag)

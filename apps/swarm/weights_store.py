@@ -1,7 +1,7 @@
 """A Hugging Face directory as a store: what it holds counts as saved by all stages before the first step.
 
-So a swarm that starts from given weights goes on from step 0 as it goes on from any step that was saved, and whoever
-joins later fetches them from peers, as ever, and needs no such directory. This file must not know of peers.
+So a swarm that starts from given weights resumes from step 0 as from any saved step. A peer that joins later fetches
+the state from other peers and needs no such directory.
 """
 
 from collections.abc import Mapping, Sequence

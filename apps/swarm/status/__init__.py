@@ -1,1 +1,1 @@
-"""What a swarm looks like from outside: as text, JSON, a page, and metrics for Prometheus."""
+"""A swarm as seen from outside: as text, JSON, a web page, and metrics for Prometheus."""

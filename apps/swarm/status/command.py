@@ -1,4 +1,4 @@
-"""`python -m apps.swarm status`: look once, or again and again."""
+"""`python -m apps.swarm status`: show a swarm once, or continuously."""
 
 from contextlib import ExitStack
 
@@ -15,7 +15,7 @@ EVERY_S = 1.0
 
 
 async def show(flags: Status) -> None:
-    """Print what a swarm looks like; with --watch or --web for as long as one likes."""
+    """Print the state of a swarm; with --watch or --web until it is interrupted."""
     shown = Shown(flags.members, flags.stage)
     async with entered(flags.place) as (endpoint, directory):
         with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""What a swarm looks like from outside: the directory's records, and what each process says of itself.
+"""A swarm as seen from outside: the directory's records, and the report of each process.
 
-The one rule: looking on changes nothing, and whoever does not answer is shown as silent.
+The requests change nothing, and a process that does not reply is shown as silent.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from apps.swarm.config import SUBJECT, Told
-from apps.swarm.status.reports import said
+from apps.swarm.status.reports import checked
 from apps.swarm.waiting import MOMENT_S, waits_for
 from pipelined.aio import events
 from pipelined.directory import CutOff, Directory, Entry, View
@@ -41,21 +41,21 @@ from pipelined.swarm.records import (
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 SILENT_S = 1.0
-"""How long a process is given to say what it does."""
+"""Seconds that a process has for its reply."""
 MOST_EVENTS = 20
-"""The last events of all members that a look has."""
+"""The most events, of all members together, in a look."""
 MOST_ASKED = 64
-"""Members that are asked at the same time."""
+"""The most members with a request in flight."""
 Look = dict[str, Any]
 Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Which members are asked and shown one by one; all others are counted.
+    """The members that are queried and shown one by one; all others are counted.
 
     Args:
-        members: at most so many peers, by stage and name, and as many trainers, the leader first.
+        members: the most peers, by stage and name, and the most trainers, the leader first.
         stage: the peers of this stage alone; None: of all.
     """
 
@@ -79,13 +79,13 @@ ALL = Shown()
 
 
 async def looks(endpoint: Endpoint, directory: Directory, every_s: float, shown: Shown = ALL) -> AsyncIterator[Look]:
-    """Look, again and again; while the directory gives no answer, the last look, with the seconds since as `past_s`.
+    """Look repeatedly. While the directory does not reply, yield the last look, with the seconds since as `past_s`.
 
     Args:
         every_s: from the end of one look to the next.
-        shown: which members are asked.
+        shown: the members to query.
     Raises:
-        CutOff: the directory gave no answer from the beginning.
+        CutOff: the directory did not reply to the first request.
     """
     last, now = await look(endpoint, directory, shown), asyncio.get_running_loop().time
     at = now()
@@ -101,15 +101,15 @@ async def looks(endpoint: Endpoint, directory: Directory, every_s: float, shown:
 async def look(endpoint: Endpoint, directory: Directory, shown: Shown = ALL) -> Look:
     """One look: `step`, `loss`, `norm`, `conductor`, `stages`, `peers`, `trainers`, `observers`, `steps`,
     `tokens_per_s`, `waits_for`; of the leader `step_phase`, `attempt` and `last_failure`; `donors`, by the peer that
-    joins; `savers`, by stage; `events`, the last of all members, each with the member that told it (`by`);
+    joins; `savers`, by stage; `events`, the last of all members, each with the member that reported it (`by`);
     `eval_loss` of validation data, as it was last, after `eval_step` steps; `unsaved_stages`, that no peer saves
     though others are saved; `unreadable`, the directory's records that cannot be read, by key, with the reason;
     `summary`, how many peers of each stage are in each phase; `left_out`, how many `peers` and `trainers` are not
     shown.
 
     Raises:
-        CutOff: the directory gives no answer.
-    Cost: one read of the directory, and a question to each member that is shown, `MOST_ASKED` at a time.
+        CutOff: the directory does not reply.
+    Cost: one read of the directory, and one request to each member that is shown, `MOST_ASKED` at a time.
     """
     return await _look(endpoint, await directory.read(), shown)
 
@@ -120,7 +120,7 @@ async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     leader = records.one(LeaderRecord, LEADER)
     every_peer, every_trainer = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
     peers, trainers = shown.peers(every_peer), shown.trainers(every_trainer, leader and leader.name)
-    seen = await _ask_all(endpoint, [*peers, *trainers])
+    seen = await _query_all(endpoint, [*peers, *trainers])
     told = records.one(Told, SUBJECT)
     saved = [mark for each in records.all(Saved, SAVED) for mark in each.all()]
     more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
@@ -191,18 +191,18 @@ def _summary(head: Head | None, peers: Sequence[Peer]) -> list[Look]:
 
 
 def _progress(trainers: Sequence[Look], leader: str | None) -> Look:
-    """What the leader says of the step under way."""
-    told = next((each for each in trainers if each["name"] == leader), {})
-    return {name: told.get(name) for name in ("step_phase", "attempt", "last_failure")}
+    """The leader's report of the current step."""
+    report = next((each for each in trainers if each["name"] == leader), {})
+    return {name: report.get(name) for name in ("step_phase", "attempt", "last_failure")}
 
 
 def _events(members: Sequence[Look]) -> list[Look]:
-    """The last events that members told, oldest first; members of one process tell the same once."""
-    told = dict[tuple[float, str], Look]()
+    """The last events that members reported, oldest first; the members of one process report the same event once."""
+    found = dict[tuple[float, str], Look]()
     for member in members:
         for event in filter(None, map(events.read, member.pop("events", ()))):
-            told.setdefault((event.at, str(event)), {"by": member["name"], **event.told()})
-    return [each for _, each in sorted(told.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
+            found.setdefault((event.at, str(event)), {"by": member["name"], **event.told()})
+    return [each for _, each in sorted(found.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
 
 
 def _position(
@@ -251,20 +251,20 @@ def _position(
     }
 
 
-async def _ask_all(endpoint: Endpoint, members: Sequence[Peer | Trainer]) -> list[Look]:
-    """Their records, with what they say of themselves."""
+async def _query_all(endpoint: Endpoint, members: Sequence[Peer | Trainer]) -> list[Look]:
+    """The members' records with their reports."""
     free = asyncio.Semaphore(MOST_ASKED)
 
-    async def ask(member: Peer | Trainer) -> Look:
+    async def query(member: Peer | Trainer) -> Look:
         async with free:
-            return await _ask(endpoint, member.address) | asdict(member)
+            return await _query(endpoint, member.address) | asdict(member)
 
-    return await asyncio.gather(*map(ask, members))
+    return await asyncio.gather(*map(query, members))
 
 
-async def _ask(endpoint: Endpoint, address: str) -> Look:
+async def _query(endpoint: Endpoint, address: str) -> Look:
     try:
         async with asyncio.timeout(SILENT_S):
-            return said((await endpoint.request(address, "status", note={"events": True})).note) | {"silent": False}
+            return checked((await endpoint.request(address, "status", note={"events": True})).note) | {"silent": False}
     except (TimeoutError, Unreachable, Rejected):
         return {"silent": True}

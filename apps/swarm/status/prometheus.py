@@ -1,7 +1,7 @@
 """A look at a swarm as numbers that Prometheus reads; docs/command-line.md lists them.
 
-A number that only grows is a counter; units are whole words. Names that others chose stand in labels, and what is not
-a number is left out: members say what they like.
+A number that only grows is a counter; units are whole words. Names that members chose stand in labels. A value that
+is not a number is left out, as a member may report anything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ class Number(NamedTuple):
     """One metric.
 
     Args:
-        key: in the look, or in what a member says of itself.
+        key: in the look, or in the report of a member.
         name: without the prefix of its group; of a counter without `_total`.
     """
 

@@ -1,4 +1,4 @@
-"""What a member reports to status, checked field by field: any process that has the key may answer.
+"""What a member reports to status, checked field by field: any process with the key may send it.
 
 A field that is unknown, or of another type than `FIELDS` says, is left out. So a report cannot end a look.
 """
@@ -9,13 +9,13 @@ from typing import Any
 from pipelined.aio.events import LONGEST
 
 MOST_ENTRIES = 1024
-"""Entries of one table or list that are read. A trainer lists each peer that answered it."""
+"""The most entries of one table or list. A trainer lists each peer that replied to it."""
 
 
-def said(note: object) -> dict[str, Any]:
-    """The readable fields of an answer to `status`."""
-    told = note if type(note) is dict else {}
-    read = {name: kind(told[name]) for name, kind in FIELDS.items() if name in told}
+def checked(note: object) -> dict[str, Any]:
+    """The valid fields of a reply to `status`."""
+    report = note if type(note) is dict else {}
+    read = {name: kind(report[name]) for name, kind in FIELDS.items() if name in report}
     return {name: value for name, value in read.items() if value is not None}
 
 
@@ -63,4 +63,4 @@ FIELDS: Mapping[str, Callable[[object], Any]] = {
     "banned": _by_name(_number),
     "events": _list,
 }
-"""By field, what reads it: the value, or None if it is not of this kind."""
+"""The check of each field: it returns the value, or None if the value is of another kind."""

@@ -1,4 +1,4 @@
-"""A look at a swarm as a person reads it: a line of where it stands, a table of peers, a line a trainer."""
+"""A look at a swarm as text: a line with the step, a table of peers, a line for each trainer."""
 
 import math
 from collections import Counter
@@ -25,19 +25,19 @@ def table(look: Look) -> Group:
     """Everything of one look."""
     trainers = [_text(_trainer(each)) for each in look["trainers"]]
     warnings = [_text(each, "yellow") for each in _warnings(look)]
-    told = [_text(each) for each in [*_progress(look), *_copies(look)]]
+    progress = [_text(each) for each in [*_progress(look), *_copies(look)]]
     events = [_text(each, "dim") for each in _events(look)]
     summary = [_text(each) for each in _summary(look)]
-    return Group(_text(_where(look), "bold"), *summary, Peers(look["peers"]), *trainers, *told, *warnings, *events)
+    return Group(_text(_where(look), "bold"), *summary, Peers(look["peers"]), *trainers, *progress, *warnings, *events)
 
 
 def _text(line: str, style: str = "") -> Text:
-    """A line or cell to print. Names, phases and reasons come off the network, so control characters are replaced."""
+    """A line or cell to print. Names, phases and reasons come from the network, so control characters are replaced."""
     return Text(printable(line, but=""), style=style)
 
 
 def _summary(look: Look) -> Iterator[str]:
-    """How many members there are, where some of them are not shown."""
+    """The number of members, where some of them are not shown."""
     left_out = look.get("left_out", {})
     if not any(left_out.values()):
         return
@@ -45,16 +45,16 @@ def _summary(look: Look) -> Iterator[str]:
     phases = Counter[str]()
     for stage in stages:
         phases.update(stage)
-    said = ", ".join(f"{count} {phase}" for phase, count in phases.items() if count)
+    by_phase = ", ".join(f"{count} {phase}" for phase, count in phases.items() if count)
     serving = [stage[Phase.SERVING] for stage in stages]
     fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
-    yield f"{phases.total()} peers of {len(stages)} stages: {said}; serving a stage: {fewest} to {most}"
+    yield f"{phases.total()} peers of {len(stages)} stages: {by_phase}; serving a stage: {fewest} to {most}"
     shown = [f"{len(look[kind])} of {len(look[kind]) + left_out[kind]} {kind}" for kind in ("peers", "trainers")]
     yield f"shown: {', '.join(shown)}; --stage N shows another stage, --members N more"
 
 
 def _progress(look: Look) -> Iterator[str]:
-    """How far the leader is with the step under way, and what failed last."""
+    """The phase of the current step, and the last failure, as the leader reports them."""
     if look.get("step_phase") and look["step"] is not None and not look["waits_for"]:
         yield f"step {look['step'] + 1}: {look['step_phase']}, attempt {max(1, look['attempt'] or 1)}"
     if look.get("last_failure"):
@@ -62,7 +62,7 @@ def _progress(look: Look) -> Iterator[str]:
 
 
 def _copies(look: Look) -> Iterator[str]:
-    """From which peers the joining peers fetch their state, and which peers save."""
+    """The donors of the joining peers, and the peers that save."""
     if donors := look.get("donors"):
         yield "donors: " + ", ".join(f"{peer} from {donor}" for peer, donor in donors.items())
     stages = {peer["stage"] for peer in look["peers"]}
@@ -71,13 +71,13 @@ def _copies(look: Look) -> Iterator[str]:
 
 
 def _events(look: Look) -> Iterator[str]:
-    for told in look.get("events", [])[-SHOWN_EVENTS:]:
-        if event := read(told):
-            yield line(event, told["by"])
+    for report in look.get("events", [])[-SHOWN_EVENTS:]:
+        if event := read(report):
+            yield line(event, report["by"])
 
 
 def _warnings(look: Look) -> Iterator[str]:
-    """What a person should see to."""
+    """Conditions that need an operator."""
     if unsaved := look.get("unsaved_stages"):
         stages = ", ".join(map(str, unsaved))
         yield f"no peer saves stage {stages}: start one with --stage {unsaved[0]} --checkpoint DIR"
@@ -90,7 +90,7 @@ def _remedy(key: str) -> str:
 
 
 class Peers:
-    """A line a peer. Where the terminal is narrow, its name takes more lines, and the last columns are left out."""
+    """A line for each peer. On a narrow terminal names wrap, and the last columns are left out."""
 
     def __init__(self, peers: Sequence[Look]):
         self._peers = sorted(peers, key=lambda peer: (peer["stage"], peer["name"]))

@@ -1,7 +1,7 @@
 """A look at a swarm over HTTP, read only: a page, a JSON object, and metrics as Prometheus reads them.
 
-The one rule: a request is answered from the last look and touches nothing; the server knows no swarm. It listens on
-127.0.0.1 alone, takes no bodies and few callers at once, and counts what it turns away.
+Every request is answered from the last look. The server listens on 127.0.0.1 alone, reads no bodies, serves few
+requests at once, and counts those that it rejects.
 """
 
 import html
@@ -28,14 +28,14 @@ PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
 
 MOST_CALLERS = 16
-"""Callers at once: each has a thread, for as long as it says nothing, too."""
+"""The most connections at once. Each has a thread, even while it is silent."""
 
 
 REMEDIES = {
     HTTPStatus.MISDIRECTED_REQUEST: "the Host header names another machine; open http://127.0.0.1:PORT/, "
     "from elsewhere by way of: ssh -L PORT:127.0.0.1:PORT MACHINE"
 }
-"""What the page says beside a status."""
+"""The remedy on the page of an HTTP status."""
 
 
 class Web:
@@ -47,7 +47,7 @@ class Web:
     Attributes:
         address: of the page.
         last: the look that is shown.
-        rejected: requests that were turned away, by reason.
+        rejected: the number of rejected requests, by reason.
     """
 
     def __init__(self, port: int):
@@ -68,7 +68,7 @@ class Web:
 
 
 class _Server(ThreadingHTTPServer):
-    """Hangs up on whoever is one too many."""
+    """A server that closes connections beyond MOST_CALLERS."""
 
     request_queue_size = 4 * MOST_CALLERS
 
@@ -90,7 +90,7 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: socket.socket, caller: tuple[str, int]) -> None:
-        """Callers may hang up while they are answered; anything else is a fault of ours."""
+        """Count a connection that the browser closed early; report anything else as an error of this program."""
         if isinstance(sys.exception(), OSError):
             self._rejected["hung up"] += 1
         else:
@@ -99,7 +99,7 @@ class _Server(ThreadingHTTPServer):
 
 def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
     class Answering(BaseHTTPRequestHandler):
-        timeout = 5  # a silent caller keeps a thread, not for long
+        timeout = 5  # seconds after which a silent connection is closed
 
         def do_GET(self) -> None:
             if not all(map(is_this_machine, self.headers.get_all("Host", []))):
@@ -121,17 +121,17 @@ def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[
             self.wfile.write(body)
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """Count it under the status' own name: nothing that a caller wrote becomes one."""
+            """Count the error under the name of its status; nothing of the request becomes a name."""
             rejected[HTTPStatus(code).phrase] += 1
             super().send_error(code, explain=REMEDIES.get(code))
 
         def log_error(self, *args: object) -> None:
-            """Nobody asked within the time, or else `send_error` has counted it."""
+            """Count a connection without a request in time; `send_error` has counted other errors."""
             if str(args[0]).startswith("Request timed out"):
                 rejected["silent"] += 1
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Answering
 
@@ -150,14 +150,14 @@ def is_this_machine(host: str) -> bool:
 
 
 def page(look: Look) -> str:
-    """The look as a page that renews itself."""
+    """The look as a page that reloads itself."""
     console = Console(width=140, record=True, file=_Nowhere())
     console.print(table(look))
     return PAGE.format(html.escape(console.export_text()))
 
 
 def as_json(look: Look) -> str:
-    """The look as one JSON object; what is no number is null."""
+    """The look as one JSON object; NaN and infinities are null."""
     return json.dumps(_plain(look))
 
 

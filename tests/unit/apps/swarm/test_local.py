@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from apps.swarm.config import ChildFailed
-from apps.swarm.local import _noted, _outlive, _pass_on, above
+from apps.swarm.local import _noted, _pass_on, _report_end, above
 from apps.swarm.metrics import STEP
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
@@ -52,7 +52,7 @@ def outlived(code, lines=(), others=2):
     peers, said, last = [Ended(code), *(Ended(0) for _ in range(others))], [], {}
     for line in lines:
         _noted(last, said.append, line)
-    asyncio.run(_outlive(peers[0], "peer0", last, peers, said.append))
+    asyncio.run(_report_end(peers[0], "peer0", last, peers, said.append))
     assert said[:-1] == list(lines)
     return said[-1]
 
