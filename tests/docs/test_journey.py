@@ -1,8 +1,10 @@
 """The microbatch that docs/journey.md follows really goes that way, and its bytes are those on the wire."""
 
+import ast
 import re
 
 import numpy as np
+import pytest
 
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
@@ -57,3 +59,10 @@ def test_the_bytes_shown_are_those_on_the_wire():
 
 def test_only_the_sum_of_stage_3_starts_early():
     assert {stage for worker, stage in overlapped_stages(price(program(), COSTS)) if worker == 3} == {3}
+
+
+@pytest.mark.parametrize("hop", sorted(set(re.findall(r"`([\w/]+\.py:\w+)`", TEXT))))
+def test_every_hop_is_a_function_of_its_file(hop):
+    path, _, name = hop.partition(":")
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
