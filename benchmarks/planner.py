@@ -105,15 +105,14 @@ async def _question(transport: Transport, planned: Any, launch: Launch) -> Quest
     """With what is measured here; on rank 0."""
     ranks = transport.world_size
     if isinstance(planned, PlannedGPT2):
-        found = await measure(
-            transport, planned, sizes_that_fit(planned, ranks, 1 << 34), launch, Machine(Links()), ranks, _say
-        )
+        sizes = sizes_that_fit(planned, ranks, 1 << 34)
+        found = await measure(transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, tell=_say)
         return found and Question(planned, found.costs, found.machine, ranks)
     device = TimedDevice({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
     async with Actor(transport) as actor:
         late = await measure_instruction(actor, device) - SLEPT_S
-        hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, _say)
-        sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", _say)
+        hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, tell=_say)
+        sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", tell=_say)
     planned = replace(planned, late=max(0.0, late))
     return hops and sums and Question(planned, planned, Machine(hops.links, sums=sums.links), ranks)
 

@@ -183,7 +183,7 @@ def compared(options: Options, taken: Mapping[str, Sequence[float]]) -> tuple[Li
     links = links_of(options, taken)
     rows = []
     for sync in SYNCS:
-        done = simulate(options.plan, options.workload, Machine(links), sync, all_reduce=options.algorithm)
+        done = simulate(options.plan, options.workload, Machine(links), sync=sync, all_reduce=options.algorithm)
         rows.append(Row(sync, done.makespan + done.exposed_sync, tuple(taken[sync])))
     return links, rows
 

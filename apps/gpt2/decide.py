@@ -95,7 +95,9 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO:
         return None
-    reason = why_not(_planned_model(job), launch, job.plan, len(sched_getaffinity(0)), job.config.steps, BRIEF)
+    reason = why_not(
+        _planned_model(job), launch, job.plan, cores=len(sched_getaffinity(0)), steps=job.config.steps, effort=BRIEF
+    )
     return reason and Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
 
 

@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
         raise UsageError(f"--ranks must be at least 1 (it is {ranks})")
     machine, tries = stated_machine(arguments), tries_of(arguments, launch, ranks)
     if arguments.costs is None:
-        return _measured(arguments, launch, model, ranks, machine, tries)
+        return _measured(arguments, launch, model, ranks=ranks, machine=machine, tries=tries)
     limit = limit_of(arguments, launch, ranks)
     costs = stated_costs(arguments, model)
     if launch.rank == 0:
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     return 0
 
 
-def _measured(arguments: argparse.Namespace, launch: Any, model: Any, ranks: int, machine: Any, tries: int) -> int:
+def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: int, machine: Any, tries: int) -> int:
     """Measure on all ranks; rank 0 searches and tells."""
     import asyncio
 
@@ -104,7 +104,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, ranks: int
 
     async def program(transport: Any) -> int:
         with _progress(transport.rank == 0) as tell:
-            found = await measure(transport, model, sizes, launch, machine, ranks, tell)
+            found = await measure(transport, model, launch, sizes=sizes, stated=machine, ranks=ranks, tell=tell)
 
             def answer() -> Any:
                 if found is None:
@@ -113,7 +113,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, ranks: int
 
             best = await agree(transport, "plan", asyncio.to_thread(answer))
             if tries:
-                best = await tried(transport, model, launch, best, tries, tell)
+                best = await tried(transport, model, launch, best, most=tries, tell=tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelined.simulation.simulator import simulate
 
     plan = plan_of(arguments)
-    how = (arguments.sync, arguments.recompute, arguments.all_reduce)
-    simulated = simulate(plan, workload_of(arguments, plan.depth), machine_of(arguments), *how)
+    how = {"sync": arguments.sync, "recompute": arguments.recompute, "all_reduce": arguments.all_reduce}
+    simulated = simulate(plan, workload_of(arguments, plan.depth), machine_of(arguments), **how)
     if arguments.trace:
         from pipelined.commands.spans import write_trace
 

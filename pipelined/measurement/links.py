@@ -49,6 +49,7 @@ async def measure_hops(
     clock: Clock,
     pairs: Sequence[tuple[int, int]],
     compute: Compute,
+    *,
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
@@ -63,7 +64,8 @@ async def measure_hops(
         mine: list[list[float]] = []
         for size in effort.hops:
             taken = [
-                await hop(actor, clock, (first, second), size, number, compute) for number in range(effort.repeats)
+                await hop(actor, clock, (first, second), size=size, number=number, compute=compute)
+                for number in range(effort.repeats)
             ]
             mine.append([seconds for seconds in taken if seconds is not None])
         everyone = await gather(actor.transport, f"hops {first} {second}", mine)
@@ -73,7 +75,7 @@ async def measure_hops(
 
 
 async def hop(
-    actor: Actor, clock: Clock, pair: tuple[int, int], size: int, number: int, compute: Compute
+    actor: Actor, clock: Clock, pair: tuple[int, int], *, size: int, number: int, compute: Compute
 ) -> float | None:
     """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, None elsewhere.
 
@@ -106,6 +108,7 @@ async def measure_sums(
     clock: Clock,
     ranks: tuple[int, ...],
     algorithm: str,
+    *,
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:

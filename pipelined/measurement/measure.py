@@ -47,8 +47,9 @@ class Found:
 async def measure(
     transport: Transport,
     model: PlannedModel,
-    sizes: Sequence[int],
     launch: Launch,
+    *,
+    sizes: Sequence[int],
     stated: Machine,
     ranks: int,
     tell: Callable[[str], None],
@@ -73,7 +74,7 @@ async def measure(
             timed = await measure_stages(bench, model.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
             coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)
-            links = await _links(actor, hosts, model.all_reduce, device, tell, effort)
+            links = await _links(actor, hosts, model.all_reduce, device, tell=tell, effort=effort)
     finally:
         device.close()
     if timed is None or coding is None:
@@ -110,7 +111,7 @@ def gpu_bytes() -> list[int]:
 
 
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, device: Device, tell: Callable[[str], None], effort: Effort
+    actor: Actor, hosts: list[str], all_reduce: str, device: Device, *, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """Each kind of link there is, by name."""
     clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
@@ -119,11 +120,13 @@ async def _links(
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
         pairs = list(dict.fromkeys([node[:2], node[-2:]]))
-        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell, effort)
-        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell, effort)
+        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell=tell, effort=effort)
+        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell=tell, effort=effort)
     if far:
-        found["messages between nodes"] = await measure_hops(actor, clock, [(0, far[0])], compute, tell, effort)
-        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell, effort)
+        found["messages between nodes"] = await measure_hops(
+            actor, clock, [(0, far[0])], compute, tell=tell, effort=effort
+        )
+        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell=tell, effort=effort)
     return found
 
 

@@ -82,7 +82,7 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, rule
     """
     limit = await _limit(transport, launch)
     sizes = worth_timing(await _sizes(transport, model, limit), ruled)
-    answer = await _searched(transport, model, launch, limit, sizes, BRIEF, SEARCH_S)
+    answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=BRIEF, seconds=SEARCH_S)
     outcome = answer and await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
     return await _told(transport, outcome and weigh(answer, outcome))
 
@@ -95,8 +95,8 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     """
     limit = await _limit(transport, launch)
     sizes = await _sizes(transport, model, limit)
-    answer = await _searched(transport, model, launch, limit, sizes, THOROUGH, inf)
-    answer = await tried(transport, model, launch, answer, TRIES)
+    answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=THOROUGH, seconds=inf)
+    answer = await tried(transport, model, launch, answer, most=TRIES)
     best = answer and answer.chosen
     return await _told(transport, best and Decision(best.candidate, reason(answer), best.expected_s))
 
@@ -118,6 +118,7 @@ async def _searched(
     transport: Transport,
     model: PlannedModel,
     launch: Launch,
+    *,
     limit: float,
     sizes: list[int],
     effort: Effort,
@@ -132,7 +133,9 @@ async def _searched(
     from pipelined.measurement.measure import measure
 
     ranks = transport.world_size
-    found = await measure(transport, model, sizes, launch, Machine(Links()), ranks, _quietly, effort)
+    found = await measure(
+        transport, model, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, tell=_quietly, effort=effort
+    )
 
     def searched() -> Answer | None:
         if found is None:
@@ -154,6 +157,7 @@ async def tried(
     model: PlannedModel,
     launch: Launch,
     answer: Answer | None,
+    *,
     most: int,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Answer | None:
@@ -193,7 +197,7 @@ def _beside(answer: Answer, chosen: Outcome) -> str:
     return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
 
 
-def why_not(model: PlannedModel, launch: Launch, ruled: Plan, cores: int, steps: int, effort: Effort) -> str | None:
+def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
     """Why measuring cannot pay, in a clause; None where it can."""
     ranks = ruled.world_size
     here = ranks_here(launch, ranks)

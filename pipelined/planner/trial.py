@@ -60,14 +60,16 @@ async def try_plans(
         async with Actor(transport) as actor:
             for turn, number in enumerate(order):
                 tell(f"trying plan {number + 1} of {len(plans)}")
-                taken[number] += await _steps(actor, model, plans[number], device, place, turn * STEPS)
+                taken[number] += await _steps(
+                    actor, model, plans[number], device=device, place=place, first=turn * STEPS
+                )
     finally:
         device.close()
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
 async def _steps(
-    actor: Actor, model: PlannedModel, candidate: Candidate, device: Device, place: torch.device, first: int
+    actor: Actor, model: PlannedModel, candidate: Candidate, *, device: Device, place: torch.device, first: int
 ) -> list[float]:
     """Seconds of each step but the first on the slowest rank; on rank 0, elsewhere this rank's own."""
     plan, built = candidate.plan, model.build()

@@ -147,6 +147,7 @@ class VirtualWorker(Worker):
         demands: Demands,
         post: Post,
         bench: Bench,
+        *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
         due: Due | None = None,
     ):

@@ -1,6 +1,6 @@
-"""One rank of a simulated job: what it computes and sends on, and its way through a step.
+"""One rank of a simulated job: what it computes and sends on, and the order of its step.
 
-The rule: a rank does in order what a trainer's rank does, and takes from the machine the seconds that it takes.
+A rank does in order what a trainer's rank does; each part takes the seconds that it takes on the machine.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class GroupBench(Bench):
     """
 
     def __init__(self, job: Job, hardware: Hardware, group: int):
-        self._job, self._hardware, self._first = job, hardware, job.plan.rank(group, 0)
+        self.job, self.hardware, self._first = job, hardware, job.plan.rank(group, 0)
         self._clock = VirtualClock()
         machine = job.machine
         self._certain = not machine.interference and not machine.shares(job.plan.world_size)
@@ -51,23 +51,23 @@ class GroupBench(Bench):
         """Compute; what a sum took away meanwhile is made up for at the end, as long as there is any."""
         while seconds > 0:
             start = self._clock.now()
-            await self._hardware.cores.run(seconds)
+            await self.hardware.cores.run(seconds)
             seconds = self._lost(worker, start)
 
     def travel(self, token: Token, source: int, target: int) -> float:
         if not self._certain:
             return math.inf
         nbytes, coding = self._carried(token)
-        return coding + self._hardware.links.travel(self._first + source, self._first + target, nbytes)
+        return coding + self.hardware.links.travel(self._first + source, self._first + target, nbytes)
 
     def send(self, token: Token, source: int, target: int) -> float:
         nbytes, coding = self._carried(token)
         ends = self._first + source, self._first + target
-        return self._hardware.links.send(*ends, nbytes, self._clock.now() + coding)
+        return self.hardware.links.send(*ends, nbytes, self._clock.now() + coding)
 
     def _lost(self, worker: int, start: float) -> float:
-        share = self._job.machine.interference
-        return share and share * self._hardware.sums.overlap(self._first + worker, start, self._clock.now())
+        share = self.job.machine.interference
+        return share and share * self.hardware.sums.overlap(self._first + worker, start, self._clock.now())
 
     def _carried(self, token: Token) -> tuple[float, float]:
         """(bytes, seconds of coding); a gradient goes to the stage whose activation came from there."""
@@ -75,32 +75,25 @@ class GroupBench(Bench):
         if kind not in MESSAGES:
             return 0.0, 0.0
         boundary = stage - 1 if kind == "activation" else stage
-        return self._job.message_bytes(boundary), self._job.coding(boundary)
+        return self.job.message_bytes(boundary), self.job.coding(boundary)
 
 
 class Rank:
     """One rank in one step.
 
     Args:
+        bench: what its group computes on.
         post: shared by the workers of its group.
         prepared: its instructions of a step, and its stages whose sums begin at once.
         tasks: the parent of its sums.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        hardware: Hardware,
-        rank: int,
-        bench: GroupBench,
-        post: Post,
-        prepared: Prepared,
-        tasks: Nursery,
-    ):
+    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+        job, hardware = bench.job, bench.hardware
         self.job, self.rank, self._hardware, self._prepared, self._tasks = job, rank, hardware, prepared, tasks
         layout, index = job.plan.layout, job.plan.position(rank)[1]
         self.worker = VirtualWorker(
-            index, layout, hardware.demands, post, bench, self._count, Due(prepared.instructions)
+            index, layout, hardware.demands, post, bench, on_done=self._count, due=Due(prepared.instructions)
         )
         self.stages = layout.stages_of(index)
         mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]

@@ -78,6 +78,7 @@ def simulate(
     plan: Plan,
     workload: Workload,
     machine: Machine | None = None,
+    *,
     sync: str = "gap",
     recompute: bool = False,
     all_reduce: str = "rabenseifner",
@@ -118,7 +119,7 @@ async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline,
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
             seats = [(plan.rank(group, worker), one) for worker, one in enumerate(prepared)]
-            groups.append([Rank(job, hardware, rank, bench, post, one, tasks) for rank, one in seats])
+            groups.append([Rank(bench, rank, post, one, tasks) for rank, one in seats])
             for rank in groups[-1]:
                 tasks.create_task(rank.step(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)

@@ -63,7 +63,7 @@ async def _stretch(job: Job, steps: int) -> Stretch:
             groups.append([])
             for index in range(layout.workers):
                 updates = _Updates(job, hardware, layout, index, tasks)
-                groups[-1].append(_Worker(index, layout, hardware, post, bench, updates))
+                groups[-1].append(_Worker(index, layout, post, bench, updates))
             for worker in groups[-1]:
                 tasks.create_task(worker.run(schedule.schedule), name=f"group {group}, worker {worker.index}")
     timelines = tuple(Timeline(layout, tuple(tuple(worker.done) for worker in group)) for group in groups)
@@ -141,10 +141,8 @@ class _Updates:
 class _Worker(VirtualWorker):
     """One worker that updates its stage on its way through a stretch."""
 
-    def __init__(
-        self, index: int, layout: StageMap, hardware: Hardware, post: Post, bench: GroupBench, updates: _Updates
-    ):
-        super().__init__(index, layout, hardware.demands, post, bench)
+    def __init__(self, index: int, layout: StageMap, post: Post, bench: GroupBench, updates: _Updates):
+        super().__init__(index, layout, bench.hardware.demands, post, bench)
         self._updates = updates
 
     async def run(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:

@@ -33,8 +33,8 @@ def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instructio
 async def test_messages_and_sums_are_timed_between_ranks():
     async def rank(transport):
         async with Actor(transport) as actor:
-            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, lambda line: None)
-            return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", lambda line: None)
+            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, tell=lambda line: None)
+            return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", tell=lambda line: None)
 
     (hops, sums), others = await asyncio.gather(*map(rank, world(2)))
     assert others == (None, None)
@@ -48,7 +48,7 @@ def test_what_is_measured_alone_prices_every_plan():
 
     async def alone():
         (transport,) = world(1)
-        return await measure(transport, model, [1, 2], ALONE, Machine(), 2, lambda line: None)
+        return await measure(transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, tell=lambda line: None)
 
     try:
         found = asyncio.run(alone())

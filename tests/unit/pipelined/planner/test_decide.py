@@ -95,7 +95,7 @@ def test_a_decision_that_another_rank_tells_runs_no_schedule_s_code(tmp_path):
     ],
 )
 def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
-    told = why_not(Toy(), launch, plan, cores, steps, BRIEF)
+    told = why_not(Toy(), launch, plan, cores=cores, steps=steps, effort=BRIEF)
     assert told is None if why is None else why in told
 
 

@@ -20,7 +20,8 @@ NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "
 
 
 def step(plan, machine=None, parameter_bytes=0, sync="gap", recompute=False, **costs):
-    return simulate(plan, Workload.even(plan.depth, StageCosts(**costs), parameter_bytes), machine, sync, recompute)
+    workload = Workload.even(plan.depth, StageCosts(**costs), parameter_bytes)
+    return simulate(plan, workload, machine, sync=sync, recompute=recompute)
 
 
 @pytest.mark.parametrize("name", NAMES)
