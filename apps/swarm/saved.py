@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.store import marks, text_of
-from pipelined.swarm.records import Mark, common_step
+from pipelined.state.store import saved_stages, text_of
+from pipelined.swarm.records import SavedStage, common_step
 
 
-def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
+def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
     """The stages saved in a directory, all of this model.
 
     Raises:
@@ -22,7 +22,7 @@ def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
         raise UsageError(f"{fact}; make it readable, or give another directory") from error
 
 
-def other_text(directory: Path, saved: Iterable[Mark], text: str) -> str:
+def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
     """A message if the latest whole step was trained on another text, with both digests; else "".
 
     Args:
@@ -37,10 +37,10 @@ def other_text(directory: Path, saved: Iterable[Mark], text: str) -> str:
     return f"{directory} holds stages that were trained on other data (step {at.step}; digest: {digests})"
 
 
-def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[Mark]:
-    before, mine = marks(directory), marks(directory, identity)
+def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
+    before, mine = saved_stages(directory), saved_stages(directory, identity)
     strange = {*before} - {*mine}
-    if strange and (strange := strange & {*marks(directory)}):  # another peer of the directory may have removed one
+    if strange and (strange := strange & {*saved_stages(directory)}):  # another peer may have removed one
         fact = f"{directory} holds stages of another model ({len(strange)} of {len(strange) + len(mine)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or the flags of that model")
     return mine

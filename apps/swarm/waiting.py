@@ -104,7 +104,7 @@ class WaitLog:
             return unreadable_head(view.strange[HEAD])
         empty = [stage for stage in range(head.stages) if not view.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.trainer.is_to_evaluate() else ""
-        saved = saved_steps(mark for each in view.saved.values() for mark in each.all()) if head is None else ""
+        saved = saved_steps(saved for each in view.saved.values() for saved in each.all()) if head is None else ""
         why = waits_for(head, view.leader, bool(view.trainers), empty, evaluates=evaluates, saved=saved)
         return f"waits for {why}" if why else ""
 

@@ -12,7 +12,7 @@ from apps.lm.huggingface.read import EMBEDDING, HEAD, digest_of_weights, read_co
 from pipelined.errors import UsageError
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.swarm.records import Mark
+from pipelined.swarm.records import SavedStage
 from transports import Block
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ class WeightsStore:
         self._directory, self._stages, self._beside = directory, stages, beside
         self._tied, self._lineage = read_config(directory).tied, digest_of_weights(directory)
 
-    def marks(self) -> Sequence[Mark]:
+    def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""
-        begun = [Mark(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
-        return [*begun, *(self._beside.marks() if self._beside else ())]
+        begun = [SavedStage(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
+        return [*begun, *(self._beside.saved_stages() if self._beside else ())]
 
-    def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """See `CheckpointStore`."""
         if self._beside:
-            self._beside.save(mark, state)
+            self._beside.save(saved, state)
 
-    def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
+    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""
         if (at.step, at.lineage) != (0, self._lineage):
             return self._beside.load(at, layout)

@@ -19,11 +19,11 @@ from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
-from pipelined.swarm.records import OBSERVERS, Mark, Observer, Version
+from pipelined.swarm.records import OBSERVERS, Observer, SavedStage, Version
 from pipelined.swarm.stages.delayed import late, settled
 from transports.rpc import Endpoint
 
-Visited = list[tuple[Mark, Mapping[str, Any]]]
+Visited = list[tuple[SavedStage, Mapping[str, Any]]]
 """Of each stage where it stood, and its state, with every gradient applied that was summed."""
 
 
@@ -76,8 +76,8 @@ class Visitor:
                 ways = self._view, self._asking, self._hearing, self._device, _nowhere
                 versions[index] = await Joining(self.name, stage, index, versions[index], *ways).arrive()
         at = self._view.head.version
-        marks = [Mark(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
-        return [(mark, settled(stage)) for mark, stage in zip(marks, stages, strict=True)]
+        saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
+        return [(saved, settled(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]
 
 
 async def _nowhere(version: Version, layout: Layout) -> None:

@@ -13,7 +13,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.swarm.records import SAVED, Mark, Peer, Saved, Version
+from pipelined.swarm.records import SAVED, Peer, Saved, SavedStage, Version
 from transports import Block
 
 T = TypeVar("T")
@@ -41,17 +41,17 @@ class Saver:
         news: called when something else lies there than before.
 
     Attributes:
-        marks: what lay there when this peer looked last; nothing where it could not be listed.
+        saved_stages: what lay there when this peer looked last; nothing where it could not be listed.
     """
 
     def __init__(self, store: CheckpointStore | None, every: int, threads: bool, news: Callable[[], None]):
-        self.marks: Sequence[Mark] = ()
+        self.saved_stages: Sequence[SavedStage] = ()
         self._unlisted = self._unwritten = ""
         self._store, self._every, self._threads, self._news = store, every, threads, news
         self._writing: asyncio.Task[None] | None = None
         self._place: Standing | None = None
-        self._said: Sequence[Mark] = ()
-        self._unreadable, self._lost = set[Mark](), set[int]()
+        self._said: Sequence[SavedStage] = ()
+        self._unreadable, self._lost = set[SavedStage](), set[int]()
 
     @property
     def saves(self) -> bool:
@@ -77,9 +77,12 @@ class Saver:
         if self._store is None:
             return
         try:
-            self.marks, self._unlisted = sorted(await self._apart(self._store.marks)), ""
+            self.saved_stages, self._unlisted = sorted(await self._apart(self._store.saved_stages)), ""
         except OSError as error:
-            self.marks, self._unlisted = (), f"what was saved cannot be listed ({error}); look at the directory's disk"
+            self.saved_stages, self._unlisted = (
+                (),
+                f"what was saved cannot be listed ({error}); look at the directory's disk",
+            )
             warn("saves not listed", why=error)
 
     async def look_after(self, lost: Set[int]) -> None:
@@ -97,12 +100,12 @@ class Saver:
             return
         if self._place is None or self._place.lease is not place.lease:
             self._place, self._said = place.another(SAVED), ()
-        marks = self.marks
-        if marks != self._said:
-            await self._place.put(Saved([list(mark) for mark in marks]))
-            self._said = marks
+        saved_stages = self.saved_stages
+        if saved_stages != self._said:
+            await self._place.put(Saved([list(saved) for saved in saved_stages]))
+            self._said = saved_stages
 
-    async def save(self, tasks: Nursery, mark: Mark, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+    async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state as it is now; it is written while training goes on.
 
         Args:
@@ -110,26 +113,26 @@ class Saver:
         """
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
-        self._writing = tasks.create_task(self._write(mark, await copy()))
+        self._writing = tasks.create_task(self._write(saved, await copy()))
 
     async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """The tensors of this layout as they were there, if they were saved here."""
-        for mark in self.marks:
-            if mark.version == version and mark not in self._unreadable:
+        for saved in self.saved_stages:
+            if saved.version == version and saved not in self._unreadable:
                 try:
-                    return await self._apart(lambda mark=mark: self._store.load(mark, layout))
+                    return await self._apart(lambda saved=saved: self._store.load(saved, layout))
                 except StoreError:
-                    self._unreadable.add(mark)
+                    self._unreadable.add(saved)
         return None
 
-    async def _write(self, mark: Mark, state: Mapping[str, Any]) -> None:
+    async def _write(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            await self._apart(lambda: self._store.save(mark, state))
+            await self._apart(lambda: self._store.save(saved, state))
             self._unwritten = ""
-            emit("stage saved", stage=mark.stage, step=mark.step)
+            emit("stage saved", stage=saved.stage, step=saved.step)
         except StoreError as error:
             self._unwritten = str(error)
-            warn("save failed", stage=mark.stage, step=mark.step, why=error)
+            warn("save failed", stage=saved.stage, step=saved.step, why=error)
         await self.look()
         self._news()
 

@@ -22,7 +22,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.checkpoints.directory import found
 from pipelined.state.manifest import Layout, describe
-from pipelined.swarm.records import Mark, common_step, saved_steps
+from pipelined.swarm.records import SavedStage, common_step, saved_steps
 from transports import Block
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 class CheckpointStore(Protocol):
     """Saved stages."""
 
-    def marks(self) -> Sequence[Mark]:
+    def saved_stages(self) -> Sequence[SavedStage]:
         """Everything that lies there.
 
         Raises:
             OSError: it cannot be listed.
         """
 
-    def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """Keep a state, which nobody changes meanwhile.
 
         Raises:
             StoreError: it could not be; what lay there before still does.
         """
 
-    def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
+    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """The tensors of this layout, as they were at this step of this lineage, whichever stages held them.
 
         Raises:
@@ -73,18 +73,18 @@ class DiskStore:
     keep: int = 3
     text: str = ""
 
-    def marks(self) -> Sequence[Mark]:
+    def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""
-        return marks(self.directory, self.identity)
+        return saved_stages(self.directory, self.identity)
 
-    def save(self, mark: Mark, state: Mapping[str, Any]) -> None:
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """See `CheckpointStore`; where another peer is saving this stage just now, nothing is done."""
         try:
-            save(self.directory, mark, state, self.identity, keep=self.keep, text=self.text)
+            save(self.directory, saved, state, self.identity, keep=self.keep, text=self.text)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
-    def load(self, at: Mark, layout: Layout) -> Mapping[str, Block]:
+    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """See `CheckpointStore`."""
         try:
             return load(self.directory, at, layout, self.identity)
@@ -94,7 +94,7 @@ class DiskStore:
 
 def save(
     directory: str | Path,
-    mark: Mark,
+    saved: SavedStage,
     state: Mapping[str, Any],
     identity: Mapping[str, Any],
     *,
@@ -112,21 +112,21 @@ def save(
         CheckpointError: it could not be written; what was saved before is as it was.
     Cost: three passes over the bytes; nothing is written where this very state lies there already.
     """
-    place, root = _place(directory, mark.stage), describe(state).root.hex()
+    place, root = _place(directory, saved.stage), describe(state).root.hex()
     with _alone(place) as alone:
         if alone is False:
             return None
         if alone:
             checkpoint.clean(place)
-        there = found(place).get(mark.step)
-        if there is not None and _told(there) == (mark, root):
+        there = found(place).get(saved.step)
+        if there is not None and _told(there) == (saved, root):
             return there
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
-        scalars = {"stage": mark.stage, "stages": mark.stages, "lineage": mark.lineage, "root": root}
-        return _write(place, Meta(mark.step, identity, {"text": text}, scalars), tensors, keep)
+        scalars = {"stage": saved.stage, "stages": saved.stages, "lineage": saved.lineage, "root": root}
+        return _write(place, Meta(saved.step, identity, {"text": text}, scalars), tensors, keep)
 
 
 def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
@@ -140,20 +140,20 @@ def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Pa
         raise
 
 
-def marks(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[Mark]:
+def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
     """Everything that lies whole in a directory; what is damaged, or of another model, is left out."""
     places = sorted(Path(directory).glob("stage-*"))
     read = [_told(path, identity) for place in places for path in found(place).values()]
     return [told[0] for told in read if told]
 
 
-def text_of(directory: str | Path, at: Mark) -> str:
+def text_of(directory: str | Path, at: SavedStage) -> str:
     """Digest of the text that a saved step was trained on; "" where no stage of it recorded one."""
     told = (shard.meta.config.get("text") for shard in _shards(directory, at))
     return next((text for text in told if isinstance(text, str) and text), "")
 
 
-def load(directory: str | Path, at: Mark, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
+def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
     """Read the tensors of this layout, as they were saved at this step and lineage by whichever stages held them.
 
     Raises:
@@ -178,12 +178,12 @@ class Whole(NamedTuple):
     """A model as all stages saved it.
 
     Args:
-        at: where that was, as the mark of the first stage.
+        at: where that was, as its first stage was saved.
         identity: of the model.
         values: every parameter, by name.
     """
 
-    at: Mark
+    at: SavedStage
     identity: Mapping[str, Any]
     values: "Mapping[str, torch.Tensor]"
 
@@ -195,7 +195,7 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         CheckpointError: there is no such step, or what was saved is damaged or of two models.
     Cost: reads every byte of that step, the optimizer's too; memory of the parameters and of one shard.
     """
-    there = [mark for directory in directories for mark in marks(directory)]
+    there = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(there)
     if at is None:
         places, told = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
@@ -209,7 +209,7 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
     return Whole(at, identity, values)
 
 
-def _shards(directory: str | Path, at: Mark) -> Iterator[Checkpoint]:
+def _shards(directory: str | Path, at: SavedStage) -> Iterator[Checkpoint]:
     for place in sorted(Path(directory).glob("stage-*")):
         path = found(place).get(at.step)
         told = _told(path) if path else None
@@ -221,14 +221,14 @@ def _place(directory: str | Path, stage: int) -> Path:
     return Path(directory) / f"stage-{stage:02}"
 
 
-def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Mark, str] | None:
+def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
     """What a saved stage says it is, and its root; None where it does not say, or is not whole."""
     try:
         opened = checkpoint.open(path)
         if identity is not None:
             opened.require(identity)
         told = opened.meta.scalars
-        return Mark(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
+        return SavedStage(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
     except (CheckpointError, KeyError):
         return None
 

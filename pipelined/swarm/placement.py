@@ -108,8 +108,8 @@ class Placing:
     def _saved(self, name: str) -> set[int]:
         """The stages whose present state lies at a peer, where that is not all of them."""
         told, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
-        marks = told.all() if told else []
-        mine = {mark.stage for mark in marks if mark.version == version and mark.stages == self._stages}
+        saved_stages = told.all() if told else []
+        mine = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
         return mine if len(mine) < self._stages else set()
 
 

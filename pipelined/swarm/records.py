@@ -79,7 +79,7 @@ class Version(NamedTuple):
         return self.lineage.partition("-")[0]
 
 
-class Mark(NamedTuple):
+class SavedStage(NamedTuple):
     """What was saved of one stage.
 
     Args:
@@ -98,32 +98,33 @@ class Mark(NamedTuple):
         return Version(self.step, self.lineage)
 
 
-def common_step(saved: Iterable[Mark]) -> Mark | None:
-    """The latest step at which every stage was saved in one lineage, as the mark of its first stage."""
+def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
+    """The latest step at which every stage was saved in one lineage, as its first stage was saved."""
     stages: dict[tuple[int, str, int], set[int]] = {}
-    for mark in saved:
-        stages.setdefault((mark.step, mark.lineage, mark.stages), set()).add(mark.stage)
+    for entry in saved:
+        stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
     whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
-    return max((Mark(step, 0, count, lineage) for step, lineage, count in whole), default=None)
+    return max((SavedStage(step, 0, count, lineage) for step, lineage, count in whole), default=None)
 
 
-def saved_steps(saved: Iterable[Mark]) -> str:
+def saved_steps(saved: Iterable[SavedStage]) -> str:
     """Which steps were saved of which stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": none of any.
 
     A step that was saved in several lineages is told with the end of each, since stages of two do not fit.
     """
-    marks = sorted(set(saved))
+    stages_saved = sorted(set(saved))
     lineages: dict[int, set[str]] = {}
-    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in {mark.stages for mark in marks} for at in range(n)}
-    for mark in marks:
-        lineages.setdefault(mark.step, set()).add(mark.lineage)
-    for mark in marks:
-        several = len(lineages[mark.step]) > 1
-        steps[mark.stages, mark.stage].append(f"{mark.step} ({mark.lineage[-4:]})" if several else f"{mark.step}")
+    counts = {entry.stages for entry in stages_saved}
+    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in counts for at in range(n)}
+    for entry in stages_saved:
+        lineages.setdefault(entry.step, set()).add(entry.lineage)
+    for entry in stages_saved:
+        several = len(lineages[entry.step]) > 1
+        steps[entry.stages, entry.stage].append(f"{entry.step} ({entry.lineage[-4:]})" if several else f"{entry.step}")
     alike: dict[tuple[int, str], list[str]] = {}
     for (count, stage), told in sorted(steps.items()):
         alike.setdefault((count, ", ".join(told)), []).append(str(stage))
-    several = len({mark.stages for mark in marks}) > 1
+    several = len(counts) > 1
     return "; ".join(
         f"{f'steps {told}' if told else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
         for (count, told), stages in alike.items()
@@ -279,7 +280,7 @@ class LeaderRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class Saved(Record):
-    """What a peer has on disk: the fields of each `Mark`."""
+    """What a peer has on disk: the fields of each `SavedStage`."""
 
     marks: list[list[Any]] = field(metadata={"kind": list})
 
@@ -291,8 +292,8 @@ class Saved(Record):
             if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
                 raise ValueError(f"Saved.marks has a mark of no stage (step: {step}, stage: {stage} of {stages})")
 
-    def all(self) -> list[Mark]:
-        return [Mark(*mark) for mark in self.marks]
+    def all(self) -> list[SavedStage]:
+        return [SavedStage(*mark) for mark in self.marks]
 
 
 @dataclass(frozen=True, slots=True)

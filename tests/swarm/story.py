@@ -203,7 +203,7 @@ class Story:
     async def _lose_stage(self):
         """Only once something was saved: before that, what is lost is lost."""
         stage, peers = self._draw.randrange(self.stages), self.swarm.peers
-        if common_step(self.store.marks()) is None:
+        if common_step(self.store.saved_stages()) is None:
             return
         lost = {name for name, each in peers.items() if each.peer.replica and each.peer.replica.index == stage}
         self._tell(f"all peers of stage {stage} die, and one comes: {sorted(lost)}")

@@ -46,7 +46,7 @@ async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
 
     swarm, store = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryStore()
     await training(swarm, store, until=last)
-    await swarm.until(lambda: len(store.marks()) == 2)
+    await swarm.until(lambda: len(store.saved_stages()) == 2)
     swarm.kill("p1")
     await swarm.finish(within=30)
     assert swarm.heads[-1].step == 9

@@ -14,7 +14,7 @@ SELDOM_S = 1e6
 class FullStore(MemoryStore):
     """A directory on a full disk."""
 
-    def save(self, mark, state):
+    def save(self, saved, state):
         raise StoreError("no space left on device")
 
 

@@ -70,7 +70,7 @@ async def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes()
         "its device is slow, but not so slow"
     )
     last = swarm.heads[-1].step
-    assert last in {mark.step for mark in store.marks()}
+    assert last in {saved.step for saved in store.saved_stages()}
     swarm.peer("late", store=store)
     await swarm.until(lambda: swarm.heads[-1].step == last + 2)
     assert steps(swarm) == list(range(last + 3)), "it went back, though it need not"

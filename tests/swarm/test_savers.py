@@ -18,19 +18,19 @@ class FailingStore(MemoryStore):
         super().__init__()
         self.failing = set(failing)
 
-    def marks(self):
+    def saved_stages(self):
         if "list" in self.failing:
             raise OSError(116, "Stale file handle")
-        return super().marks()
+        return super().saved_stages()
 
-    def save(self, mark, state):
+    def save(self, saved, state):
         if "save" in self.failing:
             raise StoreError("the disk is full")
-        super().save(mark, state)
+        super().save(saved, state)
 
 
 def steps(store):
-    return [mark.step for mark in MemoryStore.marks(store)]
+    return [saved.step for saved in MemoryStore.saved_stages(store)]
 
 
 async def training(swarm, until, name, store):

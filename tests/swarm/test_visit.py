@@ -41,10 +41,10 @@ def visited(after, kill=""):
 @pytest.mark.parametrize("after, kill", [(2, ""), (STEPS, ""), (STEPS, "b")])
 def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
     taken, swarm = visited(after, kill)
-    (version,) = {mark.version for mark, _ in taken}
+    (version,) = {saved.version for saved, _ in taken}
     assert after <= version.step <= STEPS and version in [head.version for head in swarm.heads]
-    for stage, (mark, state) in enumerate(taken):
-        assert (mark.stage, mark.stages) == (stage, 2)
+    for stage, (saved, state) in enumerate(taken):
+        assert (saved.stage, saved.stages) == (stage, 2)
         assert np.array_equal(state[f"{stage}/weights"], swarm.reference.weights(version.step, stage))
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1))
 

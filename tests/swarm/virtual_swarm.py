@@ -35,14 +35,14 @@ class MemoryStore:
     def __init__(self):
         self._saved = {}
 
-    def marks(self):
+    def saved_stages(self):
         return list(self._saved)
 
-    def save(self, mark, state):
-        self._saved[mark] = state
+    def save(self, saved, state):
+        self._saved[saved] = state
 
     def load(self, at, layout):
-        states = [state for mark, state in self._saved.items() if mark.version == at.version]
+        states = [state for saved, state in self._saved.items() if saved.version == at.version]
         found = {name: block for state in states for name, block in state.items() if name in layout}
         if layout_of(found) != layout:
             raise StoreError(f"not all there: {found.keys()}")

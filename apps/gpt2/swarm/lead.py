@@ -124,9 +124,9 @@ class Outcome:
         """Save every stage, if there is a --checkpoint directory."""
         config, identity = self.job.config, self.job.model.identity()
         if config.checkpoint is not None:
-            for mark, state in self.visited:
+            for saved, state in self.visited:
                 told = {"keep": config.keep, "text": self.text.digest}
-                await asyncio.to_thread(store.save, config.checkpoint, mark, state, identity, **told)
+                await asyncio.to_thread(store.save, config.checkpoint, saved, state, identity, **told)
 
     async def report(self, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.

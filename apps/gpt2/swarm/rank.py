@@ -19,7 +19,7 @@ from pipelined.state.observer import Visitor
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Head, Mark, common_step
+from pipelined.swarm.records import HEAD, Head, SavedStage, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from transports import Transport
@@ -45,7 +45,7 @@ class Rank:
     training: Training
     rules: Rules
     store: CheckpointStore | None
-    begun: Mark | None
+    begun: SavedStage | None
     device: TorchDevice
 
     @property
@@ -105,7 +105,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     place = place_of(launch, transport.world_size)
     device = TorchDevice(str(place), RealClock(), transport.computing)
     rules, store = rules_of(told, training), _store(job, text)
-    begun = None if store is None else common_step(store.marks())
+    begun = None if store is None else common_step(store.saved_stages())
     return Rank(transport, job, text, feed, told, training, rules, store, begun, device)
 
 

@@ -30,11 +30,11 @@ from pipelined.swarm.records import (
     Evaluated,
     Head,
     LeaderRecord,
-    Mark,
     Observer,
     Peer,
     Phase,
     Saved,
+    SavedStage,
     Trainer,
     saved_steps,
 )
@@ -122,7 +122,7 @@ async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     peers, trainers = shown.peers(every_peer), shown.trainers(every_trainer, leader and leader.name)
     seen = await _query_all(endpoint, [*peers, *trainers])
     told = records.one(Told, SUBJECT)
-    saved = [mark for each in records.all(Saved, SAVED) for mark in each.all()]
+    saved = [saved for each in records.all(Saved, SAVED) for saved in each.all()]
     more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
     more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
     more["unsaved_stages"] = _unsaved_stages(head, every_peer, saved)
@@ -167,7 +167,7 @@ class _Records:
         return [record for record in read if record is not None]
 
 
-def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[Mark]) -> list[int]:
+def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[SavedStage]) -> list[int]:
     """The stages that no peer saves, in a swarm that saves or has saved."""
     saves = {peer.stage for peer in peers if peer.saves_every}
     return [stage for stage in range(head.stages) if stage not in saves] if head and (saves or saved) else []

@@ -32,7 +32,7 @@ from pipelined.swarm.leader.roll_call import RollCall
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, round_text, whole
-from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Mark, Record
+from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Record, SavedStage
 from transports.rpc import Rejected, Request, Response
 
 
@@ -247,12 +247,14 @@ class Leader:
             warn("peer called", peer=peer, stage=stage, why="no peer that stays holds this stage")
         return replace(head, moves=called.result())
 
-    def _head_at(self, mark: Mark | None) -> Head:
+    def _head_at(self, saved: SavedStage | None) -> Head:
         """The head that lets all begin there; None: before the first step."""
-        if mark is None:
+        if saved is None:
             return Head(self._rules.stages, self._rules.digest)
         name = round_text(self._next_name())
-        return Head(self._rules.stages, self._rules.digest, mark.step, name, lineage=mark.lineage, basis=mark.lineage)
+        return Head(
+            self._rules.stages, self._rules.digest, saved.step, name, lineage=saved.lineage, basis=saved.lineage
+        )
 
     def _next_name(self) -> RoundName:
         self._attempts += 1

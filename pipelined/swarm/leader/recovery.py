@@ -12,7 +12,7 @@ from pipelined.membership.census import STAY
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.rebalance import Stage, moves
-from pipelined.swarm.records import Mark, Phase, common_step
+from pipelined.swarm.records import Phase, SavedStage, common_step
 
 PATIENCE_LEASES = 2
 """How many leases long a stage must be lost: who was cut off may come back, and has its state."""
@@ -29,7 +29,7 @@ class GoingBack:
         self._view, self._stages, self._clock, self.resume = view, stages, clock, resume
         self._patience_s = PATIENCE_LEASES * lease_s
 
-    async def needed(self) -> Mark:
+    async def needed(self) -> SavedStage:
         """Wait until the swarm must go back, and can; returns where to."""
         while True:
             await self._view.wait_for(self._must)
@@ -48,11 +48,11 @@ class GoingBack:
     def _lost(self, stage: int) -> bool:
         return not self._view.census.holding(stage) and bool(self._view.joining(stage))
 
-    def _latest(self) -> Mark | None:
+    def _latest(self) -> SavedStage | None:
         """Where to go: the latest step that all stages saved; None where that is where the swarm is."""
         here = self._view.head.version if self._view.head else None
-        marks = [mark for each in self._view.saved.values() for mark in each.all()]
-        latest = common_step(mark for mark in marks if self.resume or (here and mark.version.run == here.run))
+        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
         return None if latest is None or latest.version == here else latest
 
 
@@ -106,8 +106,8 @@ class Calling:
         if self._view.head.version.is_untrained:
             return True
         run = self._view.head.version.run
-        marks = [mark for each in self._view.saved.values() for mark in each.all()]
-        return common_step(mark for mark in marks if mark.version.run == run) is not None
+        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        return common_step(saved for saved in saved_stages if saved.version.run == run) is not None
 
     def _parts(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

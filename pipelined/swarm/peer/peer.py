@@ -271,7 +271,7 @@ class StagePeer:
         chosen = choose_saver(self._view.serving(replica.index), replica.step)
         mine = chosen is not None and chosen.name == self.name
         if self._saver.due(replica.step) and (mine or self._saver.failed):
-            await self._saver.save(self._tasks, replica.mark(), replica.copy)
+            await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
     async def _say(self, place: Standing, phase: Phase, successor: str = "") -> None:
         await self._presence.announce(place, phase, self.replica.index, successor)
@@ -284,7 +284,7 @@ class StagePeer:
         if not last and (successor := await self._drain.find_successor(replica, self._asking)):
             await self._say(place, Phase.LEAVING, successor)
         if last and self._saver.saves and replica.step > 0:
-            await self._saver.save(self._tasks, replica.mark(), replica.copy)
+            await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -15,7 +15,7 @@ from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol import MOST
-from pipelined.swarm.records import Head, Mark, Version
+from pipelined.swarm.records import Head, SavedStage, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
@@ -75,9 +75,9 @@ class Replica:
         """Which state a joiner can have from here."""
         return await self.donor.manifest(request, lambda: self.version)
 
-    def mark(self) -> Mark:
-        """The name of its state."""
-        return Mark(self.step, self.index, self._rules.stages, self.version.lineage)
+    def as_saved(self) -> SavedStage:
+        """The entry that a save of its present state has."""
+        return SavedStage(self.step, self.index, self._rules.stages, self.version.lineage)
 
     async def copy(self) -> Mapping[str, Block]:
         """Its state as it is between two pieces of work."""

@@ -5,15 +5,15 @@ import pytest
 from apps.swarm import saved as _swarm_saved
 from apps.swarm.saved import saved_of
 from pipelined.errors import UsageError
-from pipelined.swarm.records import Mark
+from pipelined.swarm.records import SavedStage
 
-OURS, THEIRS = [[Mark(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
+OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
 
 
 def saved(monkeypatch, *looks):
-    """What comes of a directory that has these marks, look by look: those of our model alone in the second."""
+    """What comes of a directory that has these saved stages, look by look: those of our model alone in the second."""
     told = iter(looks)
-    monkeypatch.setattr(_swarm_saved, "marks", lambda directory, identity=None: list(next(told)))
+    monkeypatch.setattr(_swarm_saved, "saved_stages", lambda directory, identity=None: list(next(told)))
     return saved_of("there", {})
 
 
@@ -35,6 +35,6 @@ def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch):
     def unlisted(directory, identity=None):
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(_swarm_saved, "marks", unlisted)
+    monkeypatch.setattr(_swarm_saved, "saved_stages", unlisted)
     with pytest.raises(UsageError, match=r"--checkpoint there cannot be listed .*Stale file handle.*another directory"):
         saved_of("there", {})

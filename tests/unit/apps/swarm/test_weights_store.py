@@ -11,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import DiskStore, StoreError
-from pipelined.swarm.records import Mark, common_step
+from pipelined.swarm.records import SavedStage, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig
@@ -38,7 +38,7 @@ def given(request, tmp_path):
 def test_every_stage_begins_with_what_was_given(given):
     directory, tensors = given
     store = WeightsStore(directory, stages=2)
-    at = common_step(store.marks())
+    at = common_step(store.saved_stages())
     assert (at.step, at.stages) == (0, 2)
     for index, stage in enumerate(stages()):
         stage.load(store.load(at._replace(stage=index), layout_of(stage.state())))
@@ -50,22 +50,22 @@ def test_every_stage_begins_with_what_was_given(given):
 
 def test_other_weights_are_another_beginning(given, tmp_path):
     directory, tensors = given
-    before = WeightsStore(directory, stages=2).marks()
+    before = WeightsStore(directory, stages=2).saved_stages()
     tensors["transformer.ln_f.bias"].data[0] = 1.0
     export(directory, tensors, TIED if "lm_head.weight" not in tensors else UNTIED, None)
-    assert not set(before) & set(WeightsStore(directory, stages=2).marks())
+    assert not set(before) & set(WeightsStore(directory, stages=2).saved_stages())
 
 
 def test_what_is_saved_later_lies_beside_it(given, tmp_path):
     store = WeightsStore(given[0], 1, DiskStore(tmp_path / "saved", UNTIED.identity()))
-    stage, mark = stages()[0], Mark(4, 0, 1, "run-4")
-    store.save(mark, stage.state())
-    assert common_step(store.marks()) == mark
-    loaded = store.load(mark, layout_of(stage.state()))
+    stage, saved = stages()[0], SavedStage(4, 0, 1, "run-4")
+    store.save(saved, stage.state())
+    assert common_step(store.saved_stages()) == saved
+    loaded = store.load(saved, layout_of(stage.state()))
     assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in stage.state().items())
 
 
 def test_a_tensor_of_other_sizes_is_not_loaded(given):
     store = WeightsStore(given[0], stages=2)
     with pytest.raises(StoreError, match="c_attn"):
-        store.load(store.marks()[0], {"transformer.h.0.attn.c_attn.weight/value": ("float32", (3, 3))})
+        store.load(store.saved_stages()[0], {"transformer.h.0.attn.c_attn.weight/value": ("float32", (3, 3))})

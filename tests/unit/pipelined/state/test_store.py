@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
-from pipelined.state.store import DiskStore, StoreError, load, load_whole, marks, save
-from pipelined.swarm.records import Mark, Saved, Version, common_step, saved_steps
+from pipelined.state.store import DiskStore, StoreError, load, load_whole, save, saved_stages
+from pipelined.swarm.records import Saved, SavedStage, Version, common_step, saved_steps
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}
@@ -31,7 +31,7 @@ def state(stage: int, seed: int = 0, layers: int = 2) -> dict[str, np.ndarray]:
 
 def save_all(directory: Path, step: int, lineage: str = "a", seed: int = 0, stages: int = 2) -> None:
     for stage in range(stages):
-        save(directory, Mark(step, stage, stages, lineage), state(stage, seed), MODEL)
+        save(directory, SavedStage(step, stage, stages, lineage), state(stage, seed), MODEL)
 
 
 def same(mine: dict, theirs: dict) -> bool:
@@ -40,14 +40,14 @@ def same(mine: dict, theirs: dict) -> bool:
 
 def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path):
     save_all(tmp_path, 7)
-    at = common_step(marks(tmp_path))
-    assert at == Mark(7, 0, 2, "a")
+    at = common_step(saved_stages(tmp_path))
+    assert at == SavedStage(7, 0, 2, "a")
     assert all(same(load(tmp_path, at, layout_of(state(stage)), MODEL), state(stage)) for stage in (0, 1))
 
 
 def test_a_swarm_may_be_cut_into_other_stages_than_the_one_that_saved(tmp_path: Path):
     save_all(tmp_path, 7)
-    at, whole = common_step(marks(tmp_path)), {**state(0), **state(1)}
+    at, whole = common_step(saved_stages(tmp_path)), {**state(0), **state(1)}
     assert same(load(tmp_path, at, layout_of(whole), MODEL), whole)
     narrow = state(2, layers=1)
     assert same(load(tmp_path, at, layout_of(narrow), MODEL), narrow)
@@ -55,12 +55,12 @@ def test_a_swarm_may_be_cut_into_other_stages_than_the_one_that_saved(tmp_path: 
 
 def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
     save_all(tmp_path, 5)
-    save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
-    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+    save(tmp_path, SavedStage(6, 1, 2, "a"), state(1), MODEL)
+    assert common_step(saved_stages(tmp_path)) == SavedStage(5, 0, 2, "a")
 
 
 def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
-    save(tmp_path, Mark(6, 1, 2, "a"), state(1), MODEL)
+    save(tmp_path, SavedStage(6, 1, 2, "a"), state(1), MODEL)
     with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
         load_whole([tmp_path])
 
@@ -75,43 +75,43 @@ def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_sta
     ],
 )
 def test_which_stage_has_which_steps_is_told_in_words(saved: list, told: str):
-    assert saved_steps(Mark(*each) for each in saved) == told
+    assert saved_steps(SavedStage(*each) for each in saved) == told
 
 
 def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
     save_all(tmp_path, 5)
     save_all(tmp_path, 6, "a", seed=1)
-    save(tmp_path, Mark(6, 1, 2, "b"), state(1, seed=2), MODEL)
-    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
-    save(tmp_path, Mark(6, 0, 2, "b"), state(0, seed=2), MODEL)
-    at = common_step(marks(tmp_path))
-    assert at == Mark(6, 0, 2, "b")
+    save(tmp_path, SavedStage(6, 1, 2, "b"), state(1, seed=2), MODEL)
+    assert common_step(saved_stages(tmp_path)) == SavedStage(5, 0, 2, "a")
+    save(tmp_path, SavedStage(6, 0, 2, "b"), state(0, seed=2), MODEL)
+    at = common_step(saved_stages(tmp_path))
+    assert at == SavedStage(6, 0, 2, "b")
     assert same(load(tmp_path, at, layout_of(state(1)), MODEL), state(1, seed=2))
 
 
 def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
     for stage, place in enumerate(("one", "other")):
-        save(tmp_path / place, Mark(5, stage, 2, "a"), state(stage), MODEL)
-    save(tmp_path / "one", Mark(6, 0, 2, "a"), state(0, seed=1), MODEL)
+        save(tmp_path / place, SavedStage(5, stage, 2, "a"), state(stage), MODEL)
+    save(tmp_path / "one", SavedStage(6, 0, 2, "a"), state(0, seed=1), MODEL)
     whole = load_whole([tmp_path / "one", tmp_path / "other"])
-    assert (whole.at, whole.identity) == (Mark(5, 0, 2, "a"), MODEL)
+    assert (whole.at, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
     expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
     assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
 
 
 def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
-    save(tmp_path / "one", Mark(5, 0, 2, "a"), state(0), MODEL)
+    save(tmp_path / "one", SavedStage(5, 0, 2, "a"), state(0), MODEL)
     with pytest.raises(CheckpointError, match="name every directory"):
         load_whole([tmp_path / "one"])
-    save(tmp_path / "other", Mark(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
+    save(tmp_path / "other", SavedStage(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
     with pytest.raises(CheckpointError, match="layers"):
         load_whole([tmp_path / "one", tmp_path / "other"])
 
 
-@given(st.lists(st.builds(Mark, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))
-def test_the_common_step_is_the_latest_that_is_whole(saved: list[Mark]):
+@given(st.lists(st.builds(SavedStage, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))
+def test_the_common_step_is_the_latest_that_is_whole(saved: list[SavedStage]):
     def whole(step: int, stages: int, lineage: str) -> bool:
-        return all(Mark(step, stage, stages, lineage) in saved for stage in range(stages))
+        return all(SavedStage(step, stage, stages, lineage) in saved for stage in range(stages))
 
     found = common_step(saved)
     steps = [step for step in range(4) for stages in (1, 2, 3) for lineage in "ab" if whole(step, stages, lineage)]
@@ -121,33 +121,33 @@ def test_the_common_step_is_the_latest_that_is_whole(saved: list[Mark]):
 
 def test_only_the_newest_are_kept(tmp_path: Path):
     for step in range(5):
-        save(tmp_path, Mark(step, 0, 1, "a"), state(0), MODEL, keep=2)
-    assert [mark.step for mark in marks(tmp_path)] == [3, 4]
+        save(tmp_path, SavedStage(step, 0, 1, "a"), state(0), MODEL, keep=2)
+    assert [saved.step for saved in saved_stages(tmp_path)] == [3, 4]
 
 
 def test_another_peers_save_of_the_same_state_writes_nothing(tmp_path: Path):
-    mark = Mark(3, 0, 1, "a")
-    first = save(tmp_path, mark, state(0), MODEL)
+    saved = SavedStage(3, 0, 1, "a")
+    first = save(tmp_path, saved, state(0), MODEL)
     written = (first / "manifest.json").stat().st_mtime_ns
-    assert save(tmp_path, mark, {name: Block.of(value) for name, value in state(0).items()}, MODEL) == first
+    assert save(tmp_path, saved, {name: Block.of(value) for name, value in state(0).items()}, MODEL) == first
     assert (first / "manifest.json").stat().st_mtime_ns == written
-    save(tmp_path, mark, state(0, seed=1), MODEL)
-    assert same(load(tmp_path, mark, layout_of(state(0)), MODEL), state(0, seed=1))
+    save(tmp_path, saved, state(0, seed=1), MODEL)
+    assert same(load(tmp_path, saved, layout_of(state(0)), MODEL), state(0, seed=1))
 
 
 def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
-    save(tmp_path, Mark(3, 0, 1, "a"), state(0), MODEL)
+    save(tmp_path, SavedStage(3, 0, 1, "a"), state(0), MODEL)
     with (tmp_path / "stage-00" / "saving").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is None
-    assert save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL) is not None
+        assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is None
+    assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is not None
 
 
 def test_what_a_dead_save_of_a_stage_left_is_removed_before_the_next_is_written(tmp_path: Path):
     left = tmp_path / "stage-00" / "step-00000003.part"
     left.mkdir(parents=True)
     (left / "shard-00-of-01.safetensors").write_bytes(bytes(100))
-    save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+    save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL)
     assert not left.exists()
 
 
@@ -157,7 +157,7 @@ def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("pipelined.checkpoints.checkpoint.write_manifest", full)
     with pytest.raises(CheckpointError, match="No space left"):
-        save(tmp_path, Mark(4, 0, 1, "a"), state(0), MODEL)
+        save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL)
     assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]
 
 
@@ -167,7 +167,7 @@ def test_a_stage_is_saved_where_the_file_system_has_no_locks(tmp_path: Path, mon
 
     monkeypatch.setattr(fcntl, "flock", refused)
     save_all(tmp_path, 7)
-    assert common_step(marks(tmp_path)) == Mark(7, 0, 2, "a")
+    assert common_step(saved_stages(tmp_path)) == SavedStage(7, 0, 2, "a")
 
 
 def test_a_damaged_stage_is_passed_over(tmp_path: Path):
@@ -175,22 +175,22 @@ def test_a_damaged_stage_is_passed_over(tmp_path: Path):
     save_all(tmp_path, 6, seed=1)
     (shard,) = (tmp_path / "stage-01" / "step-00000006").glob("*.safetensors")
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert common_step(marks(tmp_path)) == Mark(5, 0, 2, "a")
+    assert common_step(saved_stages(tmp_path)) == SavedStage(5, 0, 2, "a")
 
 
 def test_one_changed_byte_is_found(tmp_path: Path):
-    save(tmp_path, Mark(5, 0, 1, "a"), state(0), MODEL)
+    save(tmp_path, SavedStage(5, 0, 1, "a"), state(0), MODEL)
     (shard,) = (tmp_path / "stage-00" / "step-00000005").glob("*.safetensors")
     raw = bytearray(shard.read_bytes())
     raw[-1] ^= 1
     shard.write_bytes(raw)
     with pytest.raises(CheckpointError, match="not the bytes that were saved"):
-        load(tmp_path, common_step(marks(tmp_path)), layout_of(state(0)), MODEL)
+        load(tmp_path, common_step(saved_stages(tmp_path)), layout_of(state(0)), MODEL)
 
 
 def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
     save_all(tmp_path, 5)
-    at = common_step(marks(tmp_path))
+    at = common_step(saved_stages(tmp_path))
     with pytest.raises(CheckpointError, match="layers: 4 saved, 5 asked"):
         load(tmp_path, at, layout_of(state(0)), {**MODEL, "layers": 5})
     with pytest.raises(CheckpointError, match=r"does not hold h.4.weight/value \(saved: nothing"):
@@ -201,12 +201,12 @@ def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
 
 
 def test_an_empty_or_absent_directory_holds_nothing(tmp_path: Path):
-    assert marks(tmp_path) == marks(tmp_path / "none") == []
+    assert saved_stages(tmp_path) == saved_stages(tmp_path / "none") == []
     assert common_step([]) is None
 
 
 STATE = {"h.weight/value": np.arange(6, dtype=np.float32).reshape(2, 3), "updates/count": np.array(4)}
-MARK = Mark(4, 1, 3, "run-ab")
+MARK = SavedStage(4, 1, 3, "run-ab")
 
 
 @pytest.fixture
@@ -215,15 +215,15 @@ def store(tmp_path: Path) -> DiskStore:
 
 
 def test_what_was_saved_is_found_and_comes_back_to_the_bit(store: DiskStore):
-    assert list(store.marks()) == []
+    assert list(store.saved_stages()) == []
     store.save(MARK, STATE)
-    assert list(store.marks()) == [MARK]
+    assert list(store.saved_stages()) == [MARK]
     assert describe(store.load(MARK, layout_of(STATE))).root == describe(STATE).root
 
 
 def test_what_another_model_saved_is_not_there(store: DiskStore):
     store.save(MARK, STATE)
-    assert list(DiskStore(store.directory, {"layers": 3}).marks()) == []
+    assert list(DiskStore(store.directory, {"layers": 3}).saved_stages()) == []
 
 
 def test_what_is_damaged_or_missing_is_not_loaded(store: DiskStore):
@@ -248,6 +248,6 @@ def test_marks_come_back_as_they_were_told():
 
 
 @pytest.mark.parametrize("mark", [[4, 3, 3, ""], [-1, 0, 1, ""], [1, 0, 1 << 40, ""], [1, 0, 1], [1.0, 0, 1, ""], 7])
-def test_marks_of_no_stage_are_refused(mark):
+def test_saved_stages_of_no_stage_are_refused(mark):
     with pytest.raises(ValueError, match=r"Saved\.marks"):
         Saved.unpack(msgpack.packb({"marks": [mark]}))

@@ -19,7 +19,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import Calling, GoingBack
 from pipelined.swarm.placement import Choosing, Placing, fewest
-from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Mark, Peer, Phase, Saved
+from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Peer, Phase, Saved, SavedStage
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -69,7 +69,7 @@ def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     view = seen((0, SERVING))
-    view.note(SAVED + "new", Entry(Saved([list(Mark(4, 2, 3, "run-4"))]).pack(), 1000))
+    view.note(SAVED + "new", Entry(Saved([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
     assert Placing(view, 3).stage_for("new") == 1
 
 

@@ -8,8 +8,8 @@ from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
 from apps.gpt2.swarm.job import resolve_swarm
 from apps.swarm.saved import other_text
 from pipelined.errors import UsageError
-from pipelined.state.store import marks, save
-from pipelined.swarm.records import Mark
+from pipelined.state.store import save, saved_stages
+from pipelined.swarm.records import SavedStage
 from tests.launching import ROOT
 
 
@@ -19,7 +19,7 @@ def test_a_directory_in_which_a_stage_lacks_every_step_is_refused_with_the_steps
     check_swarm_job(job)
     state = {"weight/value": np.zeros(3, np.float32)}
     for step in (5, 10):
-        save(tmp_path, Mark(step, 0, 2, "run"), state, job.model.identity())
+        save(tmp_path, SavedStage(step, 0, 2, "run"), state, job.model.identity())
     with pytest.raises(UsageError, match=r"no step that all stages saved.*\(steps 5, 10: stage 0; no step: stage 1\)"):
         check_swarm_job(job)
 
@@ -29,9 +29,9 @@ def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_m
     job = resolve_swarm(parse(flags.split()), None)
     digest = read_swarm_text(job).digest
     state = {"weight/value": np.zeros(3, np.float32)}
-    save(tmp_path, Mark(5, 0, 1, "run"), state, job.model.identity(), text=digest)
+    save(tmp_path, SavedStage(5, 0, 1, "run"), state, job.model.identity(), text=digest)
     read_swarm_text(job)
-    save(tmp_path, Mark(6, 0, 1, "run"), state, job.model.identity(), text="1234")
+    save(tmp_path, SavedStage(6, 0, 1, "run"), state, job.model.identity(), text="1234")
     told = rf"trained on other data \(step 6; digest: 1234 saved, {digest[:16]} here\); .*--new-data"
     with pytest.raises(UsageError, match=told):
         read_swarm_text(job)
@@ -39,5 +39,5 @@ def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_m
 
 
 def test_stages_that_do_not_say_what_they_were_trained_on_are_gone_on_with(tmp_path):
-    save(tmp_path, Mark(5, 0, 1, "run"), {"weight/value": np.zeros(3, np.float32)}, {})
-    assert other_text(tmp_path, marks(tmp_path), "1234") == other_text(tmp_path, [], "1234") == ""
+    save(tmp_path, SavedStage(5, 0, 1, "run"), {"weight/value": np.zeros(3, np.float32)}, {})
+    assert other_text(tmp_path, saved_stages(tmp_path), "1234") == other_text(tmp_path, [], "1234") == ""

@@ -11,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import load, save
-from pipelined.swarm.records import Mark
+from pipelined.swarm.records import SavedStage
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -116,11 +116,11 @@ def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tm
     for step in range(3):
         stage.apply(step, total(step), SCALE)
     assert sum(name.endswith(f"/{PENDING}") for name in stage.state()) == len(stage.parts(stage.sums))
-    mark = Mark(3, 0, 1, "run-x")
-    save(tmp_path, mark, copied(stage.state()), {})
+    saved = SavedStage(3, 0, 1, "run-x")
+    save(tmp_path, saved, copied(stage.state()), {})
     halves = [DelayedStage(TorchStage(HALVES, index)) for index in range(2)]
     for half in halves:
-        half.load(load(tmp_path, mark, layout_of(half.state()), {}))
+        half.load(load(tmp_path, saved, layout_of(half.state()), {}))
         half.apply(3, np.zeros_like(half.sums), SCALE)
     stage.apply(3, total(3), SCALE)
     whole, parts = copied(stage.state()), [copied(half.state()) for half in halves]

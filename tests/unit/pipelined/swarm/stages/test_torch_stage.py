@@ -14,8 +14,8 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.state.manifest import layout_of
-from pipelined.state.store import load, marks, save
-from pipelined.swarm.records import Mark, common_step
+from pipelined.state.store import load, save, saved_stages
+from pipelined.swarm.records import SavedStage, common_step
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -184,9 +184,9 @@ def test_what_three_stages_saved_two_go_on_with(tmp_path: Path):
     three, two = build(), build(replace(EXACT, cut=(range(0, 3), range(3, 6))))
     step_of([three], 0)
     for stage in three:
-        save(tmp_path, Mark(1, stage.index, 3, "a"), stage.state(), MODEL.identity())
+        save(tmp_path, SavedStage(1, stage.index, 3, "a"), stage.state(), MODEL.identity())
     for stage in two:
-        stage.load(load(tmp_path, common_step(marks(tmp_path)), layout_of(stage.state()), MODEL.identity()))
+        stage.load(load(tmp_path, common_step(saved_stages(tmp_path)), layout_of(stage.state()), MODEL.identity()))
     saved = {name: tensor for stage in three for name, tensor in stage.state().items()}
     loaded = {name: tensor for stage in two for name, tensor in stage.state().items()}
     assert saved.keys() == loaded.keys()
