@@ -21,7 +21,7 @@ T = TypeVar("T")
 DELAY_S, WRITE_S = 1e-3, 2e-3
 """Seconds from a member to the directory or back, and of one write of the journal."""
 FRAME_BYTES = 40
-"""About what a frame takes beside the bytes of its letter."""
+"""About what a frame takes beside the bytes of its message."""
 AT = "light://directory"
 
 

@@ -1,6 +1,6 @@
 """A client of an embedded directory. The rule: a request keeps its number as often as it is asked, so it happens once.
 
-Knows a caller and what letters say; it must not know the machine.
+Knows a caller and what messages say; it must not know the machine.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
 from pipelined.aio.notifier import Notifier
-from pipelined.directory import messages as letters
+from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import Limits
 from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
-AGAIN = ("unknown topic", "busy", "failed", letters.STOPPING)
+AGAIN = ("unknown topic", "busy", "failed", messages.STOPPING)
 """Refusals of a directory that is not yet, no longer, or just now not able to answer."""
 
 
@@ -35,21 +35,21 @@ class Caller:
         self.endpoint, self.address = endpoint, address
         self.retry = Retry(address, clock, patience)
 
-    async def request(self, topic: str, letter: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
-        """Ask until there is an answer; the same letter each time.
+    async def request(self, topic: str, message: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
+        """Ask until there is an answer; the same message each time.
 
         Args:
             wait: see `Retry.run`.
         Raises:
             CutOff: see there; also where the answer can never come, as with a `WrongKey`.
-            Exception: what a refusal stands for, see `letters.MEANINGS`.
+            Exception: what a refusal stands for, see `messages.MEANINGS`.
         """
-        packed = letters.pack(letter)
+        packed = messages.pack(message)
         return await self.retry.run(lambda: self._once(topic, packed), wait)
 
     async def _once(self, topic: str, packed: bytes) -> dict[str, Any]:
         try:
-            return letters.unpack(await self.endpoint.request(self.address, topic, packed))
+            return messages.unpack(await self.endpoint.request(self.address, topic, packed))
         except Unreachable as error:
             if error.wrong_key:
                 raise WrongKey(f"the directory at {error}") from error
@@ -60,13 +60,13 @@ class Caller:
     def _meant(self, rejection: Rejected) -> Exception:
         if rejection.reason in AGAIN:
             return NoAnswer(str(rejection))
-        if rejection.reason == letters.ANOTHER:
+        if rejection.reason == messages.ANOTHER:
             fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
             return CutOff(f"{fact}; give the coordinator its journal, or start the swarm afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
             return Forgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")
-        return letters.error_of(rejection)
+        return messages.error_of(rejection)
 
 
 class EmbeddedDirectory(Directory):
@@ -94,12 +94,12 @@ class EmbeddedDirectory(Directory):
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
         endpoint.on_lost(self._lost)
-        endpoint.handle(letters.ALIVE, self._say_alive)
+        endpoint.handle(messages.ALIVE, self._say_alive)
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)
-        told = await self._ask(letters.READ, prefix=prefix)
-        return View(told["revision"], letters.read_entries(told["entries"]))
+        told = await self._ask(messages.READ, prefix=prefix)
+        return View(told["revision"], messages.read_entries(told["entries"]))
 
     async def transact(
         self,
@@ -110,24 +110,24 @@ class EmbeddedDirectory(Directory):
     ) -> int:
         self._limits.check_transaction(expect, put, delete)
         change = {"expect": dict(expect), "put": dict(put), "delete": list(delete)}
-        told = await self._ask_once(letters.TRANSACT, **change, lease=lease.number if lease else 0)
+        told = await self._ask_once(messages.TRANSACT, **change, lease=lease.number if lease else 0)
         if "conflict" in told:
-            raise Conflict(letters.read_entries(told["conflict"]))
+            raise Conflict(messages.read_entries(told["conflict"]))
         return told["revision"]
 
     async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
         self._limits.check_prefixes(prefix)
         wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
         while True:
-            told = await self._ask(letters.CHANGES, wait, prefix=prefix, after=after, wait=wait)
-            if changes := letters.read_changes(told["changes"]):
+            told = await self._ask(messages.CHANGES, wait, prefix=prefix, after=after, wait=wait)
+            if changes := messages.read_changes(told["changes"]):
                 yield changes
             after = told["through"]
 
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
         observed, breaks = self._round_trip.seen, self.breaks
-        told = await self._ask_once(letters.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
+        told = await self._ask_once(messages.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
         lease = EmbeddedLease(self, told["lease"], seconds, breaks)
         if not observed and not lasting:
             await lease.renew()  # says what grace it needs
@@ -145,25 +145,25 @@ class EmbeddedDirectory(Directory):
     def _round_trip(self) -> RoundTrip:
         return self._caller.retry.round_trip
 
-    async def ask_of_lease(self, topic: str, lease: int, **letter: Any) -> None:
+    async def ask_of_lease(self, topic: str, lease: int, **message: Any) -> None:
         """What a lease asks for itself."""
-        await self._ask(topic, lease=lease, **letter)
+        await self._ask(topic, lease=lease, **message)
 
-    async def _ask_once(self, topic: str, **letter: Any) -> dict[str, Any]:
+    async def _ask_once(self, topic: str, **message: Any) -> dict[str, Any]:
         """Ask for what must not happen twice."""
         with self._numbered() as number:
             settled = next(iter(self._open))
             entered = await self._enter()
             try:
-                return await self._ask(topic, client=entered["client"], number=number, settled=settled, **letter)
+                return await self._ask(topic, client=entered["client"], number=number, settled=settled, **message)
             except Forgotten:
                 if self._entered is entered:
                     self._entered = {**entered, "client": None}
                 raise
 
-    async def _ask(self, topic: str, held: float | None = None, /, **letter: Any) -> dict[str, Any]:
+    async def _ask(self, topic: str, held: float | None = None, /, **message: Any) -> dict[str, Any]:
         entered = await self._enter()
-        return await self._caller.request(topic, {"name": entered["name"], **letter}, held)
+        return await self._caller.request(topic, {"name": entered["name"], **message}, held)
 
     async def _enter(self) -> dict[str, Any]:
         """Learn which directory this is, and which client; who was forgotten is another in the same directory."""
@@ -171,7 +171,7 @@ class EmbeddedDirectory(Directory):
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         known = self._entered
         if known is None or known["client"] is None:
-            told = await self._caller.request(letters.ENTER, {}, 0.0)  # includes the time to connect
+            told = await self._caller.request(messages.ENTER, {}, 0.0)  # includes the time to connect
             if self._entered is known:
                 self._entered = {**told, "name": known["name"]} if known else told
         return self._entered
@@ -210,11 +210,11 @@ class EmbeddedLease(Lease):
 
     async def renew(self) -> None:
         breaks = self._directory.breaks
-        await self._directory.ask_of_lease(letters.RENEW, self.number, grace=self._directory.grace)
+        await self._directory.ask_of_lease(messages.RENEW, self.number, grace=self._directory.grace)
         self._breaks = breaks
 
     async def revoke(self) -> None:
-        await self._directory.ask_of_lease(letters.REVOKE, self.number)
+        await self._directory.ask_of_lease(messages.REVOKE, self.number)
 
     async def disturbed(self) -> None:
         while self._breaks == self._directory.breaks:

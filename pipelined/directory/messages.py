@@ -50,9 +50,9 @@ def most_bytes(limits: Limits) -> int:
     return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
 
 
-def pack(letter: Mapping[str, Any]) -> bytes:
-    """A letter as it is sent."""
-    return msgpack.packb(letter)
+def pack(message: Mapping[str, Any]) -> bytes:
+    """A message as it is sent."""
+    return msgpack.packb(message)
 
 
 def unpack(response: Response) -> dict[str, Any]:
@@ -63,20 +63,20 @@ def unpack(response: Response) -> dict[str, Any]:
 def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
     """A request as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
     if len(request.blocks) != 1:
-        raise ValueError(f"a letter is one block (blocks: {len(request.blocks)})")
+        raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
     count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
     hooks = {"list_hook": count, "object_hook": count}
     try:
         told = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
-        raise ValueError(f"not a letter: {type(error).__name__} {error}".rstrip()) from error
+        raise ValueError(f"not a message: {type(error).__name__} {error}".rstrip()) from error
     if not isinstance(told, dict):
-        raise ValueError(f"a letter is a map (it is: {type(told).__name__})")
+        raise ValueError(f"a message is a map (it is: {type(told).__name__})")
     return told
 
 
 class _Containers:
-    """Counts the lists and maps of a letter as they are read, for empty ones take 60 times their bytes in memory."""
+    """Counts the lists and maps of a message as they are read, for empty ones take 60 times their bytes in memory."""
 
     most = 4
 

@@ -14,7 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import with_timeout
-from pipelined.directory import messages as letters
+from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, Prefixes
 from pipelined.directory.change_log import size
 from pipelined.directory.disk import Disk, disk_of
@@ -35,7 +35,7 @@ SHARED = 1024
 
 Told = dict[str, Any]
 Decide = Callable[[Asking], Awaitable[Told | bytes]]
-"""Answers one kind of request; bytes are a letter that is packed already."""
+"""Answers one kind of request; bytes are a message that is packed already."""
 
 
 async def serve_directory(
@@ -92,16 +92,16 @@ class _Server:
 
     def _open(self) -> None:
         answers = {
-            letters.ENTER: self._enter,
-            letters.READ: self._read,
-            letters.CHANGES: self._changes,
-            letters.TRANSACT: self._transact,
-            letters.GRANT: self._grant,
-            letters.RENEW: self._renew,
-            letters.REVOKE: self._revoke,
+            messages.ENTER: self._enter,
+            messages.READ: self._read,
+            messages.CHANGES: self._changes,
+            messages.TRANSACT: self._transact,
+            messages.GRANT: self._grant,
+            messages.RENEW: self._renew,
+            messages.REVOKE: self._revoke,
         }
         for topic, decide in answers.items():
-            self._endpoint.handle(topic, self._answering(decide), letters.most_bytes(self._limits))
+            self._endpoint.handle(topic, self._answering(decide), messages.most_bytes(self._limits))
         self._endpoint.on_lost(self._lost)
 
     async def _end_leases(self) -> NoReturn:
@@ -121,24 +121,24 @@ class _Server:
             await self._journal.durable()
             if isinstance(outcome, Rejected):
                 raise outcome
-            return Response((outcome if isinstance(outcome, bytes) else letters.pack(outcome),))
+            return Response((outcome if isinstance(outcome, bytes) else messages.pack(outcome),))
 
         return respond
 
     async def _outcome(self, decide: Decide, request: Request) -> Told | bytes | Rejected:
         """What a request comes to; nothing is told yet."""
         if self._stopped:
-            return Rejected(letters.STOPPING)
+            return Rejected(messages.STOPPING)
         try:
             asking = Asking(request, self._limits)
             if decide != self._enter and asking.whole("name") != self._machine.name:
-                return Rejected(letters.ANOTHER)
+                return Rejected(messages.ANOTHER)
             self._catch_up()
             return await decide(asking)
         except Conflict as conflict:
-            return {"conflict": letters.tell_entries(conflict.found)}
-        except tuple(letters.MEANINGS.values()) as error:
-            return letters.rejection_of(error)
+            return {"conflict": messages.tell_entries(conflict.found)}
+        except tuple(messages.MEANINGS.values()) as error:
+            return messages.rejection_of(error)
         finally:
             self._announce()
 
@@ -147,7 +147,7 @@ class _Server:
 
     async def _read(self, asking: Asking) -> Told:
         view = self._machine.read(asking.prefix())
-        return {"revision": view.revision, "entries": letters.tell_entries(view.entries)}
+        return {"revision": view.revision, "entries": messages.tell_entries(view.entries)}
 
     async def _changes(self, asking: Asking) -> bytes:
         """Wait for changes, at most as long as the sender says."""
@@ -173,8 +173,8 @@ class _Server:
                 self._told.clear()
             told = _part(self._machine.changes(prefixes, after))
             through = told[-1][0].revision if told else after
-            letter = {"changes": letters.tell_changes(told), "through": through}
-            self._told[prefixes, after] = letters.pack(letter), bool(told)
+            message = {"changes": messages.tell_changes(told), "through": through}
+            self._told[prefixes, after] = messages.pack(message), bool(told)
         return self._told[prefixes, after]
 
     async def _transact(self, asking: Asking) -> Told:
@@ -225,7 +225,7 @@ class _Server:
     async def _look_after(self, party: Party, grace: float) -> None:
         """Ask a party whether it lives; if it does, so do its leases."""
         with suppress(TransportError, TimeoutError):
-            response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, letters.ALIVE))
+            response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
             if response.note != party.incarnation:
                 return
             for lease in self._held.get(party, ()):

@@ -23,7 +23,7 @@ from pipelined.directory.api import (
 from pipelined.directory.etcd.exactly_once import Marks
 from pipelined.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
 from pipelined.directory.etcd.leases import EtcdLease
-from pipelined.directory.etcd.messages import Keys, Letter, revision_of
+from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
 from pipelined.directory.etcd.url import EtcdPlace
 from pipelined.directory.limits import Limits
 from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
@@ -131,8 +131,8 @@ class EtcdDirectory(Directory):
         await self._gateway.close()
 
     async def _compare(
-        self, compare: Sequence[Letter], success: Sequence[Letter], failure: Sequence[Letter]
-    ) -> tuple[int, list[Letter]]:
+        self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
+    ) -> tuple[int, list[EtcdMessage]]:
         """A transaction that changes nothing may be done twice."""
         told = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
         if told.get("succeeded"):

@@ -14,7 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.directory.api import Entry, LeaseLost
 from pipelined.directory.etcd.gateway import NOT_FOUND, EtcdError, Gateway
 from pipelined.directory.etcd.leases import EtcdLease
-from pipelined.directory.etcd.messages import Keys, Letter, revision_of
+from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
 
 MARK_S = 600.0
 """How long a mark outlives its client; the first transaction in the second half of it renews the lease."""
@@ -37,8 +37,8 @@ class Marks:
         self._turn = asyncio.Lock()
 
     async def transact(
-        self, compare: Sequence[Letter], success: Sequence[Letter], failure: Sequence[Letter]
-    ) -> tuple[int, list[Letter]]:
+        self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
+    ) -> tuple[int, list[EtcdMessage]]:
         """Do it at most once.
 
         Returns: the revision of the change; or 0, and what `failure` asked for.
@@ -77,7 +77,7 @@ class Marks:
     def _value(self) -> bytes:
         return b"%d" % self._number
 
-    async def _marked(self, *parts: Sequence[Letter]) -> Letter:
+    async def _marked(self, *parts: Sequence[EtcdMessage]) -> EtcdMessage:
         compare, success, failure = parts
         lease = await self._living()
         return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelined.directory.api import Change, Entry
 
-Letter = dict[str, Any]
+EtcdMessage = dict[str, Any]
 
 
 class Keys:
@@ -22,23 +22,23 @@ class Keys:
     def __init__(self, namespace: str):
         self._namespace = namespace.encode()
 
-    def compare(self, key: str, revision: int) -> Letter:
+    def compare(self, key: str, revision: int) -> EtcdMessage:
         """A key's last change must have been this one; 0: it must not exist."""
         return {"key": self._full(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
-    def get(self, key: str) -> Letter:
+    def get(self, key: str) -> EtcdMessage:
         """Ask for a key, inside a transaction."""
         return {"request_range": {"key": self._full(key)}}
 
-    def put(self, key: str, value: bytes, lease: int) -> Letter:
+    def put(self, key: str, value: bytes, lease: int) -> EtcdMessage:
         """Put a key, inside a transaction."""
         return {"request_put": {"key": self._full(key), "value": text(value), "lease": str(lease)}}
 
-    def delete(self, key: str) -> Letter:
+    def delete(self, key: str) -> EtcdMessage:
         """Delete a key, inside a transaction."""
         return {"request_delete_range": {"key": self._full(key)}}
 
-    def below(self, prefix: str) -> Letter:
+    def below(self, prefix: str) -> EtcdMessage:
         """All keys that begin with a prefix: those from it on, and before the next that does not."""
         first = self._namespace + prefix.encode()
         end = first[:-1] + bytes([first[-1] + 1])  # UTF-8 has no byte 255

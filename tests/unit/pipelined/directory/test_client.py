@@ -20,9 +20,9 @@ from pipelined.directory import (
     JournalError,
     Limits,
     MemoryDisk,
+    messages,
     serve_directory,
 )
-from pipelined.directory import messages as letters
 from tests.conformance.directories import kept
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
@@ -425,34 +425,38 @@ async def test_many_changes_are_told_in_several_answers():
         assert [change.revision for change in told] == list(range(1, 21))
 
 
-def letter(**told):
+def message(**told):
     """One block, from the first client of a directory in its first life."""
     return (msgpack.packb({"name": 1, "client": 1, "number": 0, "settled": 0, "grace": 1.0, **told}),)
 
 
 LETTERS = [
-    (letters.READ, (), "a letter is one block (blocks: 0)"),
-    (letters.READ, (b"\xc1",), "not a letter"),
-    (letters.READ, (b"\x91" * 1000,), "not a letter"),
-    (letters.READ, (b"\xdc\x00\x40" + b"\x90" * 64,), "not a letter: ValueError too many lists and maps (most: 4)"),
-    (letters.READ, (b"\xdc\xff\xff" + bytes(65535),), "not a letter: ValueError 65535 exceeds max_array_len(100)"),
-    (letters.READ, (b"\x81\x90\x01",), "not a letter: TypeError"),
-    (letters.READ, (msgpack.packb([1]),), "a letter is a map (it is: list)"),
-    (letters.READ, (msgpack.packb({}),), "no whole number"),
-    (letters.READ, letter(prefix=7), "prefixes are text, or a tuple of such (type: int)"),
-    (letters.READ, letter(prefix=["a", 7]), "a key is text (type: int)"),
-    (letters.READ, letter(prefix=[]), "prefixes: 0, most: 16"),
-    (letters.CHANGES, letter(prefix=["k"] * 17, after=0, wait=1.0), "prefixes: 17, most: 16"),
-    (letters.READ, letter(prefix="k" * 513), "bytes: 513, most: 512"),
-    (letters.CHANGES, letter(prefix="", after=-1), "no whole number"),
-    (letters.CHANGES, letter(prefix="", after=0, wait=float("nan")), "no length of time"),
-    (letters.GRANT, letter(seconds=1e9), "seconds: 1000000000.0"),
-    (letters.GRANT, letter(seconds=1.0, number=-1), "no whole number"),
-    (letters.GRANT, letter(seconds=1.0, grace=float("inf")), "grace is no length of time"),
-    (letters.RENEW, letter(lease=True), "no whole number"),
-    (letters.TRANSACT, letter(), "expects and puts maps"),
-    (letters.TRANSACT, letter(expect={}, put={1: b""}, delete=[]), "a key is text"),
-    (letters.TRANSACT, letter(expect={"a": "1"}, put={}, delete=[]), "the revision expected of 'a' is no whole number"),
+    (messages.READ, (), "a message is one block (blocks: 0)"),
+    (messages.READ, (b"\xc1",), "not a message"),
+    (messages.READ, (b"\x91" * 1000,), "not a message"),
+    (messages.READ, (b"\xdc\x00\x40" + b"\x90" * 64,), "not a message: ValueError too many lists and maps (most: 4)"),
+    (messages.READ, (b"\xdc\xff\xff" + bytes(65535),), "not a message: ValueError 65535 exceeds max_array_len(100)"),
+    (messages.READ, (b"\x81\x90\x01",), "not a message: TypeError"),
+    (messages.READ, (msgpack.packb([1]),), "a message is a map (it is: list)"),
+    (messages.READ, (msgpack.packb({}),), "no whole number"),
+    (messages.READ, message(prefix=7), "prefixes are text, or a tuple of such (type: int)"),
+    (messages.READ, message(prefix=["a", 7]), "a key is text (type: int)"),
+    (messages.READ, message(prefix=[]), "prefixes: 0, most: 16"),
+    (messages.CHANGES, message(prefix=["k"] * 17, after=0, wait=1.0), "prefixes: 17, most: 16"),
+    (messages.READ, message(prefix="k" * 513), "bytes: 513, most: 512"),
+    (messages.CHANGES, message(prefix="", after=-1), "no whole number"),
+    (messages.CHANGES, message(prefix="", after=0, wait=float("nan")), "no length of time"),
+    (messages.GRANT, message(seconds=1e9), "seconds: 1000000000.0"),
+    (messages.GRANT, message(seconds=1.0, number=-1), "no whole number"),
+    (messages.GRANT, message(seconds=1.0, grace=float("inf")), "grace is no length of time"),
+    (messages.RENEW, message(lease=True), "no whole number"),
+    (messages.TRANSACT, message(), "expects and puts maps"),
+    (messages.TRANSACT, message(expect={}, put={1: b""}, delete=[]), "a key is text"),
+    (
+        messages.TRANSACT,
+        message(expect={"a": "1"}, put={}, delete=[]),
+        "the revision expected of 'a' is no whole number",
+    ),
 ]
 
 
@@ -460,7 +464,7 @@ LETTERS = [
 async def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
-        await stranger.request(SERVER, letters.ENTER, msgpack.packb({}))
+        await stranger.request(SERVER, messages.ENTER, msgpack.packb({}))
         with pytest.raises(Rejected) as caught:
             await stranger.request(SERVER, topic, *blocks)
         assert caught.value.reason == "bad request"
@@ -490,7 +494,15 @@ FIELDS = [
     "lease",
     "seconds",
 ]
-TOPICS = [letters.ENTER, letters.READ, letters.CHANGES, letters.TRANSACT, letters.GRANT, letters.RENEW, letters.REVOKE]
+TOPICS = [
+    messages.ENTER,
+    messages.READ,
+    messages.CHANGES,
+    messages.TRANSACT,
+    messages.GRANT,
+    messages.RENEW,
+    messages.REVOKE,
+]
 ODD = st.binary(max_size=64) | st.dictionaries(st.sampled_from(FIELDS), PLAIN | st.just(1), min_size=3).map(
     msgpack.packb
 )
@@ -515,5 +527,5 @@ async def test_a_letter_beyond_the_limits_takes_no_memory():
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
         with pytest.raises(Rejected) as caught:
-            await stranger.request(SERVER, letters.TRANSACT, bytes(4 << 20))
+            await stranger.request(SERVER, messages.TRANSACT, bytes(4 << 20))
         assert caught.value.reason == "too large"
