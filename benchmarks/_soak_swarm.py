@@ -17,7 +17,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
@@ -38,7 +38,7 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
     clock = RealClock()
     async with AsyncExitStack() as stack, Nursery() as tasks:
         coordinator = await stack.enter_async_context(await open_endpoint(LOOPBACK))
-        running = [tasks.create_task(serve_directory(coordinator, clock, limits=Limits(history=HISTORY)))]
+        running = [tasks.create_task(serve_directory(coordinator, clock, limits=DirectoryLimits(history=HISTORY)))]
 
         async def client() -> tuple[Endpoint, Directory]:
             endpoint = await stack.enter_async_context(await open_endpoint(LOOPBACK))

@@ -16,7 +16,7 @@ from pipelined.directory.api import (
 )
 from pipelined.directory.client import EmbeddedDirectory
 from pipelined.directory.disk import JournalError, MemoryDisk
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.registry import open_directory
 from pipelined.directory.server import serve_directory
 
@@ -25,6 +25,7 @@ __all__ = [
     "Conflict",
     "CutOff",
     "Directory",
+    "DirectoryLimits",
     "EmbeddedDirectory",
     "Entry",
     "FellBehind",
@@ -32,7 +33,6 @@ __all__ = [
     "JournalError",
     "Lease",
     "LeaseLost",
-    "Limits",
     "MemoryDisk",
     "Prefixes",
     "View",

@@ -143,7 +143,7 @@ class Directory(ABC):
             LeaseLost: the lease given is gone.
             CutOff: it is unknown whether it happened (it happens at most once); read to find out.
             Full: there is no room for it.
-            ValueError: a key, value or number beyond `Limits`.
+            ValueError: a key, value or number beyond `DirectoryLimits`.
         """
 
     @abstractmethod

@@ -12,7 +12,7 @@ from pipelined.aio.latency import RoundTrip
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
@@ -86,10 +86,10 @@ class EmbeddedDirectory(Directory):
         address: str,
         clock: Clock,
         patience: float = PATIENCE_S,
-        limits: Limits | None = None,
+        limits: DirectoryLimits | None = None,
     ):
         self.broke, self.breaks = Notifier(), 0
-        self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or Limits()
+        self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or DirectoryLimits()
         self._entered: dict[str, Any] | None = None
         self._next, self._open = 0, dict[int, None]()
         self._closed = False

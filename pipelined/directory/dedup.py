@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipelined.directory.api import Full
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 
 
 class DirectoryRequest(NamedTuple):
@@ -52,7 +52,7 @@ class RequestDedup:
         holders: for each lease that exists, the client to which it was granted.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: DirectoryLimits):
         self._limits = limits
         self.clients: dict[int, Client] = {}
         self.holders: dict[int, int] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DirectoryLimits:
     """The most of everything; sizes in bytes.
 
     Args:

@@ -11,7 +11,7 @@ import msgpack
 
 from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
 from pipelined.directory.dedup import DirectoryRequest, StaleRequest
-from pipelined.directory.limits import Limits, check_length_of_time, check_whole
+from pipelined.directory.limits import DirectoryLimits, check_length_of_time, check_whole
 from transports.rpc import Rejected, Request, Response
 
 TOPIC = "directory."
@@ -45,7 +45,7 @@ def error_of(rejection: Rejected) -> Exception:
     return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
 
 
-def most_bytes(limits: Limits) -> int:
+def most_bytes(limits: DirectoryLimits) -> int:
     """Of the largest request there is."""
     return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
 
@@ -97,7 +97,7 @@ class Asking:
         ValueError: from every method: it does not say so.
     """
 
-    def __init__(self, request: Request, limits: Limits):
+    def __init__(self, request: Request, limits: DirectoryLimits):
         self.sender = request.sender
         self._told, self._limits = _unpack_checked(request, limits.keys_at_once), limits
 

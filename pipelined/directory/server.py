@@ -19,7 +19,7 @@ from pipelined.directory.api import Change, Conflict, Prefixes
 from pipelined.directory.change_log import size
 from pipelined.directory.disk import Disk, disk_of
 from pipelined.directory.journal import Journal
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.messages import Asking
 from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers
@@ -42,7 +42,7 @@ async def serve_directory(
     endpoint: Endpoint,
     clock: Clock,
     journal: str | Path | Disk | None = None,
-    limits: Limits | None = None,
+    limits: DirectoryLimits | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> NoReturn:
     """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
@@ -56,7 +56,7 @@ async def serve_directory(
         UsageError: the file is no journal, or cannot be used.
         JournalError: it cannot be written any more; nobody was told of what is not in it.
     """
-    limits = limits or Limits()
+    limits = limits or DirectoryLimits()
     machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
     try:
         await log.recover(machine)
@@ -68,7 +68,9 @@ async def serve_directory(
 
 
 class _Server:
-    def __init__(self, endpoint: Endpoint, clock: Clock, limits: Limits, machine: StateMachine, journal: Journal):
+    def __init__(
+        self, endpoint: Endpoint, clock: Clock, limits: DirectoryLimits, machine: StateMachine, journal: Journal
+    ):
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
         self._holders: dict[int, Party] = {}

@@ -12,7 +12,7 @@ from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Pr
 from pipelined.directory.change_log import ChangeLog
 from pipelined.directory.dedup import Client, DirectoryRequest, RequestDedup
 from pipelined.directory.leases import Leases
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 
 Deed = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
@@ -64,8 +64,8 @@ class StateMachine:
         deeds: done since the list was last emptied.
     """
 
-    def __init__(self, name: int, limits: Limits | None = None):
-        self.name, self.limits = name, limits or Limits()
+    def __init__(self, name: int, limits: DirectoryLimits | None = None):
+        self.name, self.limits = name, limits or DirectoryLimits()
         self.revision = 0
         self.deeds: list[Deed] = []
         self._numbers = self._bytes = self._told = 0

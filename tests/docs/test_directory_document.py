@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 
 from pipelined.aio.latency import LEAST_S
-from pipelined.directory import Limits
+from pipelined.directory import DirectoryLimits
 from pipelined.directory.journal import LEAST_COMPACTED, MAGIC
 from pipelined.directory.retry import PATIENCE_S
 from pipelined.directory.state_machine import DEEDS
@@ -15,7 +15,9 @@ TEXT = (ROOT / "docs/directory.md").read_text()
 
 def test_every_limit_is_there():
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", TEXT, re.MULTILINE)
-    assert [(name, float(most)) for name, most in rows] == [(each.name, float(each.default)) for each in fields(Limits)]
+    assert [(name, float(most)) for name, most in rows] == [
+        (each.name, float(each.default)) for each in fields(DirectoryLimits)
+    ]
 
 
 def test_every_deed_is_there():

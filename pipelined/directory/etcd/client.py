@@ -25,7 +25,7 @@ from pipelined.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Ga
 from pipelined.directory.etcd.leases import EtcdLease
 from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
 from pipelined.directory.etcd.url import EtcdPlace
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
 
 
@@ -39,8 +39,10 @@ class EtcdDirectory(Directory):
         limits: on one call; how much there is in all is for the cluster to limit.
     """
 
-    def __init__(self, place: EtcdPlace, clock: Clock, patience: float = PATIENCE_S, limits: Limits | None = None):
-        self._gateway, self._clock, self._limits = Gateway(place, clock, patience), clock, limits or Limits()
+    def __init__(
+        self, place: EtcdPlace, clock: Clock, patience: float = PATIENCE_S, limits: DirectoryLimits | None = None
+    ):
+        self._gateway, self._clock, self._limits = Gateway(place, clock, patience), clock, limits or DirectoryLimits()
         self._keys = Keys(f"{place.namespace}/")
         self._marks = Marks(self._gateway, clock, f"{place.namespace}.marks/")
 

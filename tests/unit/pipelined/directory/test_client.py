@@ -14,11 +14,11 @@ from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import (
     Conflict,
     CutOff,
+    DirectoryLimits,
     EmbeddedDirectory,
     Entry,
     Full,
     JournalError,
-    Limits,
     MemoryDisk,
     messages,
     serve_directory,
@@ -332,7 +332,7 @@ async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
 async def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_forgotten():
     """It is told of one request that nobody knows whether it happened, and not of every one after that."""
 
-    async with opened(limits=Limits(clients=2)) as world:
+    async with opened(limits=DirectoryLimits(clients=2)) as world:
         mine = world.party("mine")
         seen = await mine.transact({}, {"key": b"mine"})
         for at in range(3):
@@ -344,7 +344,7 @@ async def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_
 
 
 async def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clients_come_and_write():
-    async with opened(limits=Limits(clients=2), journal=MemoryDisk()) as world:
+    async with opened(limits=DirectoryLimits(clients=2), journal=MemoryDisk()) as world:
         member = world.party("member")
         lease = await member.grant(5.0)
         for at in range(5):
@@ -358,7 +358,7 @@ async def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clie
 
 
 async def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
-    async with opened(limits=Limits(clients=2)) as world:
+    async with opened(limits=DirectoryLimits(clients=2)) as world:
         mine = world.party("mine")
         await mine.transact({}, {"key": b"mine"})
         for at in range(3):
@@ -380,7 +380,7 @@ async def test_a_closed_client_asks_nothing_more():
 
 
 async def test_what_the_directory_holds_is_bounded():
-    async with opened(limits=Limits(entries=2, leases=1)) as world:
+    async with opened(limits=DirectoryLimits(entries=2, leases=1)) as world:
         one = world.party("one")
         with pytest.raises(Full, match=r"keys: 3, most: 2"):
             await one.transact({}, dict.fromkeys("abc", b""))

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from pipelined.directory import Change, Conflict, Entry, FellBehind, Full, LeaseLost, Limits, View
+from pipelined.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
 from pipelined.directory.dedup import DirectoryRequest, StaleRequest
 from pipelined.directory.state_machine import StateMachine
 from tests.unit.pipelined.directory.naive_directory import NaiveDirectory
@@ -130,7 +130,7 @@ TestTwins.settings = settings(max_examples=60, stateful_step_count=40)
 
 @pytest.fixture
 def machine():
-    return StateMachine(1, Limits(entries=3, total=20, leases=2, clients=2, unsettled=2, history=250))
+    return StateMachine(1, DirectoryLimits(entries=3, total=20, leases=2, clients=2, unsettled=2, history=250))
 
 
 def asked(machine, *numbers, settled=0):
@@ -240,7 +240,7 @@ def test_who_is_behind_what_is_kept_is_told_to_read_again(machine):
 
 
 def test_the_last_change_is_kept_however_large(machine):
-    machine = StateMachine(1, Limits(history=10))
+    machine = StateMachine(1, DirectoryLimits(history=10))
     (request,) = asked(machine, 0)
     machine.transact(request, {}, {"a": bytes(1000)})
     assert len(machine.changes("", 0)) == 1

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import msgpack
 import pytest
 
-from pipelined.directory.limits import Limits
+from pipelined.directory.limits import DirectoryLimits
 from pipelined.swarm.records import HEAD, MOST_STAGES, Head, LeaderRecord, Peer, Phase, Took, Trainer, took_key
 
 RECORDS = [
@@ -73,14 +73,14 @@ def test_a_head_of_more_stages_than_a_model_can_have_is_refused_before_any_list_
         Head.unpack(msgpack.packb({**asdict(Head(1, "m")), "stages": 1 << 60}))
 
 
-@pytest.mark.parametrize("members", [10_000, Limits().leases])
+@pytest.mark.parametrize("members", [10_000, DirectoryLimits().leases])
 @pytest.mark.parametrize("stages", [1, 400])
 def test_a_commit_of_ten_thousand_members_fits_in_a_transaction_however_long_their_names_are(members, stages):
     every = [f"{'a-machine-of-a-long-name' * 20}-{at}" for at in range(members)]
     names = [every[stage::stages] for stage in range(stages)]
     head = Head(stages, "m", step=1, members=names)
     entries = head.entries({})
-    Limits().check_transaction({HEAD: 1, "conductor": 2}, entries, [])
+    DirectoryLimits().check_transaction({HEAD: 1, "conductor": 2}, entries, [])
     read = Head.unpack(entries[HEAD]).with_members(Took.unpack(entries[key]) for key in entries if key != HEAD)
     assert read == head and read.was_taken_by(names[-1][-1], stages - 1)
     assert not read.was_taken_by("another", 0) and sum(map(len, read.members)) == members
