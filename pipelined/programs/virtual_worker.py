@@ -21,11 +21,11 @@ travel, it would find that a weight half has begun. The wait is short and ends, 
 """
 
 
-class Due:
-    """What a worker is to do next, by the order its schedule was proved in.
+class Patience:
+    """The messages that a worker waits a moment for: those due next in the order its schedule was proved in.
 
     Args:
-        program: that order, weight halves with all else; from an empty one nothing is ever due.
+        program: that order, weight halves included; by an empty one no message is due.
     """
 
     def __init__(self, program: Iterable[Instruction] = ()):
@@ -37,8 +37,8 @@ class Due:
             else:
                 self._halves[instruction] = halves
 
-    def __call__(self, instruction: Instruction, halves: int) -> bool:
-        """Whether an instruction comes next after so many weight halves: no more came before it in that order."""
+    def covers(self, instruction: Instruction, halves: int) -> bool:
+        """Whether an instruction is next after `halves` weight halves: no more came before it in that order."""
         return self._halves.get(instruction, math.inf) <= halves
 
 
@@ -134,7 +134,7 @@ class VirtualWorker(Worker):
         post: shared by the workers of the group.
         bench: what it computes on and sends over.
         on_done: told of each instruction when it has ended.
-        due: the messages that a dynamic schedule waits a moment for; none if not given.
+        patience: the messages that a dynamic schedule waits a moment for; none if not given.
 
     Attributes:
         done: what it did and when.
@@ -149,12 +149,12 @@ class VirtualWorker(Worker):
         bench: Bench,
         *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
-        due: Due | None = None,
+        patience: Patience | None = None,
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
         self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
-        self._due = due or Due()
+        self._patience = patience or Patience()
         self._clock = VirtualClock()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -179,7 +179,7 @@ class VirtualWorker(Worker):
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """As in training: a share of what the weight half takes."""
         choice = op, pipe, stage, microbatch
-        if not self._due(self._demands[choice].instruction, self.halves):
+        if not self._patience.covers(self._demands[choice].instruction, self.halves):
             return False
         await self._first_arrival([choice], PATIENCE * self._demands["W", pipe, stage, microbatch].seconds)
         return self.arrived(*choice)

@@ -16,7 +16,7 @@ from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.virtual_worker import Bench, Demands, Due, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Bench, Demands, Patience, Post, VirtualWorker
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
@@ -93,7 +93,7 @@ class Rank:
         self.job, self.rank, self._hardware, self._prepared, self._tasks = job, rank, hardware, prepared, tasks
         layout, index = job.plan.layout, job.plan.position(rank)[1]
         self.worker = VirtualWorker(
-            index, layout, hardware.demands, post, bench, on_done=self._count, due=Due(prepared.instructions)
+            index, layout, hardware.demands, post, bench, on_done=self._count, patience=Patience(prepared.instructions)
         )
         self.stages = layout.stages_of(index)
         mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]

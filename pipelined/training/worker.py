@@ -18,7 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.plan import Plan
-from pipelined.programs.virtual_worker import PATIENCE, Due
+from pipelined.programs.virtual_worker import PATIENCE, Patience
 from pipelined.schedules import Worker
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
@@ -114,7 +114,7 @@ class TrainWorker(Worker):
         super().__init__(context.worker, context.plan.layout)
         self.context, self.step, self.sync = context, step, sync
         self.losses: dict[int, float] = {}
-        self._due = Due(program)
+        self._patience = Patience(program)
         expected = map(self._origin, program)
         self._prefetcher = Prefetcher(context.actor, filter(None, expected), receive=context.messages.receive)
         self._left = Counter(
@@ -142,8 +142,12 @@ class TrainWorker(Worker):
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Wait for a message that is due, no longer than a share of what the last weight half took here."""
         at = Instruction(op, pipe, stage, microbatch)
-        patience, origin = PATIENCE * self.context.device.took.get(OPS["W"], 0.0), self._origin(at)
-        return origin is not None and self._due(at, self.halves) and await self._prefetcher.within(patience, *origin)
+        seconds, origin = PATIENCE * self.context.device.took.get(OPS["W"], 0.0), self._origin(at)
+        return (
+            origin is not None
+            and self._patience.covers(at, self.halves)
+            and await self._prefetcher.within(seconds, *origin)
+        )
 
     async def _forward(self, at: Instruction) -> None:
         held, noise, targets = self.context.stages[at.stage], self._noise(at), self._targets(at)
