@@ -28,12 +28,12 @@ Dispatch = Callable[[int, memoryview], None]
 
 
 @dataclass(slots=True)
-class Message:
-    """A message that came.
+class ReceivedFrame:
+    """A received frame of a message: its header, and its body or the tag that fetches it.
 
     Args:
-        tag: what its bytes are held under at the sender.
-        blocks: its bytes; None while they are held there.
+        tag: under which the sender holds the body.
+        blocks: the body; None while the sender holds it.
     """
 
     header: Header
@@ -41,7 +41,7 @@ class Message:
     blocks: tuple[Block, ...] | None
 
     def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
-        """The blocks to hand out: filled, unless their bytes are still held at the sender."""
+        """The blocks to hand out: filled, unless the sender still holds the body."""
         if self.blocks is None:
             return landing(self.header.layouts, into)
         if into is None:

@@ -16,7 +16,7 @@ from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
-from transports.mpi.frames import Frames, Message
+from transports.mpi.frames import Frames, ReceivedFrame
 from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import landing
 from transports.wire.frames import Kind, Limits, encode_head
@@ -34,7 +34,7 @@ class Shutdown:
         *,
         world_size: int,
         end_state: EndState,
-        mailbox: Mailbox[Message],
+        mailbox: Mailbox[ReceivedFrame],
         frames: Frames,
         bodies: Bodies,
         buffers: Buffers,
@@ -70,14 +70,14 @@ class Shutdown:
         requests = [request for arrival in arrivals for request in self._fetch_held(arrival)]
         self._progress.watch_all(requests, partial(self._gone, source, arrivals))
 
-    def _fetch_held(self, arrival: Arrival[Message]) -> list[MPI.Request]:
-        message = arrival.item
-        if message.blocks is not None:
+    def _fetch_held(self, arrival: Arrival[ReceivedFrame]) -> list[MPI.Request]:
+        frame = arrival.item
+        if frame.blocks is not None:
             return []
-        message.blocks = landing(message.header.layouts)
-        return self._bodies.fetch(arrival.peer, message.tag, message.blocks)
+        frame.blocks = landing(frame.header.layouts)
+        return self._bodies.fetch(arrival.peer, frame.tag, frame.blocks)
 
-    def _gone(self, source: int, arrivals: Sequence[Arrival[Message]], outcome: Any) -> None:
+    def _gone(self, source: int, arrivals: Sequence[Arrival[ReceivedFrame]], outcome: Any) -> None:
         if isinstance(outcome, Exception):
             return self._failed(outcome)
         for arrival in arrivals:

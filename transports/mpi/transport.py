@@ -35,7 +35,7 @@ from transports.mpi.backoff import Patience
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers
 from transports.mpi.dispatch import Dispatcher
-from transports.mpi.frames import Frames, Message
+from transports.mpi.frames import Frames, ReceivedFrame
 from transports.mpi.native import MpiNative
 from transports.mpi.node import NodePeers, cores_of, nodes_of
 from transports.mpi.progress import ProgressEngine
@@ -75,7 +75,7 @@ class MpiTransport(Transport):
     ):
         self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
         self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
-        self._mailbox: Mailbox[Message] = Mailbox(self.world_size)
+        self._mailbox: Mailbox[ReceivedFrame] = Mailbox(self.world_size)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
@@ -171,16 +171,16 @@ class MpiTransport(Transport):
         self._progress.wake()
         arrival = self._progress.poll_for(partial(self._mailbox.take_now, peer, key))
         arrival = arrival or await self._mailbox.take(peer, key)
-        message = arrival.item
+        frame = arrival.item
         try:
-            blocks = message.land(places)
+            blocks = frame.land(places)
         except ValueError:
             self._mailbox.put_back(arrival)
             raise
-        if message.blocks is None:
-            await self._bodies.fetched(arrival.peer, message.tag, blocks, partial(self._restore, arrival, blocks))
-        self.traffic.count_received(message.header.nbytes)
-        return Frame(arrival.peer, arrival.key, blocks, message.header.note)
+        if frame.blocks is None:
+            await self._bodies.fetched(arrival.peer, frame.tag, blocks, partial(self._restore, arrival, blocks))
+        self.traffic.count_received(frame.header.nbytes)
+        return Frame(arrival.peer, arrival.key, blocks, frame.header.note)
 
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._mailbox.holds(peer, key)
@@ -259,7 +259,7 @@ class MpiTransport(Transport):
     def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
         return encode_head(kind, key, blocks, note, where, self._limits)
 
-    def _restore(self, arrival: Arrival[Message], blocks: Sequence[Block]) -> None:
+    def _restore(self, arrival: Arrival[ReceivedFrame], blocks: Sequence[Block]) -> None:
         arrival.item.blocks = copied(blocks)
         self._mailbox.put_back(arrival)
 
