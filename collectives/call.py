@@ -175,8 +175,8 @@ class WaitCheck:
                 await self._read()
 
     async def _read(self) -> None:
-        frame = await self._transport.receive(None, self._key)
-        self._keep(frame.source, frame.note)
+        message = await self._transport.receive(None, self._key)
+        self._keep(message.source, message.note)
 
     def _keep(self, rank: int, note: Any) -> None:
         """Keep a rank's latest call, and since when it is the same to the last byte received."""

@@ -3,7 +3,7 @@
 Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
 """
 
-from transports.base import Frame, Traffic, Transport
+from transports.base import Message, Traffic, Transport
 from transports.codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports.errors import (
     AuthenticationError,
@@ -27,9 +27,9 @@ __all__ = [
     "Block",
     "Closed",
     "Codec",
-    "Frame",
     "Key",
     "Layout",
+    "Message",
     "Nursery",
     "Packed",
     "PeerAborted",

@@ -14,7 +14,7 @@ from transports.wire.arrays import Block
 from transports.wire.frames import Key
 
 
-class Frame(NamedTuple):
+class Message(NamedTuple):
     """An addressed message as its receiver sees it.
 
     Args:
@@ -146,12 +146,12 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         """Take the message with this key from this peer (None: from anyone); wait for it if need be.
 
         Args:
             into: writable arrays, one a block, to be filled in place where their byte sizes match (no copy is made
-                where the transport can avoid it); the frame's blocks then view them.
+                where the transport can avoid it); the message's blocks then view them.
         Raises:
             ValueError: an array in `into` cannot be filled in place (gaps, read-only, another byte order, or a dtype
                 without a wire form), which is checked before anything is awaited, or does not fit what came (the

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Frame, Traffic, Transport
+from transports.base import Message, Traffic, Transport
 from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import settle
@@ -93,7 +93,7 @@ class Local(Transport):
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
         await self._handed_over(offer)
 
-    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
         places = destinations(into)
         arrival = await self._messages.take(peer, key)
@@ -105,7 +105,7 @@ class Local(Transport):
             raise
         arrival.item.land(blocks)
         self.traffic.count_received(arrival.item.nbytes)
-        return Frame(arrival.peer, header.key, blocks, header.note)
+        return Message(arrival.peer, header.key, blocks, header.note)
 
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.holds(peer, key)

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pipelined.aio.nursery import Nursery
-from transports import Frame, Transport
+from transports import Message, Transport
 
 Key = tuple[int | str, ...]
 
@@ -21,7 +21,7 @@ class Actor:
     ```
     async with Actor(transport) as actor:
         actor.tell(1, ("greeting", 7), tensor)
-        frame = await actor.receive(1, ("answer", 7))
+        message = await actor.receive(1, ("answer", 7))
     ```
     Leaving the block waits until everything told has been taken or buffered; leaving it by an exception cancels what
     is on its way.
@@ -46,7 +46,7 @@ class Actor:
         """Put a message on its way without waiting; its arrays must not change until the returned task is done."""
         return self.start(self.transport.send(peer, key, *arrays, note=note))
 
-    async def receive(self, peer: int | None, key: Key) -> Frame:
+    async def receive(self, peer: int | None, key: Key) -> Message:
         """Take the message with this address, waiting for it if need be."""
         return await self.transport.receive(peer, key)
 

@@ -24,7 +24,7 @@ from pipelined.actors.agree import gather
 from pipelined.actors.messages import describe, place_of
 from pipelined.aio.nursery import Nursery
 from pipelined.traces.tracer import NullTracer, Tracer
-from transports import MOST_BYTES, Block, Frame, Key, Layout, Packed, WireError, pack, parse_layout, unpack
+from transports import MOST_BYTES, Block, Key, Layout, Message, Packed, WireError, pack, parse_layout, unpack
 
 NONE = "none"
 """The name of no codec."""
@@ -80,21 +80,21 @@ class Compression:
                 note = note_of(whole, place, packed.note)
                 sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
 
-    async def receive(self, peer: int, key: Key) -> Frame:
+    async def receive(self, peer: int, key: Key) -> Message:
         """Take the message with this address, waiting for it if need be, and give it as it was before the codec.
 
         Raises:
             WireError: it is no packed message; peer and address are named. Else as `Transport.receive`.
         """
-        frame = await self._actor.receive(peer, key)
+        message = await self._actor.receive(peer, key)
         if self.codec == NONE:
-            return frame
+            return message
         try:
-            return Frame(frame.source, frame.key, await self._decoded(peer, key, frame))
+            return Message(message.source, message.key, await self._decoded(peer, key, message))
         except WireError as error:
             raise WireError(f"{describe(key)} from rank {peer}: {error}") from error
 
-    async def _decoded(self, peer: int, key: Key, first: Frame) -> tuple[Block, ...]:
+    async def _decoded(self, peer: int, key: Key, first: Message) -> tuple[Block, ...]:
         whole, header = opened(first.note)
         if whole is None:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
@@ -102,8 +102,8 @@ class Compression:
         async with Nursery() as coming:
             asked = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
             await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
-            for frame, other in zip(asked, others, strict=True):
-                await self._coding("receive", key, partial(_decode, await frame, other))
+            for message, other in zip(asked, others, strict=True):
+                await self._coding("receive", key, partial(_decode, await message, other))
         return (whole,)
 
     def _count(self, peer: int, packed: Packed) -> None:
@@ -128,8 +128,8 @@ class Compression:
         return f"{self.codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"
 
 
-def _decode(frame: Frame, chunk: Block) -> None:
-    fill(chunk, unpack(frame.blocks, frame.note))
+def _decode(message: Message, chunk: Block) -> None:
+    fill(chunk, unpack(message.blocks, message.note))
 
 
 def _name(key: Key, place: int) -> str:

@@ -117,8 +117,8 @@ async def sample(
         for stage in held:
             await _sample_stage(context, stage, number, tokens[-sequence:], pick)
         if 0 in held:
-            frame = await _take(context, 0, context.plan.depth - 1, ("sample", number, 0))
-            tokens.append(frame.note)
+            message = await _take(context, 0, context.plan.depth - 1, ("sample", number, 0))
+            tokens.append(message.note)
     return tokens if 0 in held else []
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from pipelined.actors.actor import Actor
-from transports import Frame
+from transports import Message
 
 Origin = tuple[int, tuple[int | str, ...]]
 """The rank that sends a message, and the key of its address."""
-Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Frame]]
+Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Message]]
 
 
 class Prefetcher:
@@ -31,7 +31,7 @@ class Prefetcher:
     def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
         self._actor, self._expected, self._ahead = actor, deque(expected), ahead
         self._receive = receive or actor.receive
-        self._asked: dict[Origin, asyncio.Task[Frame]] = {}
+        self._asked: dict[Origin, asyncio.Task[Message]] = {}
         self._ask()
 
     def expect(self, origins: Iterable[Origin]) -> None:
@@ -39,13 +39,13 @@ class Prefetcher:
         self._expected.extend(origins)
         self._ask()
 
-    async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
+    async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
         """The message with this address; waits for it if need be. It may come before its turn."""
         origin = peer, key
         if origin in self._asked:
-            frame = await self._asked.pop(origin)
+            message = await self._asked.pop(origin)
             self._ask()
-            return frame
+            return message
         if origin in self._expected:
             self._expected.remove(origin)
         return await self._receive(peer, key)
@@ -61,7 +61,7 @@ class Prefetcher:
             await asyncio.wait([self._asked[peer, key]], timeout=seconds)
         return self.here(peer, key)
 
-    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
+    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
         """The wait for a message among the next `ahead`; a caller that gives it up must not cancel it."""
         return self._asked[peer, key]
 

@@ -18,11 +18,11 @@ from pipelined.training.keyed_random import Noise
 from pipelined.training.model import Model
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.torch_random import TorchRandom
-from transports import Frame
+from transports import Message
 
 Alive = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
-Arrived = torch.Tensor | Frame
+Arrived = torch.Tensor | Message
 """What comes from another stage, or from this rank."""
 
 
@@ -138,7 +138,7 @@ class Stage:
 
     def _here(self, arrived: Arrived) -> torch.Tensor:
         """What arrived, as a tensor on this stage's device."""
-        tensor = arrived.blocks[0].torch() if isinstance(arrived, Frame) else arrived
+        tensor = arrived.blocks[0].torch() if isinstance(arrived, Message) else arrived
         return tensor.to(self.device)
 
     def _precision(self) -> AbstractContextManager[object]:

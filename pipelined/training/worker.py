@@ -24,7 +24,7 @@ from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import Noise
 from pipelined.training.prefetch import Origin, Prefetcher
-from transports import Frame, TransportError
+from transports import Message, TransportError
 
 
 class StageFailed(Exception):
@@ -34,7 +34,7 @@ class StageFailed(Exception):
 class Computation(Protocol):
     """What a worker asks of a stage: `pipelined.training.stage.Stage`, or a stand-in that only has the right sizes.
 
-    What arrives is a frame or the feed's own; what is returned must be something a transport can send.
+    What arrives is a message or the feed's own; what is returned must be something a transport can send.
     """
 
     def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any: ...
@@ -174,7 +174,7 @@ class TrainWorker(Worker):
         if not self._left[stage]:
             self.sync.stage_done(stage)
 
-    async def _arrival(self, at: Instruction) -> Frame:
+    async def _arrival(self, at: Instruction) -> Message:
         """The message an instruction works on."""
         origin = self._origin(at)
         assert origin is not None

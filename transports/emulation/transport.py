@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from transports.base import Frame, Traffic, Transport
+from transports.base import Message, Traffic, Transport
 from transports.emulation.courier import Courier
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
@@ -62,11 +62,11 @@ class Shaped(Transport):
 
         await self._sent(now, peer, blocks, len(head), carry)
 
-    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
-        frame = await self._heeding(self._inner.receive(peer, key, into))
-        self.traffic.count_received(sum(block.nbytes for block in frame.blocks))
-        return frame
+        message = await self._heeding(self._inner.receive(peer, key, into))
+        self.traffic.count_received(sum(block.nbytes for block in message.blocks))
+        return message
 
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._inner.holds(peer, key)

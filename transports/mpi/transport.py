@@ -27,7 +27,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import Frame, Traffic, Transport
+from transports.base import Message, Traffic, Transport
 from transports.errors import Closed, TransportError
 from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
@@ -165,7 +165,7 @@ class MpiTransport(Transport):
             await self._bodies.hold(peer, blocks, partial(self._head, Kind.RTS, key, blocks, note))
         self.traffic.count_sent(peer, nbytes)
 
-    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
         places = destinations(into)
         self._progress.wake()
@@ -180,7 +180,7 @@ class MpiTransport(Transport):
         if frame.blocks is None:
             await self._bodies.fetched(arrival.peer, frame.tag, blocks, partial(self._restore, arrival, blocks))
         self.traffic.count_received(frame.header.nbytes)
-        return Frame(arrival.peer, arrival.key, blocks, frame.header.note)
+        return Message(arrival.peer, arrival.key, blocks, frame.header.note)
 
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._mailbox.holds(peer, key)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Frame, Traffic, Transport
+from transports.base import Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
@@ -115,12 +115,12 @@ class Tcp(Transport):
             await self._peers[peer].send_message(key, blocks, note)
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
 
-    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Frame:
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
         arrival = await self._take(self._messages, peer, tuple(key), destinations(into))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
-        return Frame(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
+        return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
 
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.holds(peer, key)

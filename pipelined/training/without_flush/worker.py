@@ -17,7 +17,7 @@ from pipelined.training.without_flush.admission import Admission
 from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
 from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
 from pipelined.training.worker import RankContext, TrainWorker
-from transports import Frame
+from transports import Message
 
 
 class AsynchronousWorker(Worker):
@@ -116,13 +116,13 @@ class Mail:
         for kind, prefetcher in self._of.items():
             prefetcher.expect([origin for origin in origins if origin[1][0] == kind])
 
-    async def take(self, peer: int, key: tuple[int | str, ...]) -> Frame:
+    async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
         return await self._of[str(key[0])].take(peer, key)
 
     def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
         return self._of[str(key[0])].here(peer, key)
 
-    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Frame]":
+    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
         return self._of[str(key[0])].asked(peer, key)
 
 
