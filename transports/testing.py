@@ -14,7 +14,7 @@ from transports.errors import Closed, PeerLost, TransportError
 from transports.event_loop import step_aside
 from transports.local import Local, world
 from transports.nursery import Nursery
-from transports.tcp.config import Place, this_machine
+from transports.tcp.config import TcpConfig, this_machine
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.transport import Tcp, meet
@@ -46,9 +46,11 @@ async def tcp_world(
     """
     point, limit = InProcess(), limit or credit_limit(world_size)
     names = machines or [this_machine()] * world_size
-    places = [Place(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)]
+    configs = [
+        TcpConfig(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)
+    ]
     async with Nursery() as group:
-        found = [group.create_task(meet(place, point, limit)) for place in places]
+        found = [group.create_task(meet(config, point, limit)) for config in configs]
     return [task.result() for task in found]
 
 

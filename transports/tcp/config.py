@@ -1,6 +1,6 @@
-"""A rank's place in the world, as the launcher's variables and the URL tell it.
+"""The configuration of one rank over TCP, read from the URL and the launcher's variables.
 
-The one rule: every mistake is named here, with its remedy, before a socket is opened.
+A wrong value is refused here, with its name and the remedy, before a socket is opened.
 """
 
 import socket
@@ -25,14 +25,14 @@ def this_machine() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Who this rank is and where the ranks meet.
+class TcpConfig:
+    """This rank, where the ranks meet, and what they must prove to one another.
 
     Args:
         host, port: where rank 0 listens, or where the launcher's store does.
         run: the name of this run and attempt; ranks of another run are refused.
         key: the shared secret; empty for none, and then nothing leaves this machine.
-        wait: seconds until a rank that has not come is given up.
+        wait: seconds to wait for every rank to come.
         one_machine: whether the launcher says that all ranks run here.
         store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
         machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
@@ -52,7 +52,7 @@ class Place:
     unix: bool = True
 
     @classmethod
-    def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "Place":
+    def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "TcpConfig":
         """Read `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
 
         Raises:
@@ -100,15 +100,15 @@ def parse_port(parts: SplitResult) -> int | None:
 
 def parse_wait(query: str) -> float:
     """The seconds of `?wait=`; what makes links slow has been taken out before, and nothing else is known there."""
-    asked = parse_qs(query, keep_blank_values=True)
-    if unknown := set(asked) - {"wait", "unix"}:
+    options = parse_qs(query, keep_blank_values=True)
+    if unknown := set(options) - {"wait", "unix"}:
         known = ", ".join(("wait", "unix", *OPTIONS))
         raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
     return read_wait("tcp://HOST:PORT", query, WAIT)
 
 
 def parse_unix(query: str) -> bool:
-    """Whether `?unix=` allows Unix sockets between ranks of one machine; said nothing, it does."""
+    """Whether `?unix=` allows Unix sockets between ranks of one machine; the default is yes."""
     text = parse_qs(query, keep_blank_values=True).get("unix", ["yes"])[-1]
     if text not in ("yes", "no"):
         raise ValueError(f"?unix= takes yes or no (got: {text!r}); write tcp://HOST:PORT?unix=no")

@@ -26,7 +26,7 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_letter, send_letter
 from transports.tcp.join.rendezvous import Peers
 from transports.tcp.sockets import accept, read_exactly, watched
@@ -187,22 +187,22 @@ async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
     return told
 
 
-async def settle_in(place: Place, peers: Peers) -> int:
+async def settle_in(config: TcpConfig, peers: Peers) -> int:
     """Put faster sockets in the place of those to ranks of this machine; all ranks call this.
 
     Returns: the cores that the ranks of this machine may run on, together.
     Raises:
-        RendezvousError: one of them left, was silent for `place.wait` seconds, or sent what makes no sense.
+        RendezvousError: one of them left, was silent for `config.wait` seconds, or sent what makes no sense.
     Cost: three small letters there and back with each rank of this machine.
     """
-    here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[place.rank]}
+    here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[config.rank]}
     try:
-        async with asyncio.timeout(place.wait):
+        async with asyncio.timeout(config.wait):
             cores = await cores_together(here.values())
-            if place.unix:
-                peers.update(await shortcuts(place.rank, here))
+            if config.unix:
+                peers.update(await shortcuts(config.rank, here))
     except TimeoutError as error:
-        raise _left(f"it said nothing in {place.wait:g} s") from error
+        raise _left(f"it said nothing in {config.wait:g} s") from error
     except (TransportError, OSError) as error:
         raise _left(error) from error
     return cores

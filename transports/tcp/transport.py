@@ -18,7 +18,7 @@ from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, Trans
 from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.tcp.channels import BareBuffers, Unfit
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.incoming import Incoming
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
@@ -45,11 +45,11 @@ async def open_url(parts: SplitResult) -> "Tcp":
         ValueError: the URL makes no sense. RendezvousError: the ranks did not find one another.
         AuthenticationError: a key is wrong, here or there.
     """
-    place = Place.of(parts, os.environ)
-    return await meet(place, meeting_point(place), credit_limit(place.world_size))
+    config = TcpConfig.of(parts, os.environ)
+    return await meet(config, meeting_point(config), credit_limit(config.world_size))
 
 
-async def meet(place: Place, point: MeetingPoint, limit: int) -> "Tcp":
+async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
     """Connect this rank to all others, which call this too.
 
     Args:
@@ -57,14 +57,14 @@ async def meet(place: Place, point: MeetingPoint, limit: int) -> "Tcp":
     Raises:
         RendezvousError: the ranks did not find one another; no socket is left open.
     """
-    peers = await gather(place, point)
+    peers = await gather(config, point)
     try:
-        cores = await settle_in(place, peers)
+        cores = await settle_in(config, peers)
     except BaseException:
         for sock in peers.values():
             sock.close()
         raise
-    return Tcp(place.rank, place.world_size, peers, limit, peers.nodes, cores)
+    return Tcp(config.rank, config.world_size, peers, limit, peers.nodes, cores)
 
 
 class Tcp(Transport):

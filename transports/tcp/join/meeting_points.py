@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from transports.errors import RendezvousError
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.handshake import digest
 from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, told
 
@@ -51,17 +51,17 @@ class MeetingPoint(Protocol):
         """Rank 0 needs it no more; most meeting points may be found for as long as the job runs."""
 
 
-def meeting_point(place: Place) -> MeetingPoint:
-    if not place.store:
-        return MasterPort(place)
-    return NodeFile(place) if place.one_machine else AgentStore(place)
+def meeting_point(config: TcpConfig) -> MeetingPoint:
+    if not config.store:
+        return MasterPort(config)
+    return NodeFile(config) if config.one_machine else AgentStore(config)
 
 
 class MasterPort(MeetingPoint):
     """Rank 0 itself listens at MASTER_ADDR:MASTER_PORT."""
 
-    def __init__(self, place: Place):
-        self._place = place
+    def __init__(self, config: TcpConfig):
+        self._config = config
 
     async def open(self) -> socket.socket:
         address = (await self._resolve())[0]
@@ -78,12 +78,12 @@ class MasterPort(MeetingPoint):
         return await self._resolve()
 
     async def _resolve(self) -> list[Address]:
-        host = LOOPBACK if self._place.one_machine else self._place.host
+        host = LOOPBACK if self._config.one_machine else self._config.host
         try:
-            found = await resolve(host, self._place.port)
+            found = await resolve(host, self._config.port)
         except OSError as error:
             raise RendezvousError(f"no address for the host {host!r} ({error}); check MASTER_ADDR") from error
-        return [permitted(address, self._place) for address in found]
+        return [permitted(address, self._config) for address in found]
 
 
 class AgentStore(MeetingPoint):
@@ -92,9 +92,9 @@ class AgentStore(MeetingPoint):
     Only bytes pass through the store. torch is imported when the first rank asks, in a thread, like every call to it.
     """
 
-    def __init__(self, place: Place):
-        self._place, self._store = place, None
-        self._name = f"pipelined/{place.run}/rank 0"
+    def __init__(self, config: TcpConfig):
+        self._config, self._store = config, None
+        self._name = f"pipelined/{config.run}/rank 0"
 
     async def open(self) -> socket.socket:
         host = await self._own_host()
@@ -113,27 +113,27 @@ class AgentStore(MeetingPoint):
         found = await self._ask(lambda store: store.get(self._name))
         host, _, port = found.decode(errors="replace").partition(" ")
         try:
-            return [permitted((host, int(port)), self._place)]
+            return [permitted((host, int(port)), self._config)]
         except ValueError as error:
             raise RendezvousError(f"torchrun's store holds no address under {self._name!r} ({found[:64]!r})") from error
 
     async def _own_host(self) -> str:
         """The address by which this machine reaches the store, and so, we trust, by which the others reach it."""
-        if self._place.one_machine:
+        if self._config.one_machine:
             return LOOPBACK
         try:
-            address = (await resolve(self._place.host, self._place.port))[0]
+            address = (await resolve(self._config.host, self._config.port))[0]
             with socket.socket(family(address[0]), socket.SOCK_DGRAM) as probe:
                 probe.connect(address)
-                return permitted(probe.getsockname(), self._place)[0]
+                return permitted(probe.getsockname(), self._config)[0]
         except OSError as error:
-            raise RendezvousError(f"cannot reach {self._place.host!r} ({error}); check MASTER_ADDR") from error
+            raise RendezvousError(f"cannot reach {self._config.host!r} ({error}); check MASTER_ADDR") from error
 
     async def _ask(self, question: Callable[[Any], Any]) -> Any:
         try:
             return await asyncio.to_thread(lambda: question(self._connected()))
         except RuntimeError as error:
-            at = f"{self._place.host}:{self._place.port}"
+            at = f"{self._config.host}:{self._config.port}"
             raise RendezvousError(f"torchrun's store at {at} does not answer ({error}); start the job again") from error
 
     def _connected(self) -> Any:
@@ -141,7 +141,7 @@ class AgentStore(MeetingPoint):
             from torch.distributed import TCPStore
 
             limit = timedelta(seconds=STORE_S)
-            self._store = TCPStore(self._place.host, self._place.port, is_master=False, timeout=limit)
+            self._store = TCPStore(self._config.host, self._config.port, is_master=False, timeout=limit)
         return self._store
 
 
@@ -165,8 +165,8 @@ def reachable(address: Address) -> Address:
     return address if is_loopback(address[0]) else (ANYWHERE[family(address[0])], address[1])
 
 
-def permitted(address: Address, place: Place) -> Address:
-    if is_loopback(address[0]) or place.key:
+def permitted(address: Address, config: TcpConfig) -> Address:
+    if is_loopback(address[0]) or config.key:
         return address
     raise RendezvousError(
         f"the ranks would leave this machine without a shared key (rank 0 at: {address[0]}); "
@@ -187,8 +187,8 @@ class NodeFile:
         key: of this meeting; known once `open` has returned, or `find` has returned an address.
     """
 
-    def __init__(self, place: Place):
-        self._file = private_folder() / f"{place.port}-{digest(place.run).hex()}"
+    def __init__(self, config: TcpConfig):
+        self._file = private_folder() / f"{config.port}-{digest(config.run).hex()}"
         self._locked: int | None = None
         self.key = b""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import Door, knock
 from transports.tcp.join.control import read_letter, send_letter
 from transports.tcp.join.coordinator import Coordinator, listening
@@ -53,7 +53,7 @@ class Peers(dict[int, socket.socket]):
         return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
-async def gather(place: Place, point: MeetingPoint) -> Peers:
+async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
     """One connected, authenticated socket for every other rank; the caller owns them.
 
     Raises:
@@ -61,22 +61,22 @@ async def gather(place: Place, point: MeetingPoint) -> Peers:
         AuthenticationError: this rank's key is not rank 0's.
     Cost: world_size - 1 connections; three round trips with rank 0.
     """
-    check_files(place.world_size)
-    run, machine = digest(place.run), digest(place.machine)
-    me = Identity(place.rank, place.world_size, run, secrets.randbits(63), place.key, machine)
-    if place.world_size == 1:
+    check_files(config.world_size)
+    run, machine = digest(config.run), digest(config.machine)
+    me = Identity(config.rank, config.world_size, run, secrets.randbits(63), config.key, machine)
+    if config.world_size == 1:
         return Peers(me, {})
-    if place.rank == 0:
+    if config.rank == 0:
         listener = await point.open()
         try:
             me = keyed(me, point)
-            return Peers(me, await Coordinator(me, place.wait).gather(listener))
+            return Peers(me, await Coordinator(me, config.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
-        sock, hello = await reach(place, point, me)
+        sock, hello = await reach(config, point, me)
         opened.callback(sock.close)
-        peers = await join(place, keyed(me, point), sock, hello, opened)
+        peers = await join(config, keyed(me, point), sock, hello, opened)
         opened.pop_all()
         return peers
 
@@ -86,11 +86,11 @@ def keyed(me: Identity, point: MeetingPoint) -> Identity:
     return me if me.key else replace(me, key=point.key)
 
 
-async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
+async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
     """Knock at the meeting point until rank 0 is there."""
     seen = "nothing was published there"
     try:
-        async with asyncio.timeout(place.wait):
+        async with asyncio.timeout(config.wait):
             while True:
                 for address in await point.find():
                     try:
@@ -100,24 +100,24 @@ async def reach(place: Place, point: MeetingPoint, me: Identity) -> tuple[socket
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
         raise RendezvousError(
-            f"rank {me.rank} could not reach rank 0 (waited: {place.wait:g} s; {seen}); "
+            f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {seen}); "
             "start rank 0, or check MASTER_ADDR and MASTER_PORT"
         ) from error
 
 
-async def join(place: Place, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
+async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
     """Tell rank 0 where this rank listens, mesh with the others, wait for the word to go; sockets go onto `opened`."""
     own = rank_0.getsockname()[0]
     listener = listen(reachable((own, 0)))
     opened.callback(listener.close)
     try:
-        async with asyncio.timeout(2 * place.wait):
+        async with asyncio.timeout(2 * config.wait):
             await send_letter(rank_0, "listening", [own, listener.getsockname()[1]])
-            table = read_table(await read_letter(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), place)
-        async with asyncio.timeout(2 * place.wait):
+            table = read_table(await read_letter(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
+        async with asyncio.timeout(2 * config.wait):
             return await Mesh(me, rank_0, hello, table, opened).meet(listener)
     except TimeoutError as error:
-        raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * place.wait:g} s)") from error
+        raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * config.wait:g} s)") from error
     except (OSError, WireError) as error:
         raise RendezvousError(f"rank 0 left during the rendezvous ({error}); see its own message") from error
 
@@ -130,17 +130,17 @@ class Entry:
     incarnation: int
 
 
-def read_table(content: Any, place: Place) -> dict[int, Entry]:
+def read_table(content: Any, config: TcpConfig) -> dict[int, Entry]:
     """Look at a table before believing it; raises WireError where it is none, or not of this world."""
     try:
         table = {
-            rank: Entry(permitted(listening([host, port]), place), incarnation)
+            rank: Entry(permitted(listening([host, port]), config), incarnation)
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:
         raise WireError(f"no table of ranks where one was due ({error}); install one release on every rank") from error
-    if set(table) != set(range(1, place.world_size)):
-        raise WireError(f"the table names other ranks than 1 to {place.world_size - 1}; install one release")
+    if set(table) != set(range(1, config.world_size)):
+        raise WireError(f"the table names other ranks than 1 to {config.world_size - 1}; install one release")
     return table
 
 

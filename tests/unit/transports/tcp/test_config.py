@@ -1,11 +1,11 @@
-"""A rank's place, read from the URL and the launcher's variables: every mistake is named with its remedy."""
+"""A rank's configuration, read from the URL and the launcher's variables: every mistake is named with its remedy."""
 
 from urllib.parse import urlsplit
 
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.tcp.config import WAIT, Place
+from transports.tcp.config import WAIT, TcpConfig
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN = {
@@ -19,16 +19,16 @@ TORCHRUN = {
 }
 
 
-def place(url, environ):
-    return Place.of(urlsplit(url), environ)
+def config(url, environ):
+    return TcpConfig.of(urlsplit(url), environ)
 
 
 def test_the_url_alone_says_where_the_ranks_meet():
-    assert place("tcp://10.0.0.1:4000?wait=5.5", BY_HAND) == Place(1, 4, "10.0.0.1", 4000, wait=5.5)
+    assert config("tcp://10.0.0.1:4000?wait=5.5", BY_HAND) == TcpConfig(1, 4, "10.0.0.1", 4000, wait=5.5)
 
 
 def test_torchruns_variables_say_the_rest():
-    found = place("tcp://", TORCHRUN)
+    found = config("tcp://", TORCHRUN)
     assert (found.host, found.port, found.run, found.wait) == ("node7", 29500, "job/2", WAIT)
     assert found.one_machine and found.store
 
@@ -37,13 +37,13 @@ def test_torchruns_variables_say_the_rest():
     ("url", "store"), [("tcp://node7:29500", True), ("tcp://node7:29501", False), ("tcp://10.0.0.1", False)]
 )
 def test_the_store_is_asked_only_where_the_launcher_says_it_is(url, store):
-    assert place(url, TORCHRUN).store is store
-    assert not place(url, {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}).store
+    assert config(url, TORCHRUN).store is store
+    assert not config(url, {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}).store
 
 
 def test_ranks_on_several_machines_are_not_taken_for_one_machine():
-    assert not place("tcp://", {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}).one_machine
-    assert not place("tcp://10.0.0.1:4000", BY_HAND).one_machine
+    assert not config("tcp://", {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}).one_machine
+    assert not config("tcp://10.0.0.1:4000", BY_HAND).one_machine
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
@@ -51,14 +51,14 @@ def test_a_variable_that_is_missing_or_makes_no_sense_is_named(name):
     for text in ["", "-1", "x", "1e3", "²", "99999999999"]:
         if name != "MASTER_ADDR" or not text:
             with pytest.raises(RendezvousError, match=rf"{name} .*start with torchrun"):
-                place("tcp://", {**TORCHRUN, name: text})
+                config("tcp://", {**TORCHRUN, name: text})
     with pytest.raises(RendezvousError, match=name):
-        place("tcp://", {key: value for key, value in TORCHRUN.items() if key != name})
+        config("tcp://", {key: value for key, value in TORCHRUN.items() if key != name})
 
 
 def test_a_rank_outside_the_world_is_named_with_the_range():
     with pytest.raises(RendezvousError, match=r"RANK makes no sense \(got: '4', from 0 to 3\)"):
-        place("tcp://", {**TORCHRUN, "RANK": "4"})
+        config("tcp://", {**TORCHRUN, "RANK": "4"})
 
 
 @pytest.mark.parametrize(
@@ -73,39 +73,39 @@ def test_a_rank_outside_the_world_is_named_with_the_range():
 )
 def test_a_url_that_makes_no_sense_is_a_value_error(url, message):
     with pytest.raises(ValueError, match=message):
-        place(url, BY_HAND)
+        config(url, BY_HAND)
 
 
 def test_the_key_comes_from_a_variable_or_a_file_and_is_never_shown(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(b"from a file\n")
-    assert place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).key == b"given"
-    found = place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
+    assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).key == b"given"
+    found = config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
     assert found.key == b"from a file" and "from a file" not in repr(found)
-    assert place("tcp://a:1", BY_HAND).key == b""
+    assert config("tcp://a:1", BY_HAND).key == b""
 
 
 def test_a_key_that_cannot_be_read_is_an_authentication_error(tmp_path):
     (tmp_path / "empty").write_text(" \n")
     for name, message in [("empty", "is empty"), ("missing", "No such file")]:
         with pytest.raises(AuthenticationError, match=message):
-            place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(tmp_path / name)})
+            config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(tmp_path / name)})
     with pytest.raises(AuthenticationError, match="both PIPELINED_KEY and PIPELINED_KEY_FILE"):
-        place("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "x", "PIPELINED_KEY_FILE": str(tmp_path / "empty")})
+        config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "x", "PIPELINED_KEY_FILE": str(tmp_path / "empty")})
 
 
 def test_a_machine_is_what_the_environment_calls_it_or_one_for_all_processes_here():
-    assert place("tcp://10.0.0.1:4000", BY_HAND).machine == place("tcp://10.0.0.2:4000", BY_HAND).machine != ""
-    assert place("tcp://10.0.0.1:4000", BY_HAND | {"PIPELINED_NODE": "rack-7"}).machine == "rack-7"
+    assert config("tcp://10.0.0.1:4000", BY_HAND).machine == config("tcp://10.0.0.2:4000", BY_HAND).machine != ""
+    assert config("tcp://10.0.0.1:4000", BY_HAND | {"PIPELINED_NODE": "rack-7"}).machine == "rack-7"
 
 
 @pytest.mark.parametrize(
     ("query", "unix"), [("", True), ("?unix=yes", True), ("?unix=no", False), ("?wait=5&unix=no", False)]
 )
 def test_unix_sockets_may_be_left_out(query, unix):
-    assert place(f"tcp://10.0.0.1:4000{query}", BY_HAND).unix == unix
+    assert config(f"tcp://10.0.0.1:4000{query}", BY_HAND).unix == unix
 
 
 def test_a_word_that_is_neither_yes_nor_no_is_answered_with_both():
     with pytest.raises(ValueError, match=r"\?unix= takes yes or no \(got: 'maybe'\)"):
-        place("tcp://10.0.0.1:4000?unix=maybe", BY_HAND)
+        config("tcp://10.0.0.1:4000?unix=maybe", BY_HAND)

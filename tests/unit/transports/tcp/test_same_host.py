@@ -9,7 +9,7 @@ import pytest
 from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
 from transports.tcp import same_host as _shortcut
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_letter, send_letter
 from transports.tcp.join.rendezvous import Peers
 from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_door, settle_in, shortcuts
@@ -118,10 +118,10 @@ def test_a_letter_that_names_no_socket_is_refused(told):
 def test_a_rank_that_falls_silent_is_named_with_how_long_it_was_waited_for():
     async def main():
         here, there = map(watched, socket.socketpair())
-        place, peers = Place(0, 2, "127.0.0.1", 0, wait=0.0), Peers.__new__(Peers)
+        config, peers = TcpConfig(0, 2, "127.0.0.1", 0, wait=0.0), Peers.__new__(Peers)
         peers[1], peers.machines = here, {0: b"m", 1: b"m"}
         with here, there:
-            await settle_in(place, peers)
+            await settle_in(config, peers)
 
     with pytest.raises(RendezvousError, match=r"before all had met \(it said nothing in 0 s\)"):
         run(main())

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.incoming import Incoming
 from transports.tcp.join.acceptor import SILENCE_S, knock
@@ -259,8 +259,8 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
             sock.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
                 await read_exactly(sock, HELLO.size + 1)  # until it hangs up
-    place = Place(1, 2, LOOPBACK, 0, key=b"key")
-    seated, peers = await asyncio.gather(gathering, gather(place, point))
+    config = TcpConfig(1, 2, LOOPBACK, 0, key=b"key")
+    seated, peers = await asyncio.gather(gathering, gather(config, point))
     for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
         sock.close()
 

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import knock
 from transports.tcp.join.handshake import Identity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
@@ -19,12 +19,12 @@ def folder(tmp_path, monkeypatch):
     return private_folder()
 
 
-def place(rank, **changes):
-    return Place(**{"rank": rank, "world_size": 2, "host": LOOPBACK, "port": 5, **changes})
+def config(rank, **changes):
+    return TcpConfig(**{"rank": rank, "world_size": 2, "host": LOOPBACK, "port": 5, **changes})
 
 
 async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
-    here, there = NodeFile(place(0)), NodeFile(place(1))
+    here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []
     with await here.open() as listener:
         assert await there.find() == [listener.getsockname()]
@@ -34,14 +34,14 @@ async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
 
 
 async def test_a_file_that_a_dead_rank_0_left_behind_is_not_believed_and_makes_way_for_the_next():
-    killed = NodeFile(place(0))
+    killed = NodeFile(config(0))
     with await killed.open():
         left = killed._file.read_bytes()
         killed.close()
     killed._file.touch(mode=0o600)
     killed._file.write_bytes(left)  # its bytes are there, its lock is not
 
-    here, there = NodeFile(place(0)), NodeFile(place(1))
+    here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []
     with await here.open() as listener:
         assert await there.find() == [listener.getsockname()] and there.key == here.key
@@ -49,7 +49,7 @@ async def test_a_file_that_a_dead_rank_0_left_behind_is_not_believed_and_makes_w
 
 
 async def test_a_rank_0_that_ends_leaves_the_file_of_another_that_replaced_it():
-    first, second, there = NodeFile(place(0)), NodeFile(place(0)), NodeFile(place(1))
+    first, second, there = NodeFile(config(0)), NodeFile(config(0)), NodeFile(config(1))
     with await first.open(), await second.open() as listener:
         first.close()
         assert await there.find() == [listener.getsockname()]
@@ -58,7 +58,7 @@ async def test_a_rank_0_that_ends_leaves_the_file_of_another_that_replaced_it():
 
 @pytest.mark.parametrize("harm", ["others may read it", "a link", "other content"])
 async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
-    here, there = NodeFile(place(0)), NodeFile(place(1))
+    here, there = NodeFile(config(0)), NodeFile(config(1))
     with await here.open():
         if harm == "a link":
             there._file = tmp_path / "link"
@@ -73,16 +73,16 @@ async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
 
 
 async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_meet():
-    places = [place(rank, wait=20.0) for rank in range(2)]
-    points = [NodeFile(each) for each in places]
-    rank_0 = asyncio.create_task(gather(places[0], points[0]))
+    configs = [config(rank, wait=20.0) for rank in range(2)]
+    points = [NodeFile(each) for each in configs]
+    rank_0 = asyncio.create_task(gather(configs[0], points[0]))
     while not (found := await points[1].find()):  # noqa: ASYNC110 (there is nothing to wait on)
         await asyncio.sleep(0)
     assert points[1]._file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(AuthenticationError):
-        await knock(found[0], Identity(1, 2, digest(places[1].run), 5, b""), 0)
+        await knock(found[0], Identity(1, 2, digest(configs[1].run), 5, b""), 0)
     assert not rank_0.done()
-    rank_1 = await gather(places[1], points[1])
+    rank_1 = await gather(configs[1], points[1])
     ends = [await rank_0, rank_1]
     for end in ends:
         for sock in end.values():
@@ -92,9 +92,9 @@ async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_me
 
 @pytest.mark.parametrize("other", [{"run": "none/1"}, {"port": 6}])
 async def test_another_job_of_the_same_user_does_not_find_it(other):
-    here = NodeFile(place(0))
+    here = NodeFile(config(0))
     with await here.open():
-        assert await NodeFile(place(1, **other)).find() == []
+        assert await NodeFile(config(1, **other)).find() == []
         here.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.transports.mpi_transport.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
-from transports.tcp.config import Place
+from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import SILENCE_S, knock
 from transports.tcp.join.control import LENGTH, SHORT, read_letter, send_letter
 from transports.tcp.join.coordinator import Coordinator, check_reach
@@ -20,14 +20,14 @@ from transports.tcp.sockets import KEEPALIVE, accept, dial, listen, read_exactly
 KEY = b"secret"
 
 
-def place(rank, world_size, **changes):
-    return Place(**{"rank": rank, "world_size": world_size, "host": LOOPBACK, "port": 0, "wait": 20.0, **changes})
+def config(rank, world_size, **changes):
+    return TcpConfig(**{"rank": rank, "world_size": world_size, "host": LOOPBACK, "port": 0, "wait": 20.0, **changes})
 
 
-async def gathered(*places, point=None):
+async def gathered(*configs, point=None):
     """Gather these ranks; returns what each got: a dict of sockets, all closed again, or an error."""
     point = point or InProcess()
-    ends = await asyncio.gather(*(gather(place, point) for place in places), return_exceptions=True)
+    ends = await asyncio.gather(*(gather(config, point) for config in configs), return_exceptions=True)
     for end in ends:
         if isinstance(end, dict):
             for sock in end.values():
@@ -64,7 +64,7 @@ class Seats:
 
     def join(self, rank):
         """A real rank that gathers on its own; await it for its end."""
-        return asyncio.create_task(gathered(place(rank, self.world_size, key=self.key), point=self.point))
+        return asyncio.create_task(gathered(config(rank, self.world_size, key=self.key), point=self.point))
 
     async def seat(self, rank, listening=(LOOPBACK, 1)):
         """A rank played by the test: it has told where it listens, and waits for the table."""
@@ -86,8 +86,8 @@ def identity(rank, world_size, key=b""):
 def test_every_pair_ends_up_with_one_connection(world_size):
     async def meet():
         point = InProcess()
-        places = [place(rank, world_size, key=KEY) for rank in range(world_size)]
-        ends = await asyncio.gather(*(gather(place, point) for place in places))
+        configs = [config(rank, world_size, key=KEY) for rank in range(world_size)]
+        ends = await asyncio.gather(*(gather(config, point) for config in configs))
         lines = pairs(ends)
         for end in ends:
             for sock in end.values():
@@ -104,7 +104,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 
     async def meet():
         point = InProcess()
-        ends = await asyncio.gather(*(gather(place(rank, 3, key=KEY), point) for rank in range(3)))
+        ends = await asyncio.gather(*(gather(config(rank, 3, key=KEY), point) for rank in range(3)))
         with ExitStack() as opened:
             return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
 
@@ -113,8 +113,8 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 
 async def test_everybody_learns_which_ranks_share_a_machine():
     point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
-    places = [place(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
-    ends = await asyncio.gather(*(gather(each, point) for each in places))
+    configs = [config(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
+    ends = await asyncio.gather(*(gather(each, point) for each in configs))
     for end in ends:
         for sock in end.values():
             sock.close()
@@ -122,7 +122,7 @@ async def test_everybody_learns_which_ranks_share_a_machine():
 
 
 def test_ranks_that_never_come_are_named_to_all_who_came():
-    ends = asyncio.run(gathered(place(0, 5, wait=0.3), place(3, 5, wait=0.3)))
+    ends = asyncio.run(gathered(config(0, 5, wait=0.3), config(3, 5, wait=0.3)))
     for end in ends:
         assert isinstance(end, RendezvousError)
         assert "never came: 1, 2, 4 (3 of 5, waited: 0.3 s)" in str(end)
@@ -141,14 +141,14 @@ class FoundUntilRefused(MasterPort):
         if self._found == 2:
             loop = asyncio.get_running_loop()
             late = loop.time
-            self._monkeypatch.setattr(loop, "time", lambda: late() + self._place.wait)
+            self._monkeypatch.setattr(loop, "time", lambda: late() + self._config.wait)
         return await super().find()
 
 
 def test_a_rank_that_finds_no_rank_0_says_what_it_tried(monkeypatch):
     with socket.socket() as unused:
         unused.bind((LOOPBACK, 0))  # bound, not listening: connections are refused
-        at = place(1, 2, port=unused.getsockname()[1])
+        at = config(1, 2, port=unused.getsockname()[1])
         (end,) = asyncio.run(gathered(at, point=FoundUntilRefused(at, monkeypatch)))
     assert isinstance(end, RendezvousError)
     assert f"{LOOPBACK}:{at.port}: Connection refused" in str(end) and "MASTER_PORT" in str(end)
@@ -162,8 +162,8 @@ def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
 
         with listen((LOOPBACK, 0)) as taken:
             answering = asyncio.create_task(answer(taken))
-            places = [place(rank, 2, port=taken.getsockname()[1]) for rank in range(2)]
-            ends = [end for at in places for end in await gathered(at, point=MasterPort(at))]
+            configs = [config(rank, 2, port=taken.getsockname()[1]) for rank in range(2)]
+            ends = [end for at in configs for end in await gathered(at, point=MasterPort(at))]
             await answering
             return ends
 
@@ -176,7 +176,7 @@ def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
 def test_a_program_that_keeps_silent_on_the_port_is_told_from_rank_0(monkeypatch):
     monkeypatch.setattr("transports.tcp.join.acceptor.SILENCE_S", 0.2)
     with socket.create_server((LOOPBACK, 0)) as silent:
-        at = place(1, 2, port=silent.getsockname()[1])
+        at = config(1, 2, port=silent.getsockname()[1])
         (end,) = asyncio.run(gathered(at, point=MasterPort(at)))
     assert isinstance(end, RendezvousError) and "silent for 0.2 s" in str(end)
 
@@ -194,7 +194,7 @@ async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on()
 
 def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with_its_number():
     keys = [KEY, KEY, b"another", KEY]
-    ends = asyncio.run(gathered(*(place(rank, 4, key=key, wait=0.5) for rank, key in enumerate(keys))))
+    ends = asyncio.run(gathered(*(config(rank, 4, key=key, wait=0.5) for rank, key in enumerate(keys))))
     assert isinstance(ends[2], AuthenticationError) and "this rank's key is not that of rank 0" in str(ends[2])
     for end in (ends[0], ends[1], ends[3]):
         assert isinstance(end, RendezvousError)
@@ -337,17 +337,17 @@ async def test_a_letter_of_a_size_beyond_reason_ends_the_conversation_unread(len
 )
 def test_a_table_that_is_none_is_not_believed(table):
     with pytest.raises(WireError):
-        read_table(table, place(1, 2))
+        read_table(table, config(1, 2))
 
 
 def test_without_a_key_nobody_leaves_loopback():
     for at in ("10.0.0.1", "::ffff:10.0.0.1", "192.0.2.7"):
         with pytest.raises(RendezvousError, match="PIPELINED_KEY or PIPELINED_KEY_FILE"):
-            permitted((at, 5), place(0, 2))
+            permitted((at, 5), config(0, 2))
         with pytest.raises(RendezvousError, match="without a shared key"):
-            read_table([[1, at, 5, 9]], place(1, 2))
-        assert permitted((at, 5), place(0, 2, key=KEY)) == (at, 5)
-    (end,) = asyncio.run(gathered(at := place(0, 2, host="192.0.2.7"), point=MasterPort(at)))
+            read_table([[1, at, 5, 9]], config(1, 2))
+        assert permitted((at, 5), config(0, 2, key=KEY)) == (at, 5)
+    (end,) = asyncio.run(gathered(at := config(0, 2, host="192.0.2.7"), point=MasterPort(at)))
     assert isinstance(end, RendezvousError) and "without a shared key" in str(end)
 
 
