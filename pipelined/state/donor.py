@@ -16,6 +16,7 @@ import numpy as np
 
 from pipelined.actors.executor import Device
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
+from pipelined.state.steps import AppliedStep
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import Version
 from pipelined.swarm.stages.stage import SwarmStage
@@ -47,16 +48,6 @@ class Copy:
     manifest: Manifest | None = None
 
 
-@dataclass(frozen=True)
-class Taken:
-    """A step that was taken: from where to where, and what with."""
-
-    before: Version
-    after: Version
-    total: np.ndarray
-    scale: float
-
-
 class Donor:
     """What one holding gives away.
 
@@ -68,7 +59,7 @@ class Donor:
     def __init__(self, stage: SwarmStage, device: Device, beside: Beside):
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
-        self._taken: deque[Taken] = deque()
+        self._applied: deque[AppliedStep] = deque()
         self._steps, self._waiting = (
             0,
             dict[str, int](),
@@ -113,8 +104,8 @@ class Donor:
             Rejected: that is not kept here (any more).
         """
         self._note(request)
-        at, found, nbytes = (whole(request.note, "step"), field(request.note, "lineage")), list[Taken](), 0
-        for taken in self._taken:
+        at, found, nbytes = (whole(request.note, "step"), field(request.note, "lineage")), list[AppliedStep](), 0
+        for taken in self._applied:
             if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
                 found.append(taken)
                 at, nbytes = taken.after, nbytes + taken.total.nbytes
@@ -125,7 +116,7 @@ class Donor:
 
     def took(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
         """A step was taken with this total, which nobody writes to any more."""
-        self._taken.append(Taken(before, after, total, scale))
+        self._applied.append(AppliedStep(before, after, total, scale))
         self._steps += 1
         self._forget()
 
@@ -150,9 +141,9 @@ class Donor:
 
     def _forget(self) -> None:
         needed = any(map(self._is_recent, self._waiting.values()))
-        while len(self._taken) > (MOST_TOTALS if needed else 1):
-            self._taken.popleft()
-        if not needed or (self._copy and self._taken and self._copy.version.step < self._taken[0].before.step):
+        while len(self._applied) > (MOST_TOTALS if needed else 1):
+            self._applied.popleft()
+        if not needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):
             self._copy = None
 
 

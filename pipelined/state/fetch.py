@@ -17,7 +17,7 @@ from pipelined.membership.probe import Hearing
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.rendezvous import by_preference
-from pipelined.state.steps import Missed, lineage_of, missed
+from pipelined.state.steps import AppliedStep, fetch_steps, lineage_of
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import Peer, Version
 from pipelined.swarm.stages.stage import SwarmStage
@@ -121,14 +121,14 @@ class Joining:
         """Take the steps that are missing, if the donor has their totals."""
         try:
             while self.version is not None and self.version.step < self._view.head.step:
-                for step in await missed(self._asking, donor, self.version, self._stage.sums):
+                for step in await fetch_steps(self._asking, donor, self.version, self._stage.sums):
                     await self._take(step)
         except Rejected as rejection:
             if rejection.reason != "not kept":
                 raise
         return self.version == self._view.head.version
 
-    async def _take(self, step: Missed) -> None:
+    async def _take(self, step: AppliedStep) -> None:
         def take() -> None:
             self._stage.apply(self.version.step, step.total, step.scale)
             self.version = step.after

@@ -16,17 +16,22 @@ from pipelined.swarm.records import Peer, Version
 from transports.rpc import Response
 
 
-class Missed(NamedTuple):
-    """One step: its total and scale, see `SwarmStage.apply`, and where it leads."""
+class AppliedStep(NamedTuple):
+    """One optimizer step that a stage's peers applied: between which versions, and with which total and scale.
 
+    Args:
+        total, scale: see `SwarmStage.apply`.
+    """
+
+    before: Version
+    after: Version
     total: np.ndarray
     scale: float
-    after: Version
 
 
-async def missed(
+async def fetch_steps(
     asking: Asking, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
-) -> list[Missed]:
+) -> list[AppliedStep]:
     """The steps that a donor took from this version on: the first of them, in order; at least one.
 
     Args:
@@ -40,15 +45,16 @@ async def missed(
     return list(_read(response, version, like))
 
 
-def _read(response: Response, version: Version, like: np.ndarray) -> Iterator[Missed]:
+def _read(response: Response, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:
     scales, lineages = field(response.note, "scales"), field(response.note, "lineages")
     if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(response.blocks):
         raise TransferError(f"totals without a scale and a lineage each (totals: {len(response.blocks)})")
     for block, scale, lineage in zip(response.blocks, scales, lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
-        version = Version(version.step + 1, lineage_of({"lineage": lineage}))
-        yield Missed(block.numpy(), number({"scale": scale}, "scale"), version)
+        after = Version(version.step + 1, lineage_of({"lineage": lineage}))
+        yield AppliedStep(version, after, block.numpy(), number({"scale": scale}, "scale"))
+        version = after
 
 
 def lineage_of(note: object) -> str:

@@ -8,7 +8,7 @@ from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import TransferError
 from pipelined.state.rendezvous import by_preference
-from pipelined.state.steps import missed
+from pipelined.state.steps import fetch_steps
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head
 from transports.rpc import Rejected
@@ -24,7 +24,7 @@ async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: A
     others = by_preference(replica.name, had_part)
     try:
         while replica.step < head.step and others:
-            await replica.take_missed(await missed(asking, others[0], replica.version, replica.stage.sums, limit))
+            await replica.apply_missed(await fetch_steps(asking, others[0], replica.version, replica.stage.sums, limit))
     except (NoLongerValid, Rejected, TransferError):
         return False
     return await replica.follow(view.head)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from pipelined.actors.executor import Device
 from pipelined.state.donor import Donor, copied
-from pipelined.state.steps import Missed
+from pipelined.state.steps import AppliedStep
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
@@ -102,16 +102,16 @@ class Replica:
         if not here or total is None:
             return False
 
-        await self._take(Missed(total, head.scale, head.version), head.basis)
+        await self._take(AppliedStep(self.version, head.version, total, head.scale), head.basis)
         return True
 
-    async def take_missed(self, steps: Sequence[Missed]) -> None:
+    async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
         """Take steps that were taken without this peer, which goes on serving; what it counted of them is of no use."""
         self.rounds.abort("the step stands without this peer")
         for step in steps:
             await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
-    async def _take(self, step: Missed, basis: str) -> None:
+    async def _take(self, step: AppliedStep, basis: str) -> None:
         before = self.version
 
         def take() -> None:

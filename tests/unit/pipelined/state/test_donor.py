@@ -49,7 +49,7 @@ class Training:
 
     def kept(self):
         """The steps whose totals can be had; looked at without asking, for who asks is known to need them."""
-        return [taken.before.step for taken in self.donor._taken]
+        return [taken.before.step for taken in self.donor._applied]
 
 
 async def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
