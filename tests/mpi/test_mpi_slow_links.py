@@ -10,7 +10,7 @@ from tests.conformance import cancelling, endings
 from tests.conformance.clauses import clauses_of, hold
 from tests.conformance.neighbours import left_of, meet, right_of, sending
 from transports import new_event_loop, open_transport
-from transports.emulation.courier import LATEST_S
+from transports.emulation.delay_line import LATEST_S
 
 CLAUSES = {**clauses_of(cancelling), **clauses_of(endings)}
 SAMPLED = [pytest.param(name, marks=pytest.mark.full) if "at_any_moment" in name else name for name in CLAUSES]

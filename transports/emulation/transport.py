@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from transports.base import Message, Traffic, Transport
-from transports.emulation.courier import Courier
+from transports.emulation.delay_line import DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
@@ -37,7 +37,7 @@ class Shaped(Transport):
         self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
         self._inner, self._shape = inner, shape
         self._end_state = EndState(inner.world_size)
-        self._couriers: dict[int, Courier] = {}
+        self._senders: dict[int, DelayedSender] = {}
 
     def __repr__(self) -> str:
         return f"<Shaped {self._inner!r}: {self._shape}>"
@@ -98,8 +98,8 @@ class Shaped(Transport):
 
     async def close(self) -> None:
         self._end_state.finish(Closed(f"rank {self.rank} is closed"))
-        for courier in self._couriers.values():
-            await courier.landed()
+        for sender in self._senders.values():
+            await sender.landed()
         await self._inner.close()
         await self._ended()
 
@@ -109,7 +109,7 @@ class Shaped(Transport):
         if peer == self.rank:
             await self._heeding(carry(blocks))
         else:
-            await self._courier(peer).post(now, blocks, head_bytes, carry)
+            await self._sender(peer).post(now, blocks, head_bytes, carry)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
 
     async def _heeding(self, work: Awaitable[T]) -> T:
@@ -123,24 +123,24 @@ class Shaped(Transport):
     def _heed(self, error: TransportError) -> None:
         if isinstance(error, PeerLost):
             self._end_state.lose(error)
-            if error.rank in self._couriers:
-                self._couriers[error.rank].fail(error)
+            if error.rank in self._senders:
+                self._senders[error.rank].fail(error)
         elif isinstance(error, (PeerAborted, Closed)):
             self._end(error)
 
     def _end(self, error: TransportError) -> None:
         self._end_state.finish(error)
-        for courier in self._couriers.values():
-            courier.fail(error)
+        for sender in self._senders.values():
+            sender.fail(error)
 
     async def _ended(self) -> None:
-        for courier in self._couriers.values():
-            await courier.ended()
+        for sender in self._senders.values():
+            await sender.ended()
 
-    def _courier(self, peer: int) -> Courier:
-        if peer not in self._couriers:
+    def _sender(self, peer: int) -> DelayedSender:
+        if peer not in self._senders:
             shape = self._shape
             under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
             link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
-            self._couriers[peer] = Courier(link, WINDOW_BYTES + under_way, ahead, self._heed)
-        return self._couriers[peer]
+            self._senders[peer] = DelayedSender(link, WINDOW_BYTES + under_way, ahead, self._heed)
+        return self._senders[peer]

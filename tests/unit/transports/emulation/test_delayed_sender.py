@@ -1,10 +1,10 @@
-"""The courier on a clock of the test's own: what is late again and again is begun earlier, by so much and no more."""
+"""The delayed sender on a clock of the test's own: deliveries that are late again and again begin that much earlier."""
 
 import asyncio
 
 import pytest
 
-from transports.emulation.courier import LATEST_S, Courier
+from transports.emulation.delay_line import LATEST_S, DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 
@@ -40,12 +40,12 @@ def arrivals(messages, late=0.0, carry=None):
             await (carry(loop) if carry else asyncio.sleep(0))
             found.append(loop.time() - sent - DELAY)
 
-        courier = Courier(SlowLink(Shape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
+        sender = DelayedSender(SlowLink(Shape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
             sent = loop.time()
-            await courier.post(sent, [], 0, hand_over)
-            await courier.landed()
-            await courier.ended()
+            await sender.post(sent, [], 0, hand_over)
+            await sender.landed()
+            await sender.ended()
 
     with asyncio.Runner(loop_factory=lambda: Clock(late)) as runner:
         runner.run(main())
