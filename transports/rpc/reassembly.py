@@ -28,10 +28,10 @@ class Unwanted:
     def __init__(self, nbytes: int, scratch: memoryview):
         self.missing, self._scratch = nbytes, scratch
 
-    def hole(self) -> memoryview:
+    def buffer(self) -> memoryview:
         return self._scratch[: self.missing]
 
-    def filled(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         self.missing -= count
 
     def fail(self, error: Exception) -> None:
@@ -46,11 +46,11 @@ class BodyPart:
     def __init__(self, whole: Body, nbytes: int):
         self._whole, self.missing = whole, nbytes
 
-    def hole(self) -> memoryview:
-        return self._whole.hole()[: self.missing]
+    def buffer(self) -> memoryview:
+        return self._whole.buffer()[: self.missing]
 
-    def filled(self, count: int) -> None:
-        self._whole.filled(count)
+    def advance(self, count: int) -> None:
+        self._whole.advance(count)
         self.missing -= count
 
     def fail(self, error: Exception) -> None:

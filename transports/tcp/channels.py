@@ -42,14 +42,14 @@ class BareBuffer:
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
-    def hole(self) -> memoryview:
+    def buffer(self) -> memoryview:
         """Where the next bytes belong."""
         if self._view is None:
             self._view = _fresh(self.nbytes)
         return self._view[self.nbytes - self.missing :]
 
-    def filled(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `hole`."""
+    def advance(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of `buffer`."""
         self.missing -= count
         if not self.missing:
             self._wake()
@@ -60,12 +60,12 @@ class BareBuffer:
             self._error, self._view, self._lent, self.on_posted = error, None, False, None
             self._wake()
 
-    def land(self, view: memoryview) -> None:
-        """Rest in this memory, which has the right size, from now on."""
+    def attach(self, view: memoryview) -> None:
+        """Receive into this memory, which has the right size, from now on."""
         self._move(view)
         self._lent = True
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Give a receiver's memory back."""
         if self._lent:
             self._move(_fresh(self.nbytes))
@@ -108,7 +108,7 @@ class _Post:
             self.future.set_exception(Unfit(self.view.nbytes, buffer.nbytes))
             return False
         self.buffer = buffer
-        buffer.land(self.view)
+        buffer.attach(self.view)
         buffer.whole(self.future)
         if (on_posted := buffer.on_posted) is not None:
             buffer.on_posted = None
@@ -136,8 +136,8 @@ class Lane:
         """A buffer that needs no wire: keep a copy of it."""
         own = memoryview(bytearray(view))
         buffer = BareBuffer(view.nbytes, next(self._order))
-        buffer.land(own)
-        buffer.filled(view.nbytes)
+        buffer.attach(own)
+        buffer.advance(view.nbytes)
         self._place(buffer)
 
     async def receive(self, view: memoryview, lost: Exception | None) -> None:
@@ -178,7 +178,7 @@ class Lane:
             return
         if post.future.done() and not post.future.cancelled():
             post.future.exception()  # read, as the loop reports errors that are never read
-        post.buffer.leave()
+        post.buffer.detach()
         self._place(post.buffer)
 
     def _place(self, buffer: BareBuffer) -> None:

@@ -170,14 +170,14 @@ class Link:
     def _read_some(self) -> bool:
         """Read once; say whether to read on: a large body's next bytes are most likely there already."""
         inflow = self._inflow
-        hole = memoryview(bytearray(TRASH_BYTES)) if inflow is None else inflow.hole()
-        count = self._sock.recv_into(hole)
+        buffer = memoryview(bytearray(TRASH_BYTES)) if inflow is None else inflow.buffer()
+        count = self._sock.recv_into(buffer)
         self._progress += count
         if not count:
             self._end("the connection was closed without a goodbye")
         elif inflow is not None:
             direct = inflow.direct
-            inflow.filled(count)
+            inflow.advance(count)
             return direct and inflow is self._inflow and not self._gone.done()
         return False
 

@@ -61,8 +61,8 @@ class Incoming:
         if on_posted is not None:
             on_posted()
 
-    def land(self, into: Sequence[Block]) -> tuple[Block, ...]:
-        """Rest in these arrays from now on; what has come already is copied there.
+    def attach(self, into: Sequence[Block]) -> tuple[Block, ...]:
+        """Receive into these arrays from now on; what has come already is copied there.
 
         Raises:
             ValueError: they do not fit; nothing has changed.
@@ -72,20 +72,20 @@ class Incoming:
         self._lent = True
         return blocks
 
-    def leave(self, lent: tuple[Block, ...]) -> None:
-        """Give back what `land` returned: move out into fresh memory, unless the message rests elsewhere by now."""
+    def detach(self, lent: tuple[Block, ...]) -> None:
+        """Give back what `attach` returned: move into fresh memory, unless the message lies elsewhere by now."""
         if self._lent and self._blocks is lent:
             self._move(landing(self.header.layouts))
             self._lent = False
 
-    def hole(self) -> memoryview:
-        """Where the next bytes belong; not to be called when none is missing."""
+    def buffer(self) -> memoryview:
+        """Memory for the next bytes; do not call it when none is missing."""
         while self._offset == self.blocks[self._place].nbytes:
             self._place, self._offset = self._place + 1, 0
         return self.blocks[self._place].data[self._offset :]
 
-    def filled(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `hole`."""
+    def advance(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of `buffer`."""
         self._offset += count
         self.missing -= count
         if not self.missing:

@@ -1,8 +1,8 @@
-"""Bytes in, messages out: cuts the stream from one peer into frames. The one rule: no I/O.
+"""Cuts the byte stream from one peer into frames. No I/O.
 
-A reader asks `hole` where the next bytes belong, puts some there, and says so with `filled`. Small things land in one
-staging buffer, so that one read may bring many frames; the body of a large message is read straight to where it rests.
-After a large body another is to be expected: so little is staged then that next to nothing of it is copied twice.
+The caller reads into `buffer`, then calls `advance` with the count. Small frames go through one staging buffer, so that
+one read may bring many; the body of a large message is read straight into its arrays. After a large body another is
+likely, so little is staged then, and next to nothing of it is copied twice.
 """
 
 from collections.abc import Callable, Generator
@@ -24,11 +24,11 @@ class Body(Protocol):
 
     missing: int
 
-    def hole(self) -> memoryview:
-        """Where the next bytes belong; not to be called when none is missing."""
+    def buffer(self) -> memoryview:
+        """Memory for the next bytes; do not call it when none is missing."""
 
-    def filled(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `hole`."""
+    def advance(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of `buffer`."""
 
     def fail(self, error: Exception) -> None:
         """The rest will not come."""
@@ -42,7 +42,7 @@ class Inflow:
         complete: called when the body is there too.
 
     Attributes:
-        direct: whether the last `hole` was a body's own place.
+        direct: whether the last `buffer` was a body's own memory.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Inflow:
         self._frames = self._parse()
         self._want: int | Body = next(self._frames)
 
-    def hole(self) -> memoryview:
+    def buffer(self) -> memoryview:
         """Where the next bytes from the peer belong; valid until the next call of anything."""
         want = self._want
-        self.direct = not isinstance(want, int) and (hole := want.hole()).nbytes >= DIRECT_BYTES
-        return hole if self.direct else self._staging[self._staged : self._staged + self._look]
+        self.direct = not isinstance(want, int) and (buffer := want.buffer()).nbytes >= DIRECT_BYTES
+        return buffer if self.direct else self._staging[self._staged : self._staged + self._look]
 
-    def filled(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of the last `hole`.
+    def advance(self, count: int) -> None:
+        """Say that `count` bytes were put at the front of the last `buffer`.
 
         Raises:
             WireError: the stream is no stream of frames; what came before stands, nothing after can be read.
@@ -73,7 +73,7 @@ class Inflow:
         """
         if self.direct:
             self._look = GLIMPSE_BYTES
-            self._want.filled(count)
+            self._want.advance(count)
             if not self._want.missing:
                 self._want = next(self._frames)
         else:
@@ -126,9 +126,9 @@ def pour(data: memoryview, incoming: Body) -> int:
     """Copy as much of `data` as the message still misses; returns the bytes taken."""
     taken = 0
     while incoming.missing and taken < data.nbytes:
-        hole = incoming.hole()
-        count = min(hole.nbytes, data.nbytes - taken)
-        hole[:count] = data[taken : taken + count]
-        incoming.filled(count)
+        buffer = incoming.buffer()
+        count = min(buffer.nbytes, data.nbytes - taken)
+        buffer[:count] = data[taken : taken + count]
+        incoming.advance(count)
         taken += count
     return taken

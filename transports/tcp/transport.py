@@ -183,7 +183,7 @@ class Tcp(Transport):
 
         def accept(incoming: Incoming) -> None:
             if into is not None:
-                lent.append((incoming, incoming.land(into)))
+                lent.append((incoming, incoming.attach(into)))
             incoming.post()
 
         try:
@@ -194,7 +194,7 @@ class Tcp(Transport):
                 await arrival.item.whole()
         except asyncio.CancelledError:
             for incoming, blocks in lent:
-                incoming.leave(blocks)
+                incoming.detach(blocks)
             if arrival is not None:
                 mailbox.put_back(arrival)
             raise

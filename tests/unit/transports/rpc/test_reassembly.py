@@ -51,11 +51,11 @@ class Hearing:
         """Read a stream, no more than so many bytes at once."""
         stream = memoryview(stream)
         while stream:
-            hole = self.inflow.hole()
-            count = min(hole.nbytes, len(stream), most)
-            hole[:count] = stream[:count]
+            buffer = self.inflow.buffer()
+            count = min(buffer.nbytes, len(stream), most)
+            buffer[:count] = stream[:count]
             stream = stream[count:]
-            self.inflow.filled(count)
+            self.inflow.advance(count)
 
 
 def frame(kind, key, *arrays, note=None, channel=0):

@@ -119,10 +119,10 @@ class End:
         self._space, self._count = memoryview(bytearray(1 << 20)), 0
         self.direct = False
 
-    def hole(self):
+    def buffer(self):
         return self._space
 
-    def filled(self, count):
+    def advance(self, count):
         self._count += count
         if self._count == len(LONG):
             self.came.set_result(None)

@@ -16,8 +16,8 @@ def fill(buffer, data):
     half = len(data) // 2
     for part in (data[:half], data[half:]):
         if part:
-            buffer.hole()[: len(part)] = part
-            buffer.filled(len(part))
+            buffer.buffer()[: len(part)] = part
+            buffer.advance(len(part))
 
 
 async def started(work):
@@ -37,11 +37,11 @@ async def test_a_receive_that_waits_lends_its_memory_at_once():
     lane, room = Lane(), bytearray(4)
     task = await started(lane.receive(memoryview(room), None))
     buffer = lane.arriving(4)
-    buffer.hole()[:2] = b"ab"
-    buffer.filled(2)
+    buffer.buffer()[:2] = b"ab"
+    buffer.advance(2)
     assert room == b"ab\0\0" and not task.done()
-    buffer.hole()[:2] = b"cd"
-    buffer.filled(2)
+    buffer.buffer()[:2] = b"cd"
+    buffer.advance(2)
     await task
     assert room == b"abcd"
 
@@ -50,13 +50,13 @@ async def test_a_cancelled_receive_lets_go_of_its_memory_and_the_next_one_gets_a
     lane, room, other = Lane(), bytearray(4), bytearray(4)
     task = await started(lane.receive(memoryview(room), None))
     buffer = lane.arriving(4)
-    buffer.hole()[:2] = b"ab"
-    buffer.filled(2)
+    buffer.buffer()[:2] = b"ab"
+    buffer.advance(2)
     task.cancel()
     await asyncio.wait([task])
     room[:] = b"mine"
-    buffer.hole()[:2] = b"cd"
-    buffer.filled(2)
+    buffer.buffer()[:2] = b"cd"
+    buffer.advance(2)
     await lane.receive(memoryview(other), None)
     assert (room, other) == (b"mine", b"abcd")
 

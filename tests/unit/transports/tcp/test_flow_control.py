@@ -116,7 +116,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
         incoming = Incoming(header, partial(print, number))
         mailbox.arrived(0, header.key, incoming)
         if incoming.missing:
-            incoming.hole()
+            incoming.buffer()
 
     counted = overhead(key, NOTES[note], blocks) + sum(block.nbytes for block in blocks)
     assert kept(arrive) <= counted

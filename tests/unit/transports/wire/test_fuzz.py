@@ -36,12 +36,12 @@ class Reader:
         """Give the bytes as the inflow asks for them."""
         data = memoryview(data)
         while data:
-            hole = self.inflow.hole()
-            count = min(len(hole), len(data))
+            buffer = self.inflow.buffer()
+            count = min(len(buffer), len(data))
             assert count
-            hole[:count] = data[:count]
+            buffer[:count] = data[:count]
             data = data[count:]
-            self.inflow.filled(count)
+            self.inflow.advance(count)
 
     def _begin(self, preamble, header):
         self.begun.append(Incoming(header))
@@ -123,7 +123,7 @@ def test_random_bytes_give_a_wire_error_or_wait_for_more(noise):
             reader.feed(front + noise)
         except WireError as error:
             assert str(error)
-        assert len(reader.inflow.hole()) <= STAGING_BYTES
+        assert len(reader.inflow.buffer()) <= STAGING_BYTES
 
 
 @given(st.integers(0, 90), st.integers(1, 255))

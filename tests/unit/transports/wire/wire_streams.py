@@ -63,12 +63,12 @@ def read(data: bytes, step: int) -> int:
     inflow, view = Inflow(begin, complete), memoryview(data)
     try:
         while view:
-            hole = inflow.hole()
-            size = min(len(hole), len(view), step)
-            assert 0 < len(hole) <= max(STAGING_BYTES, credit_limit(64))
-            hole[:size] = view[:size]
+            buffer = inflow.buffer()
+            size = min(len(buffer), len(view), step)
+            assert 0 < len(buffer) <= max(STAGING_BYTES, credit_limit(64))
+            buffer[:size] = view[:size]
             view = view[size:]
-            inflow.filled(size)
+            inflow.advance(size)
     except WireError as error:
         assert str(error)
     return count
