@@ -26,7 +26,7 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
-from pipelined.state.observer import Visitor
+from pipelined.state.observer import SwarmObserver
 from pipelined.state.store import load_whole
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -117,21 +117,21 @@ async def fetch(
         name: of this process.
     Raises:
         UsageError: the directory does not reply.
-    Cost: as `Visitor.take`.
+    Cost: as `SwarmObserver.snapshot`.
     """
     clock = RealClock()
     device = TorchDevice("cpu", clock)
     build = lambda index: TorchStage(training, index)  # noqa: E731
-    visitor = Visitor(f"{name}-{secrets.token_hex(4)}", build, rules, endpoint, directory, clock, device)
+    observer = SwarmObserver(f"{name}-{secrets.token_hex(4)}", build, rules, endpoint, directory, clock, device)
     try:
         async with telling(f"the state of every stage (stages: {rules.stages})", say):
-            visited = await visitor.take()
+            snapshot = await observer.snapshot()
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory gives no answer ({error}); start it again, and ask again") from error
     finally:
         device.close()
-    say(f"step {visited[0][0].step}, as it stands at {len(visited)} stages")
-    return Weights.of_stages(training.model, [state for _, state in visited])
+    say(f"step {snapshot[0][0].step}, as it stands at {len(snapshot)} stages")
+    return Weights.of_stages(training.model, [state for _, state in snapshot])
 
 
 def model_of(identity: Mapping[str, Any]) -> GPT2:

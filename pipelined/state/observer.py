@@ -1,6 +1,6 @@
-"""A visit: a process that serves no stage copies the state of every stage, all at one step.
+"""A snapshot of a swarm: a process that serves no stage copies the state of every stage, all at one step.
 
-A visitor is an observer in the directory, not a peer: peers give it states and totals as they give them to a joiner,
+The process is an observer in the directory, not a peer: peers give it states and totals as they give them to a joiner,
 checked by hash, and no decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
 """
 
@@ -23,12 +23,12 @@ from pipelined.swarm.records import OBSERVERS, Observer, SavedStage, Version
 from pipelined.swarm.stages.delayed import late, settled
 from transports.rpc import Endpoint
 
-Visited = list[tuple[SavedStage, Mapping[str, Any]]]
-"""Of each stage where it stood, and its state, with every gradient applied that was summed."""
+Snapshot = list[tuple[SavedStage, Mapping[str, Any]]]
+"""Of each stage its version and its state, with every gradient applied that was summed."""
 
 
-class Visitor:
-    """A process that visits a swarm.
+class SwarmObserver:
+    """A process that copies the state of a swarm.
 
     Args:
         name: unique in this swarm.
@@ -50,7 +50,7 @@ class Visitor:
         self._asking = Asking(endpoint, self._view)
         self._hearing = Hearing(self._asking, clock, rules.lease_s)
 
-    async def take(self) -> Visited:
+    async def snapshot(self) -> Snapshot:
         """Every stage's state, all of the step that stands; waits while a stage has no peer.
 
         Where steps are taken meanwhile, what was fetched already follows by the totals of these steps.
@@ -68,7 +68,7 @@ class Visitor:
             following.cancel()
         return taken
 
-    async def _all(self) -> Visited:
+    async def _all(self) -> Snapshot:
         stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         versions: list[Version | None] = [None] * len(stages)
         while any(version != self._view.head.version for version in versions):
@@ -81,4 +81,4 @@ class Visitor:
 
 
 async def _nowhere(version: Version, layout: Layout) -> None:
-    """What this visitor finds of what was saved: only peers are asked."""
+    """What this observer finds of what was saved: only peers are asked."""

@@ -27,7 +27,7 @@ from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
-from pipelined.state.observer import Visited
+from pipelined.state.observer import Snapshot
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
 
@@ -96,15 +96,15 @@ class Lead:
         config, head = self.rank.job.config, self.trainer.view.head
         taken = head is not None and head.step > 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
-        visited = await self.rank.visitor(endpoint, directory).take() if taken and wanted else []
-        outcome = Outcome(self.rank.job, self.rank.text, visited)
+        snapshot = await self.rank.observer(endpoint, directory).snapshot() if taken and wanted else []
+        outcome = Outcome(self.rank.job, self.rank.text, snapshot)
         await outcome.save()
         if done:
             return await outcome.report(loss, report.say)
-        step = visited[0][0].step if visited else head.step if taken else 0
+        step = snapshot[0][0].step if snapshot else head.step if taken else 0
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
-            f"stopped on request after step {step}; saved to {config.checkpoint if visited else f'nowhere: {nowhere}'}"
+            f"stopped on request after step {step}; saved to {config.checkpoint if snapshot else f'nowhere: {nowhere}'}"
         )
 
 
@@ -113,18 +113,18 @@ class Outcome:
     """The result of a training: saved first, then exported and sampled, which may fail.
 
     Args:
-        visited: the state of every stage at one step; empty where it is not needed.
+        snapshot: the state of every stage at one step; empty where it is not needed.
     """
 
     job: SwarmJob
     text: Text
-    visited: Visited
+    snapshot: Snapshot
 
     async def save(self) -> None:
         """Save every stage, if there is a --checkpoint directory."""
         config, identity = self.job.config, self.job.model.identity()
         if config.checkpoint is not None:
-            for saved, state in self.visited:
+            for saved, state in self.snapshot:
                 told = {"keep": config.keep, "text": self.text.digest}
                 await asyncio.to_thread(store.save, config.checkpoint, saved, state, identity, **told)
 
@@ -138,9 +138,9 @@ class Outcome:
         if loss is not None:
             counted = text.train, text.validation, context, text.tokenizer.vocab_size
             say(compare(loss, await asyncio.to_thread(score_ngrams, *counted)))
-        if not self.visited:
+        if not self.snapshot:
             return
-        weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.visited])
+        weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.snapshot])
         await Wish(config.export, config.sample, config.prompt, context, config.seed).fulfil(
             weights, text.tokenizer, say
         )

@@ -15,7 +15,7 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
 from pipelined.process.launch import Launch
-from pipelined.state.observer import Visitor
+from pipelined.state.observer import SwarmObserver
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
@@ -79,14 +79,14 @@ class Rank:
         steps = self.job.subject.steps
         return TrainerProcess(f"trainer{self.transport.rank}", *parts, steps=steps)
 
-    def visitor(self, endpoint: Endpoint, directory: Directory) -> Visitor:
+    def observer(self, endpoint: Endpoint, directory: Directory) -> SwarmObserver:
         """Who brings the whole model here; its stages are on the CPU."""
 
         def build(index: int) -> TorchStage:
             return TorchStage(self.training, index)
 
         parts = self.rules, endpoint, directory, RealClock(), self.device
-        return Visitor(f"visitor{self.transport.rank}", build, *parts)
+        return SwarmObserver(f"visitor{self.transport.rank}", build, *parts)
 
     def _build(self, index: int) -> TorchStage:
         return TorchStage(self.training, index, self.device.name)

@@ -1,4 +1,4 @@
-"""A visitor takes home what stands at every stage, to the bit, and costs the swarm no step."""
+"""An observer copies the state of every stage, to the bit, and costs the swarm no step."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
-from pipelined.state.observer import Visitor
+from pipelined.state.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.virtual
 STEPS = 6
 
 
-def visited(after, kill=""):
-    """What a visitor brings home that comes after so many steps, and the swarm that it came to."""
+def snapshot(after, kill=""):
+    """The snapshot of an observer that comes after so many steps, and the swarm."""
 
     async def train():
         swarm = VirtualSwarm(stages=2, batch=4)
@@ -27,10 +27,10 @@ def visited(after, kill=""):
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= after)
         endpoint, directory, clock = swarm.client("visitor")
         build = lambda index: ExactStage(index, 2)  # noqa: E731
-        visitor = Visitor("visitor", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
+        observer = SwarmObserver("visitor", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
         if kill:
             swarm.kill(kill)
-        taken = await visitor.take()
+        taken = await observer.snapshot()
         await swarm.finish(within=20)
         await swarm.close()
         return taken, swarm
@@ -40,7 +40,7 @@ def visited(after, kill=""):
 
 @pytest.mark.parametrize("after, kill", [(2, ""), (STEPS, ""), (STEPS, "b")])
 def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
-    taken, swarm = visited(after, kill)
+    taken, swarm = snapshot(after, kill)
     (version,) = {saved.version for saved, _ in taken}
     assert after <= version.step <= STEPS and version in [head.version for head in swarm.heads]
     for stage, (saved, state) in enumerate(taken):
@@ -53,8 +53,8 @@ def observing(swarm):
     """Start an observer that reads every stage; returns its task."""
     endpoint, directory, clock = swarm.client("observer")
     build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-    visitor = Visitor("observer", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
-    return asyncio.ensure_future(visitor.take())
+    observer = SwarmObserver("observer", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
+    return asyncio.ensure_future(observer.snapshot())
 
 
 async def trained(last, **rules):
