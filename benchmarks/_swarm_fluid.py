@@ -17,7 +17,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Standing
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.leader.rebalance import Moving, moves
+from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.records import PEERS, Peer, Phase
 
@@ -104,10 +104,10 @@ class _Swarm:
         await self._view.wait_for(lambda: self._view.revision == self._directory.machine.revision)
 
     async def _rebalance(self) -> None:
-        moving = Moving(moves, self._policy.period, self._clock)
+        timer = RebalanceTimer(moves, self._policy.period, self._clock)
         while True:
             await self._clock.sleep(self._policy.period)
-            for name, target in moving.due(*await self._look()).items():
+            for name, target in timer.due(*await self._look()).items():
                 await self._carry_out(name, target)
 
     async def _carry_out(self, name: str, target: int) -> None:

@@ -1,8 +1,8 @@
-"""Whether a member can be reached from here, whatever else it is doing.
+"""Whether this process can reach a member, at any load of the member.
 
-The one rule: silence counts, not slowness. A question that costs nothing is asked again and again, beside all that is
-under way; who answers none for longer than a lease cannot be reached, though the directory may reach it. Only time that
-this process lived is counted: who was stopped meanwhile has not listened. Knows members; it must not know what they do.
+A probe is a request that costs nothing, repeated beside all other work. A member that answers none for longer than a
+lease is unreachable from here, even if the directory reaches it; a slow one is not. Only time in which this process ran
+counts: while it was stopped it could not receive.
 """
 
 from collections.abc import Coroutine, Iterable
@@ -19,25 +19,25 @@ from transports.rpc import Rejected
 
 T = TypeVar("T")
 SILENCE_LEASES = 1.5
-"""Leases of silence: who is silent to all is gone by then, and everybody knows it."""
+"""Leases without an answer: a member that answers no process has lost its lease by then."""
 SLICES = 8
-"""Parts in which time is counted; however long a process was stopped, it counts as one of them."""
+"""Parts in which time is counted; a stop of the process counts as one of them at most."""
 
 
 class Lived:
-    """A clock whose sleeps end when this process has lived so long."""
+    """A clock with sleeps that count only the time in which this process ran."""
 
     def __init__(self, clock: Clock):
         self.now, self._clock = clock.now, clock
 
     async def sleep(self, seconds: float) -> None:
-        """Let this much time of the process's own pass."""
+        """Sleep until the process ran for this many seconds."""
         for _ in range(SLICES):
             await self._clock.sleep(seconds / SLICES)
 
 
-class Hearing:
-    """One process's ear.
+class Probe:
+    """The probes that one process sends.
 
     Args:
         lease_s: seconds of a member's lease.
@@ -46,8 +46,8 @@ class Hearing:
     def __init__(self, asking: Asking, clock: Clock, lease_s: float):
         self._asking, self.clock, self.patience_s = asking, Lived(clock), SILENCE_LEASES * lease_s
 
-    async def hears(self, who: Peer) -> bool:
-        """Whether a member answers in time; True of who is none any more."""
+    async def reaches(self, who: Peer) -> bool:
+        """Whether a member answers in time; True for a process that is no member any more."""
         with suppress(Rejected):  # that is an answer
             try:
                 await with_timeout(self.clock, self.patience_s, self._asking.insist(who, "status"))
@@ -55,21 +55,21 @@ class Hearing:
                 return False
         return True
 
-    async def silent(self, members: Iterable[Peer]) -> list[str]:
-        """The names of those who do not answer in time; all are asked at once."""
+    async def unreachable(self, members: Iterable[Peer]) -> list[str]:
+        """The names of the members that do not answer in time; all are asked at once."""
         async with Nursery() as tasks:
-            heard = {member.name: tasks.create_task(self.hears(member)) for member in members}
-        return [name for name, task in heard.items() if not task.result()]
+            reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}
+        return [name for name, task in reached.items() if not task.result()]
 
-    async def while_heard(self, who: Peer, work: Coroutine[Any, Any, T]) -> T:
-        """What is done with a member, for as long as it can be reached.
+    async def while_reachable(self, who: Peer, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work with a member, while it can be reached.
 
         Raises:
-            NoLongerValid: it cannot.
+            NoLongerValid: it cannot be reached.
         """
         return await beside(self._listen(who), work)
 
     async def _listen(self, who: Peer) -> None:
-        while await self.hears(who):
+        while await self.reaches(who):
             await self.clock.sleep(self.patience_s)
         raise NoLongerValid(f"{who.name} is silent")

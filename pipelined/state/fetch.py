@@ -13,7 +13,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
-from pipelined.membership.probe import Hearing
+from pipelined.membership.probe import Probe
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.rendezvous import by_preference
@@ -52,11 +52,11 @@ class Joining:
         version: Version | None,
         view: MembershipView,
         asking: Asking,
-        hearing: Hearing,
+        probe: Probe,
         device: Device,
         find: Find,
     ):
-        self.version, self._find, self._hearing, self._name = version, find, hearing, name
+        self.version, self._find, self._probe, self._name = version, find, probe, name
         self._stage, self._index, self._view, self._asking, self._device = stage, index, view, asking, device
         self._download: Download | None = None
         self.donor = ""
@@ -76,7 +76,7 @@ class Joining:
                 continue
             self.donor = donor.name
             try:
-                await self._hearing.while_heard(donor, self._go_on_with(donor))
+                await self._probe.while_reachable(donor, self._go_on_with(donor))
             except (NoLongerValid, Rejected, TransferError) as error:
                 self._failed.add(self._view.announced[donor.name])
                 why = str(error) or "gone, or silent for too long"

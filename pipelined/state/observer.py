@@ -13,7 +13,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.directory.registration import standing
 from pipelined.membership.client import Asking
-from pipelined.membership.probe import Hearing
+from pipelined.membership.probe import Probe
 from pipelined.membership.view import MembershipView
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
@@ -48,7 +48,7 @@ class SwarmObserver:
         self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
         self._endpoint, self._view = endpoint, MembershipView(directory, clock)
         self._asking = Asking(endpoint, self._view)
-        self._hearing = Hearing(self._asking, clock, rules.lease_s)
+        self._probe = Probe(self._asking, clock, rules.lease_s)
 
     async def snapshot(self) -> Snapshot:
         """Every stage's state, all of the step that stands; waits while a stage has no peer.
@@ -73,7 +73,7 @@ class SwarmObserver:
         versions: list[Version | None] = [None] * len(stages)
         while any(version != self._view.head.version for version in versions):
             for index, stage in enumerate(stages):
-                ways = self._view, self._asking, self._hearing, self._device, _nowhere
+                ways = self._view, self._asking, self._probe, self._device, _nowhere
                 versions[index] = await Joining(self.name, stage, index, versions[index], *ways).arrive()
         at = self._view.head.version
         saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]

@@ -17,14 +17,14 @@ from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
-from pipelined.swarm.leader.recovery import GoingBack
+from pipelined.swarm.leader.recovery import Rollback
 from pipelined.swarm.peer.lifecycle import GRACE_S
 from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
 from pipelined.swarm.placement import PLACE
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.trainer.routing import Wiring
-from pipelined.swarm.trainer.trainer import Data, Trainer
+from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from transports.rpc import Endpoint, Request, Response
 
 
@@ -97,10 +97,10 @@ class TrainerProcess:
         self._endpoint, self._directory, self._clock = endpoint, directory, clock
         self.view = MembershipView(directory, clock)
         asking = Asking(endpoint, self.view)
-        back = GoingBack(self.view, rules.stages, rules.lease_s, clock, resume)
-        self.leader = Leader(name, endpoint.address, self.view, asking, rules, clock, balance or moves, back, steps)
+        rollback = Rollback(self.view, rules.stages, rules.lease_s, clock, resume)
+        self.leader = Leader(name, endpoint.address, self.view, asking, rules, clock, balance or moves, rollback, steps)
         wiring = Wiring(rules.stages, seed=name)
-        self.trainer = Trainer(name, rules.stages, data, endpoint, self.view, clock, wiring, slots, rules.lease_s)
+        self.trainer = SwarmTrainer(name, rules.stages, data, endpoint, self.view, clock, wiring, slots, rules.lease_s)
 
     async def run(self) -> None:
         """Train until the last step stands, or cancelled.

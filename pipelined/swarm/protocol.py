@@ -20,18 +20,18 @@ from transports.rpc import Rejected, Request, Response
 RoundName = tuple[int, int]
 MOST = 1 << 62
 MOST_NUMBER = 1e300
-"""Numbers off the network are added up: of so large ones a sum is still finite."""
+"""Largest number accepted from the network. Such numbers are added up, and their sum is still finite."""
 
 
 def field(note: Any, name: str) -> Any:
-    """A field of a note, None where it has none. Raises Rejected: it is no note at all."""
+    """A field of a note, None where it is missing. Raises Rejected: this is no note."""
     if type(note) is not dict:
         raise Rejected("malformed", why="no note")
     return note.get(name)
 
 
 def whole(note: Any, name: str) -> int:
-    """A number from 0 up."""
+    """Read a whole number from 0 up."""
     value = field(note, name)
     if type(value) is not int or not 0 <= value < MOST:
         raise Rejected("malformed", why=f"{name} is not a number from 0 up (got: {value!r:.40})")
@@ -39,7 +39,7 @@ def whole(note: Any, name: str) -> int:
 
 
 def read_round(value: Any) -> RoundName:
-    """The name of a round."""
+    """Read the name of a round."""
     if (
         type(value) is not list
         or len(value) != 2
@@ -55,12 +55,12 @@ def round_text(name: RoundName) -> str:
 
 
 def tell_members(members: Sequence[Peer]) -> list[list[Any]]:
-    """Members of a round as they travel."""
+    """Members of a round as they are sent."""
     return [[member.name, member.address, member.incarnation] for member in members]
 
 
 def read_members(value: Any) -> list[Peer]:
-    """Members of a round, in their order."""
+    """Read the members of a round, in their order."""
     if type(value) is not list or not value:
         raise Rejected("malformed", why="no members")
     members = []
@@ -71,21 +71,44 @@ def read_members(value: Any) -> list[Peer]:
     return members
 
 
+def number(note: Any, name: str) -> float:
+    """Read a number of at most `MOST_NUMBER`."""
+    value = field(note, name)
+    if type(value) not in (int, float) or not abs(value) <= MOST_NUMBER:
+        raise Rejected("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
+    return float(value)
+
+
 class Score(NamedTuple):
-    """What a microbatch of validation data comes to: its loss summed over so many samples."""
+    """The loss of a microbatch of validation data, summed over this many samples."""
 
     loss: float
     samples: int
 
 
-class Done(NamedTuple):
-    """What a trainer's slot is through with.
+class WorkItem(NamedTuple):
+    """A microbatch that the leader assigns to a slot of a trainer.
 
     Args:
-        step, index: which microbatch.
-        revision: of the head for which it was.
-        counted: by stage, who counted it.
-        score: of validation data, which nobody counts; else None.
+        count: the stages that are to count it; empty: it is validation data.
+        lineage: of the parameters that it is for.
+        revision: of the head at which it was assigned; once the head has moved on it is of no use.
+    """
+
+    which: Microbatch
+    count: set[int]
+    lineage: str
+    revision: int
+
+
+class WorkReport(NamedTuple):
+    """A microbatch that a trainer's slot has taken through the stages.
+
+    Args:
+        step, index: of the microbatch.
+        revision: of the head at which it was assigned.
+        counted: by stage, the peer that counted it.
+        score: of validation data, which no stage counts; else None.
     """
 
     step: int
@@ -95,8 +118,25 @@ class Done(NamedTuple):
     score: Score | None
 
 
-def read_done(value: Any, stages: int) -> Done | None:
-    """What a trainer's slot is through with, if anything."""
+class StepPassed(Exception):
+    """The step of a microbatch has passed."""
+
+
+class NonFinite(Exception):
+    """A microbatch's numbers are missing, or not finite."""
+
+
+def read_work_item(note: Any) -> WorkItem:
+    """Read the leader's reply to a slot. Raises Rejected: it is no microbatch."""
+    stages, lineage = field(note, "stages"), field(note, "lineage")
+    if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
+        raise Rejected("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
+    which = Microbatch(whole(note, "step"), whole(note, "index"))
+    return WorkItem(which, set(stages), lineage, whole(note, "revision"))
+
+
+def read_work_report(value: Any, stages: int) -> WorkReport | None:
+    """Read the report of a trainer's slot; None: it has none."""
     if value is None:
         return None
     counted = field(value, "counted")
@@ -106,7 +146,7 @@ def read_done(value: Any, stages: int) -> Done | None:
     ):
         raise Rejected("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
     score = _read_score(field(value, "score"))
-    return Done(whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted), score)
+    return WorkReport(whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted), score)
 
 
 def _read_score(value: Any) -> Score | None:
@@ -116,12 +156,17 @@ def _read_score(value: Any) -> Score | None:
     return Score(number(fields, "loss"), whole(fields, "samples"))
 
 
-def number(note: Any, name: str) -> float:
-    """A number of at most `MOST_NUMBER`."""
-    value = field(note, name)
-    if type(value) not in (int, float) or not abs(value) <= MOST_NUMBER:
-        raise Rejected("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
-    return float(value)
+def read_losses(response: Response, samples: int) -> list[float]:
+    """The losses of so many samples of validation data.
+
+    Raises:
+        NonFinite: they are missing, or not finite.
+    """
+    losses = [loss for block in response.blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
+    if len(losses) != samples or not all(map(math.isfinite, losses)):
+        finite = sum(map(math.isfinite, losses))
+        raise NonFinite(f"an evaluation answered with no losses (finite: {finite} of {samples})")
+    return losses
 
 
 def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]], fewer: bool = False) -> None:
@@ -163,7 +208,7 @@ def parties_of(error: BaseException) -> dict[str, str]:
 
 
 def grouped(request: Request, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:
-    """A question's arrays in their groups (inputs; gradients), each with the note of how it is coded.
+    """A request's arrays in their groups (inputs; gradients), each with the note of how it is coded.
 
     Raises:
         Rejected: "malformed".
@@ -180,7 +225,7 @@ def grouped(request: Request, groups: int) -> Iterator[tuple[tuple[Block, ...], 
 
 
 def inherited(request: Request, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
-    """What a peer that leaves had counted: its sum, the indices in it, and their losses.
+    """Read what a peer that leaves had counted: its sum, the indices in it, and their losses.
 
     Args:
         mine: this peer's sum, which the other is to be added to.
@@ -198,50 +243,6 @@ def inherited(request: Request, mine: np.ndarray, batch: int) -> tuple[np.ndarra
     if len(set(indices.tolist())) < len(indices) or not all(0 <= index < batch for index in indices.tolist()):
         raise Rejected("malformed", why="indices of no step")
     return sums, indices.tolist(), losses.tolist()
-
-
-class Given(NamedTuple):
-    """A microbatch that the leader gives.
-
-    Args:
-        count: the stages that are to count it; none: it is validation data.
-        lineage: of the parameters that it is for.
-        revision: of the head at which it was given; past that it is of no use.
-    """
-
-    which: Microbatch
-    count: set[int]
-    lineage: str
-    revision: int
-
-
-class Stale(Exception):
-    """The microbatch's step is past."""
-
-
-class Spoilt(Exception):
-    """A microbatch's numbers are none, or not finite."""
-
-
-def read_given(note: Any) -> Given:
-    """What the leader gave. Raises Rejected: it is no microbatch."""
-    stages, lineage = field(note, "stages"), field(note, "lineage")
-    if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
-        raise Rejected("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
-    which = Microbatch(whole(note, "step"), whole(note, "index"))
-    return Given(which, set(stages), lineage, whole(note, "revision"))
-
-
-def read_losses(response: Response, samples: int) -> list[float]:
-    """The losses of so many samples of validation data.
-
-    Raises:
-        Spoilt: it is none of that.
-    """
-    losses = [loss for block in response.blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
-    if len(losses) != samples or not all(map(math.isfinite, losses)):
-        raise Spoilt(f"an evaluation answered with no losses (finite: {sum(map(math.isfinite, losses))} of {samples})")
-    return losses
 
 
 @dataclass(frozen=True, slots=True)

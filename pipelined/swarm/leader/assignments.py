@@ -1,8 +1,8 @@
-"""What a leader gives out: the work of the step under way and, where updates are delayed, of the next beside it.
+"""The work that a leader assigns: of the step under way and, where updates are delayed, of the next beside it.
 
-The one rule: the step under way comes first, for all wait for it. A queue stays the same one when its step's turn
-comes, with what is on it; it is known by its step and by the head's revision when it was opened, and what is told of
-any other is not heard. Knows who is there; it must not know rounds, nor who leads.
+The step under way comes first, for all wait for it. A queue that was opened before its step's turn stays the same one,
+with its assignments. It is named by its step and by the head's revision when it was opened; a report that names another
+is dropped.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from pipelined.aio.notifier import Notifier
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.protocol import read_done
+from pipelined.swarm.protocol import read_work_report
 from pipelined.swarm.records import Head
 
 
 class Opened(NamedTuple):
-    """A queue, and what its work is for.
+    """A queue, and the step and parameters that its work is for.
 
     Args:
-        step: which.
+        step: of the work.
         basis: of the parameters that it is for; see `Head`.
         revision: of the head when it was opened.
     """
@@ -36,7 +36,7 @@ class Assignments:
 
     Args:
         evaluating: makes them.
-        changed: rung whenever one has changed.
+        changed: notified whenever one has changed.
     """
 
     def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Notifier):
@@ -45,7 +45,7 @@ class Assignments:
 
     @property
     def open(self) -> bool:
-        """Whether there are any."""
+        """Whether any queue is open."""
         return bool(self._open)
 
     @property
@@ -60,7 +60,7 @@ class Assignments:
 
     @property
     def late_in(self) -> float:
-        """Seconds until something that is given is late, if no news comes; may be infinite."""
+        """Seconds until an assignment is late, if nothing is reported before; may be infinite."""
         return min(opened.queue.late_in() for opened in self._open)
 
     def turn_to(self, head: Head, revision: int) -> WorkQueue:
@@ -73,33 +73,33 @@ class Assignments:
         return self._open[0].queue
 
     def open_next(self, head: Head, revision: int) -> bool:
-        """Give out the step after this head's, too, if its parameters are there; whether it is given out now."""
+        """Assign the step after this head's too, if its parameters are there. Returns whether it is assigned now."""
         if len(self._open) == 1 and (queue := self._evaluating.next_queue(head)) is not None:
             self._open.append(Opened(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
         return len(self._open) > 1
 
     def close(self) -> None:
-        """Give out no more."""
+        """Close all queues."""
         self._open = []
         self._changed.notify_all()
 
     def take(self, slot: str) -> Mapping[str, Any] | None:
-        """The next microbatch for this slot of a trainer, as it is told of it; None while there is none to give."""
+        """The next microbatch for this slot of a trainer, as the reply has it; None while none is free."""
         for step, basis, revision, queue in self._open:
-            given = queue.take(slot)
-            if given is not None:
-                named = {"step": step, "index": given.index, "lineage": basis, "revision": revision}
-                return {**named, "stages": list(given.stages)}
+            assigned = queue.take(slot)
+            if assigned is not None:
+                named = {"step": step, "index": assigned.index, "lineage": basis, "revision": revision}
+                return {**named, "stages": list(assigned.stages)}
         return None
 
-    def record_done(self, slot: str, told: Any, stages: int) -> None:
-        """A slot asks for more, and says what it has done.
+    def record_done(self, slot: str, report: Any, stages: int) -> None:
+        """Take the report of a slot that asks for more.
 
         Raises:
             Rejected: that cannot be read.
         """
-        done = read_done(told, stages)
+        done = read_work_report(report, stages)
         for opened in self._open:
             if done is not None and done[:2] == (opened.step, opened.revision):
                 opened.queue.record_done(slot, *done[2:])
@@ -107,7 +107,7 @@ class Assignments:
         self._changed.notify_all()
 
     async def watch(self) -> None:
-        """Put back what those had who left, until cancelled."""
+        """Free what departed slots had, and what departed peers had counted, until cancelled."""
         view = self._view
         with view.census.departures() as peers:
             while True:

@@ -17,8 +17,8 @@ from pipelined.membership.client import Asking
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
-from pipelined.swarm.leader.rebalance import Moving
-from pipelined.swarm.leader.roll_call import RollCall
+from pipelined.swarm.leader.connectivity import ConnectivityCheck
+from pipelined.swarm.leader.rebalance import RebalanceTimer
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import Head
@@ -33,8 +33,9 @@ class CommitLoop:
     """Brings one step after another to its commit, for one leader.
 
     Args:
-        roll_call: of the members that a round waits for.
-        changed: rung whenever a queue has changed, here and elsewhere.
+        connectivity: of the members that a round waits for.
+        timer: says when peers change stage.
+        changed: notified whenever a queue has changed, here and elsewhere.
 
     Attributes:
         phase: of the step under way: "counting", "preparing" or "summing".
@@ -48,13 +49,13 @@ class CommitLoop:
         asking: Asking,
         rules: Rules,
         clock: Clock,
-        moving: Moving,
-        roll_call: RollCall,
+        timer: RebalanceTimer,
+        connectivity: ConnectivityCheck,
         changed: Notifier,
     ):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
-        self._roll_call = roll_call
-        self._moving, self._changed, self._took = moving, changed, math.inf
+        self._connectivity = connectivity
+        self._timer, self._changed, self._took = timer, changed, math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
     async def take(
@@ -72,31 +73,31 @@ class CommitLoop:
         pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
         if not begun:
-            await self._roll_call.during(self._until(lambda: queue.complete), name())
+            await self._connectivity.during(self._until(lambda: queue.complete), name())
             within = self._leeway(queue)
         while True:
             members = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
             attempt = CommitRound(name(), head.step, self._rules.batch, members, self._asking)
-            covers = await self._roll_call.during(attempt.prepare(), attempt.name, members)
+            covers = await self._connectivity.during(attempt.prepare(), attempt.name, members)
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
                 self.phase, began = "summing", self._clock.now()
                 spread = within if complete() else 0.0
                 summing = attempt.reduce(covers, spread, plain)
-                squares = await self._roll_call.during(summing, attempt.name, members, spread)
+                squares = await self._connectivity.during(summing, attempt.name, members, spread)
             except Failed as error:
                 self.phase = "counting"
                 failed.append(self._said(head, attempt, error))
                 plain |= attempt.beyond_codec.keys()
-                if await self._roll_call.evict(attempt.name[0], failed):
+                if await self._connectivity.evict(attempt.name[0], failed):
                     failed.clear()
                 queue.reconcile(attempt.missing(covers))
                 await self._resumed(attempt, covers, queue, pause)
                 pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
                 continue
-            self._roll_call.summed([list(each) for each in attempt.replies], self._clock.now() - began)
+            self._connectivity.summed([list(each) for each in attempt.replies], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)
 
     def _said(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
@@ -117,10 +118,10 @@ class CommitLoop:
     async def _resumed(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
         """Have every peer count again until nothing is missing; a peer that did not reply is asked again meanwhile."""
         async with Nursery() as tasks:
-            telling = tasks.create_task(self._roll_call.during(attempt.resume(covers), attempt.name, attempt.asked))
+            telling = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.asked))
             self._changed.notify_all()
             await self._clock.sleep(pause)
-            await self._roll_call.during(self._until(lambda: queue.complete), attempt.name)
+            await self._connectivity.during(self._until(lambda: queue.complete), attempt.name)
             telling.cancel()
 
     def _head_after(self, head: Head, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
@@ -144,7 +145,7 @@ class CommitLoop:
 
     def _moves(self, attempt: CommitRound) -> dict[str, int]:
         coming = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
-        moves = self._moving.due(
+        moves = self._timer.due(
             coming, [{name: reply.load for name, reply in each.items()} for each in attempt.replies]
         )
         for peer, stage in moves.items():

@@ -23,7 +23,7 @@ class Evaluating:
 
     Args:
         steps: after so many the run is over; None: never.
-        changed: rung whenever a queue has changed.
+        changed: notified whenever a queue has changed.
 
     Attributes:
         latency: of the slots, over all steps.

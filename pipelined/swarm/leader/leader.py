@@ -25,10 +25,10 @@ from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit import CommitLoop
+from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.evaluation import Evaluating
-from pipelined.swarm.leader.rebalance import Moves, Moving
-from pipelined.swarm.leader.recovery import Calling, GoingBack
-from pipelined.swarm.leader.roll_call import RollCall
+from pipelined.swarm.leader.rebalance import Moves, RebalanceTimer
+from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, field, round_text, whole
@@ -46,7 +46,7 @@ class Leader:
     Args:
         name, address: of the trainer.
         moves: decides who changes stage, once in `rules.rebalance_s`.
-        back: knows when all must go back to what was saved.
+        rollback: knows when all stages must go back to what was saved.
         steps: after so many the run is over; None: never.
     """
 
@@ -59,17 +59,18 @@ class Leader:
         rules: Rules,
         clock: Clock,
         moves: Moves,
-        back: GoingBack,
+        rollback: Rollback,
         steps: int | None = None,
     ):
         self._me, self._view, self._rules, self._clock = LeaderRecord(name, address), view, rules, clock
-        self._back, self._term, self._attempts = back, 0, 0
-        self._changed, self._calling = Notifier(), Calling(view, rules, clock)
+        self._rollback, self._term, self._attempts = rollback, 0, 0
+        self._changed, self._reassignment = Notifier(), EmergencyReassignment(view, rules, clock)
         self._placing = Placing(view, rules.stages)
         self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
         self._assignments = Assignments(view, self._evaluating, self._changed)
-        self._roll_call, moving = RollCall(view, asking, rules, clock), Moving(moves, rules.rebalance_s, clock)
-        self._commits = CommitLoop(view, asking, rules, clock, moving, self._roll_call, self._changed)
+        self._connectivity = ConnectivityCheck(view, asking, rules, clock)
+        timer = RebalanceTimer(moves, rules.rebalance_s, clock)
+        self._commits = CommitLoop(view, asking, rules, clock, timer, self._connectivity, self._changed)
 
     @property
     def left(self) -> int | None:
@@ -95,7 +96,7 @@ class Leader:
         """
         directory, view = self._view.directory, self._view
         while True:
-            await self._roll_call.stand_back()
+            await self._connectivity.stand_back()
             await view.wait_for(lambda: view.leader in (None, self._me) and self._can_begin)
             try:
                 self._term = await directory.transact(
@@ -170,7 +171,7 @@ class Leader:
         """Whether this trainer knows the step that stands, or may say it: not where the directory has one that cannot
         be read, unless it is to go back to what was saved. Another trainer may remember the step.
         """
-        return self._view.head is not None or not self._view.head_revision or self._back.resume
+        return self._view.head is not None or not self._view.head_revision or self._rollback.resume
 
     async def _resign(self) -> NoReturn:
         """Raises: LeadershipLost: always."""
@@ -216,7 +217,7 @@ class Leader:
 
     async def _first(self) -> Head:
         """Where a swarm begins: before the first step, or where a former one was saved."""
-        return self._head_at(await self._back.needed()) if self._back.resume else self._head_at(None)
+        return self._head_at(await self._rollback.needed()) if self._rollback.resume else self._head_at(None)
 
     async def _led(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
         """The step taken, with the next begun meanwhile where it can be; or, if this cannot be, where all go back to.
@@ -231,7 +232,7 @@ class Leader:
         step = lambda: self._commits.take(head, queue, not known, self._next_name, complete)  # noqa: E731
         async with Nursery() as tasks:
             taking = self._evaluating.beside(step, head, queue, self._write)
-            ways = [tasks.create_task(way) for way in (taking, self._back.needed(), self._calling.needed())]
+            ways = [tasks.create_task(way) for way in (taking, self._rollback.needed(), self._reassignment.needed())]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for task in ways:
                 task.cancel()

@@ -89,15 +89,17 @@ def _measured(stage: Stage) -> dict[str, float]:
 
 
 Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
-"""By stage, each peer's load, None of those on their way there; who is to go to which stage."""
+"""From each peer's load by stage (None: on its way there) to the new stages of the peers that move."""
 
 
-class Moving:
-    """One leader's looks at the stages' loads.
+class RebalanceTimer:
+    """When one leader compares the loads of the stages.
+
+    A peer that moved at one comparison does not move at the next.
 
     Args:
-        moves: decides who changes stage.
-        every: seconds between two looks; 0: never.
+        moves: decides which peers change stage.
+        every: seconds from one comparison to the next; 0: never.
     """
 
     def __init__(self, moves: Moves, every: float, clock: Clock):
@@ -105,11 +107,11 @@ class Moving:
         self._looked, self._moved = clock.now(), set[str]()
 
     def due(self, coming: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
-        """Who is to go to which stage now.
+        """The new stages, by name, of the peers that move now.
 
         Args:
-            coming: by stage, who is on its way there.
-            loads: by stage, what those who are there said.
+            coming: by stage, the peers on their way there.
+            loads: by stage, the loads that its peers reported.
         """
         now = self._clock.now()
         if not self._every or now - self._looked < self._every:

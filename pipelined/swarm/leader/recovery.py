@@ -15,14 +15,14 @@ from pipelined.swarm.leader.rebalance import Stage, moves
 from pipelined.swarm.records import Phase, SavedStage, common_step
 
 PATIENCE_LEASES = 2
-"""How many leases long a stage must be lost: who was cut off may come back, and has its state."""
+"""Leases for which a stage must be lost: a peer that was cut off may come back, and has its state."""
 
 
-class GoingBack:
-    """Finds out that a swarm must go back, and where to.
+class Rollback:
+    """Finds out that all stages must go back to what was saved, and to which step.
 
     Args:
-        resume: go back to whatever was saved; else only to what this run saved itself.
+        resume: go back to any run's saved step; else only to one of this run.
     """
 
     def __init__(self, view: MembershipView, stages: int, lease_s: float, clock: Clock, resume: bool):
@@ -30,7 +30,7 @@ class GoingBack:
         self._patience_s = PATIENCE_LEASES * lease_s
 
     async def needed(self) -> SavedStage:
-        """Wait until the swarm must go back, and can; returns where to."""
+        """Wait until the swarm must go back, and can. Returns the saved step."""
         while True:
             await self._view.wait_for(self._must)
             try:
@@ -49,26 +49,27 @@ class GoingBack:
         return not self._view.census.holding(stage) and bool(self._view.joining(stage))
 
     def _latest(self) -> SavedStage | None:
-        """Where to go: the latest step that all stages saved; None where that is where the swarm is."""
+        """The latest step that all stages saved; None where the swarm is there already."""
         here = self._view.head.version if self._view.head else None
         saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
         latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
         return None if latest is None or latest.version == here else latest
 
 
-class Calling:
-    """Finds out that a stage needs one of another's peers.
+class EmergencyReassignment:
+    """Finds out that a stage needs a peer of another: its last one leaves, or all are lost and its state was saved.
 
-    Where peers are to stay where they are (`rules.rebalance_s` of 0) nobody is called.
+    Where peers stay at their stages (`rules.rebalance_s` of 0) no peer is called.
     """
 
     def __init__(self, view: MembershipView, rules: Rules, clock: Clock):
         self._view, self._rules, self._clock = view, rules, clock
 
     async def needed(self) -> dict[str, int]:
-        """Wait until somebody has to change stage; who is to go where.
+        """Wait until a peer must change stage. Returns the peers' new stages by name.
 
-        Nobody is called to a lost stage before two leases have passed: who was cut off may come back, or others come.
+        No peer is called to a lost stage before two leases have passed: one that was cut off may come back, or another
+        join.
         """
         while True:
             await self._view.wait_for(lambda: bool(self._calls()))
@@ -90,7 +91,7 @@ class Calling:
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
     def _stages(self) -> Sequence[Stage]:
-        """By stage, who stays (of whom all are as good) and who comes."""
+        """By stage, the peers that stay (all with the same load) and those that join (None)."""
         at = self._view.census.at
         return [
             {peer.name: 1.0 if peer.phase == Phase.SERVING else None for peer in at(stage) if peer.phase in STAY}
@@ -98,8 +99,8 @@ class Calling:
         ]
 
     def _can_be_had(self, stage: int) -> bool:
-        """Whether a peer that is called can have the state: from a peer that parts, or, where no peer holds it, from
-        what this run saved, or built anew before the first step.
+        """Whether a peer that is called can get the state: from a draining peer, or, where no peer holds it, from what
+        this run saved, or built anew before the first step.
         """
         if self._view.holding(stage):
             return self._parts(stage)

@@ -17,7 +17,7 @@ from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Standing, standing
 from pipelined.membership.client import Asking
-from pipelined.membership.probe import Hearing
+from pipelined.membership.probe import Probe
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
@@ -77,7 +77,7 @@ class StagePeer:
             stage,
         )
         self._asking = Asking(endpoint, view)
-        self._hearing = Hearing(self._asking, clock, rules.lease_s)
+        self._probe = Probe(self._asking, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
         self._saver = Saver(store, save_every, coding.threads, view.look_again)
         self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saver=self._saver)
@@ -245,7 +245,7 @@ class StagePeer:
         self._let_go()
         self._view.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
-        ways = self._view, self._asking, self._hearing, self._device, find
+        ways = self._view, self._asking, self._probe, self._device, find
         self._joining = Joining(self.name, stage, index, version, *ways)
         version = await self._joining.arrive()
         rules, device, basis = self._rules, self._device, self._view.head.basis
@@ -296,7 +296,7 @@ class StagePeer:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         name = read_round(request.note.get("round"))
         mates = [peer for peer in self._view.holding(self.replica.index) if peer.name != self.name]
-        silent = await self._hearing.silent(mates)  # meanwhile this process reads what came, if it was stopped
+        silent = await self._probe.unreachable(mates)  # meanwhile this process reads what came, if it was stopped
         return Response(note={"silent": silent, **(self.replica.rounds.awaited(name) if self.replica else {})})
 
     def _told(self) -> Mapping[str, Any]:

@@ -21,21 +21,21 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.protocol import Given, Spoilt, Stale, field, read_given, read_losses
+from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, field, read_losses, read_work_item
 from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
 from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
 
-MOST_SPOILT = 16
-"""Microbatches, one after another, whose numbers are not finite: a peer may be broken, but not so many."""
+MOST_NON_FINITE = 16
+"""Microbatches in a row with numbers that are not finite, until the trainer ends: one peer may be broken, not all."""
 LEAST_PAUSE_S = 1e-3
-"""How long at least the end of a ban is waited for: timers ring a little early, and would do so again and again."""
+"""Shortest wait for the end of a ban, in seconds: timers fire a little early, and would do so again and again."""
 RECENT = 64
-"""So many microbatches back, at most, its present speed is measured."""
+"""Microbatches over which the present speed is measured."""
 MOST_PAUSE_S = 10.0
-"""How long at most until a banned peer is asked again to announce itself."""
+"""Longest pause until a banned peer is asked again to announce itself, in seconds."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
 """The inputs of the first stage and the labels of the last, from the name alone; of validation data, whose indices are
 those behind the batch, the labels may be of fewer samples: then what follows them only fills the microbatch up."""
@@ -43,7 +43,7 @@ Topic = Pass | Literal["evaluate"]
 TOPICS: tuple[Topic, ...] = (*get_args(Pass), "evaluate")
 
 
-class Trainer:
+class SwarmTrainer:
     """One trainer's slots.
 
     Args:
@@ -72,7 +72,7 @@ class Trainer:
         self._patience = {(stage, topic): TimeoutEstimator(lease_s) for stage in range(stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
-        self._unheard, self._spoilt = set[Party](), 0
+        self._unheard, self._non_finite = set[Party](), 0
 
     async def run(self, incarnation: int) -> None:
         """Train under this incarnation until cancelled."""
@@ -82,9 +82,7 @@ class Trainer:
                 self._tasks.create_task(self._work(incarnation, slot))
 
     def status(self) -> dict[str, Any]:
-        """What it has done, for whoever looks on: microbatches, and how many a second of late; answers by peer; bans
-        in seconds by address.
-        """
+        """For status: microbatches done, and how many a second of late; answers by peer; bans in seconds by address."""
         now = self._clock.now()
         passed = now - self._ends[0] if self._ends else 0.0
         return {
@@ -95,7 +93,7 @@ class Trainer:
         }
 
     async def _follow(self) -> None:
-        """Tell the wiring who serves."""
+        """Keep the wiring up to date with the peers that serve."""
         known, seen = [dict[str, Party]() for _ in range(self._stages)], [-1] * self._stages
         with self._view.census.departures() as gone:
             for name in self.answers.keys() - self._view.peers.keys():
@@ -110,7 +108,7 @@ class Trainer:
                 await self._view.next_change()
 
     def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
-        """Tell the wiring who serves these stages; `known` is by stage what it was told last, by address."""
+        """Tell the wiring which peers serve these stages; `known` has by stage and address what it was told last."""
         before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for stage in stages:
             known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
@@ -132,9 +130,9 @@ class Trainer:
             note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
             try:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    given = (await self._endpoint.request(leader.address, "work", note=note)).note
-                done = None  # it was heard; before, it is told again: who hears it twice counts it once
-                done = await self._while_it_stands(read_given(given))
+                    reply = (await self._endpoint.request(leader.address, "work", note=note)).note
+                done = None  # received; until here it is sent again, and the leader counts it once
+                done = await self._while_it_stands(read_work_item(reply))
             except NoLongerValid:
                 continue
             except (Unreachable, Rejected) as error:
@@ -142,54 +140,54 @@ class Trainer:
                     done = None
                 await self._clock.sleep(RETRY_S)
 
-    async def _while_it_stands(self, given: Given) -> dict[str, Any] | None:
-        """Take one microbatch through; what to say of it, or None where its step is past, or all have gone back."""
+    async def _while_it_stands(self, item: WorkItem) -> dict[str, Any] | None:
+        """Take one microbatch through the stages. None: its step has passed, or the swarm rolled back."""
         try:
-            async with self._view.while_holds(lambda: self._is_of_use(given)):
-                told = await (self._through(given) if given.count else self._evaluated(given))
-        except (NoLongerValid, Stale):
+            async with self._view.while_holds(lambda: self._is_of_use(item)):
+                report = await (self._through(item) if item.count else self._evaluated(item))
+        except (NoLongerValid, StepPassed):
             return None
-        except Spoilt as error:
-            self._spoilt += 1
-            if self._spoilt == MOST_SPOILT:
-                fact = f"{MOST_SPOILT} microbatches one after another came to nothing ({error})"
+        except NonFinite as error:
+            self._non_finite += 1
+            if self._non_finite == MOST_NON_FINITE:
+                fact = f"{MOST_NON_FINITE} microbatches one after another came to nothing ({error})"
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
-        self.done, self._spoilt = self.done + 1, 0
+        self.done, self._non_finite = self.done + 1, 0
         self._ends.append(self._clock.now())
-        return {**given.which._asdict(), "revision": given.revision, "counted": [], **told}
+        return {**item.which._asdict(), "revision": item.revision, "counted": [], **report}
 
-    def _is_of_use(self, given: Given) -> bool:
-        """No head stands that was decided since, or one whose parameters these are: they were there before it was."""
+    def _is_of_use(self, item: WorkItem) -> bool:
+        """Whether the head has not moved since, or has moved to one with the parameters that the item is for."""
         head = self._view.head
-        ours = head is not None and (head.step, head.basis) == (given.which.step, given.lineage)
-        return ours or self._view.head_revision <= given.revision
+        ours = head is not None and (head.step, head.basis) == (item.which.step, item.lineage)
+        return ours or self._view.head_revision <= item.revision
 
-    async def _evaluated(self, work: Given) -> dict[str, Any]:
-        """Forward alone; the sum of its losses, and of how many samples."""
-        inputs, labels = self._data(work.which)
+    async def _evaluated(self, item: WorkItem) -> dict[str, Any]:
+        """Forward alone. Returns the sum of its losses, and the number of samples."""
+        inputs, labels = self._data(item.which)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
             last = stage == self._stages - 1
             groups = [flow, (tuple(labels), None)] if last else [flow]
-            _, response = await self._ask(stage, "evaluate", work.which, groups, lineage=work.lineage)
+            _, response = await self._ask(stage, "evaluate", item.which, groups, lineage=item.lineage)
             flow = (response.blocks, field(response.note, "codec"))
         losses = read_losses(response, len(labels[0]))
         return {"score": [math.fsum(losses), len(losses)]}
 
-    async def _through(self, work: Given) -> dict[str, Any]:
-        """Forward, then backward; who counted it, by stage."""
-        which, count, lineage = work.which, work.count, work.lineage
+    async def _through(self, item: WorkItem) -> dict[str, Any]:
+        """Forward, then backward. Returns by stage the peer that counted it."""
+        which, count, lineage = item.which, item.count, item.lineage
         inputs, labels = self._data(which)
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
             _, response = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
             kept.append((response.blocks, field(response.note, "codec")))
-        given, counted = (tuple(labels), None), []
+        incoming, counted = (tuple(labels), None), []
         for stage in reversed(range(self._stages)):
-            groups = [kept.pop(), given]
+            groups = [kept.pop(), incoming]
             peer, response = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
-            given = (response.blocks, field(response.note, "codec"))
+            incoming = (response.blocks, field(response.note, "codec"))
             if field(response.note, "counted") is True:
                 counted.append((stage, peer.name))
         return {"counted": counted}
@@ -200,8 +198,8 @@ class Trainer:
         """Ask one peer of a stage after another until one answers.
 
         Raises:
-            Stale: the step is past.
-            Spoilt: what this peer was asked, or what it makes of that, is not finite: it is to be begun anew.
+            StepPassed: the step has passed.
+            NonFinite: the input of this peer, or its output, is not finite: the microbatch begins anew.
         """
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
@@ -224,15 +222,15 @@ class Trainer:
             except Rejected as rejection:
                 there = rejection.facts.get("step")
                 if rejection.reason == "stale" and type(there) is int and there > which.step:
-                    raise Stale from rejection
+                    raise StepPassed from rejection
                 if rejection.reason == "not finite":
-                    raise Spoilt(str(rejection)) from rejection
-                if rejection.reason == "busy":  # it is no worse for it: the others first
+                    raise NonFinite(str(rejection)) from rejection
+                if rejection.reason == "busy":  # no fault of the peer: the others first
                     if party in busy:
                         await self._clock.sleep(RETRY_S)
                     busy.add(party)
                     continue
-                if rejection.reason == "stranger":  # it is we who are none, as this peer has heard
+                if rejection.reason == "stranger":  # this trainer is no member, as far as the peer knows
                     await self._clock.sleep(RETRY_S)
                     continue
                 self._ban(peer, party, str(rejection))
@@ -245,7 +243,7 @@ class Trainer:
             return peer, response
 
     def _ban(self, peer: Peer, party: Party, why: str) -> None:
-        """Ask this peer no more until it announces itself again, and ask it to."""
+        """Use this peer no more until it announces itself again, and ask it to."""
         now = self._clock.now()
         seconds = self._wiring.ban(party, now) - now
         if party not in self._unheard:
@@ -256,7 +254,7 @@ class Trainer:
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
     async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
-        """Ask until it has, or is gone: who cannot be reached now may be later, and knows of no ban."""
+        """Ask until it has, or is gone: one that is unreachable now may be reached later, and knows of no ban."""
         pause = RETRY_S
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
@@ -268,7 +266,7 @@ class Trainer:
             self._unheard.discard(party)
 
     async def _pick(self, stage: int, which: Pass) -> Peer:
-        """The peer whose turn it is; waits while the stage has none, and then takes even one that is banned."""
+        """The peer to ask next; waits while the stage has none, and then takes even one that is banned."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._view.serving(stage)

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Asking
-from pipelined.membership.probe import SILENCE_LEASES, SLICES, Hearing
+from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.records import Peer, Phase
 from transports.rpc import Response
@@ -26,14 +26,14 @@ class Two:
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = MembershipView(None, self.clock)
         self.view.peers["other"] = self.other
-        self.hearing = Hearing(Asking(endpoint, self.view), self.clock, LEASE_S)
+        self.probe = Probe(Asking(endpoint, self.view), self.clock, LEASE_S)
 
     async def _answer(self, request):
         return Response()
 
     async def hears(self, *faults):
         """Whether it is heard, and after how long; faults are moments and what happens then."""
-        listening = self.network.run("one", self.hearing.hears(self.other))
+        listening = self.network.run("one", self.probe.reaches(self.other))
         for moment, fault, *names in faults:
             await asyncio.sleep(moment - asyncio.get_running_loop().time())
             getattr(self.network, fault)(*names)
@@ -73,10 +73,10 @@ def test_who_was_stopped_itself_listens_on():
 @pytest.mark.virtual
 async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because_it_lasts():
     two = Two()
-    assert await two.hearing.while_heard(two.other, asyncio.sleep(100, "done")) == "done"
+    assert await two.probe.while_reachable(two.other, asyncio.sleep(100, "done")) == "done"
     two.network.cut("one", "other")
     with pytest.raises(NoLongerValid):
-        await two.hearing.while_heard(two.other, asyncio.sleep(100))
+        await two.probe.while_reachable(two.other, asyncio.sleep(100))
     assert two.clock.now() < 100 + 3 * SILENCE_S
     two.network.kill("one")
     two.network.kill("other")

@@ -17,7 +17,7 @@ from pipelined.directory.registration import standing
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
-from pipelined.swarm.leader.recovery import Calling, GoingBack
+from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import Choosing, Placing, fewest
 from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Peer, Phase, Saved, SavedStage
 from transports.rpc import Rejected, Response
@@ -191,7 +191,11 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
     async def cost(peers):
         view, rules, clock = of_size(peers), Rules("m", 3, 4, 4, rebalance_s=1.0), VirtualClock()
         assignments = Assignments(view, SimpleNamespace(latency=SimpleNamespace(forget=lambda left: None)), Notifier())
-        ways = assignments.watch(), Calling(view, rules, clock).needed(), GoingBack(view, 3, 1.0, clock, False).needed()
+        ways = (
+            assignments.watch(),
+            EmergencyReassignment(view, rules, clock).needed(),
+            Rollback(view, 3, 1.0, clock, False).needed(),
+        )
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)
         with counted() as count:

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from pipelined.swarm.protocol import (
-    Done,
     Score,
+    WorkReport,
     check_layouts,
     digest_of,
     field,
-    read_done,
     read_members,
     read_round,
+    read_work_report,
     tell_members,
     whole,
 )
@@ -84,10 +84,10 @@ def test_of_no_samples_or_other_sizes_arrays_are_never_taken(shape):
 
 def test_what_a_slot_is_through_with_is_read_as_it_was_told():
     told = {"step": 3, "revision": 9, "index": 1, "counted": [[0, "p0"], [1, "p1"]]}
-    assert read_done(told, stages=2) == Done(3, 9, 1, {0: "p0", 1: "p1"}, None)
+    assert read_work_report(told, stages=2) == WorkReport(3, 9, 1, {0: "p0", 1: "p1"}, None)
     scored = {**told, "counted": [], "score": [2.5, 4]}
-    assert read_done(scored, stages=2) == Done(3, 9, 1, {}, Score(2.5, 4))
-    assert read_done(None, stages=2) is None
+    assert read_work_report(scored, stages=2) == WorkReport(3, 9, 1, {}, Score(2.5, 4))
+    assert read_work_report(None, stages=2) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_a_slot_is_through_with_is_read_as_it_was_told():
 )
 def test_a_score_that_is_none_is_refused(score):
     with pytest.raises(Rejected, match=r"loss|samples"):
-        read_done({"step": 0, "revision": 1, "index": 0, "counted": [], "score": score}, stages=1)
+        read_work_report({"step": 0, "revision": 1, "index": 0, "counted": [], "score": score}, stages=1)
 
 
 def test_a_digest_tells_zeros_apart():

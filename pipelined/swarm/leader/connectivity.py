@@ -1,9 +1,9 @@
-"""What a leader does about a round that lasts, or fails again and again: it evicts the fewest members in the way.
+"""Whether the members of a round reach one another; the leader evicts the fewest that stand in its way.
 
-That a round lasts is no reason. It goes on for as long as all members reach the leader and one another. A member that
-does not, or with which `MOST_FAILED` attempts of one step failed, is struck from the directory, in a transaction that
-holds only while this leader leads and another peer serves the stage. A peer that is struck out finds that in the
-directory, keeps its state, and joins again after a pause that the directory keeps (`evicted/NAME`), each time longer.
+A long round alone evicts no member: it goes on while all members reach the leader and one another. A member that does
+not, or with which `MOST_FAILED` attempts of one step failed, is removed from the directory, in a transaction that holds
+only while this leader leads and another peer serves the stage. An evicted peer sees that in the directory, keeps its
+state, and joins again after a pause that the directory keeps (`evicted/NAME`), each time longer.
 """
 
 from collections.abc import Coroutine, Sequence, Set
@@ -18,7 +18,7 @@ from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
-from pipelined.membership.probe import Hearing
+from pipelined.membership.probe import Probe
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
@@ -34,15 +34,15 @@ MOST_FAILED = 3
 UNREACHED = "the leader or another member of its stage cannot reach it"
 WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
 MOST_LEASES = 16
-"""Leases from one call to the next, at most, however long a round lasts."""
+"""Leases from one check to the next, at most, however long a round lasts."""
 
 
-class RollCall:
-    """The roll calls of one trainer that leads at times."""
+class ConnectivityCheck:
+    """The checks of one trainer, over all the times that it leads."""
 
     def __init__(self, view: MembershipView, asking: Asking, rules: Rules, clock: Clock):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
-        self._hearing, self._resigned = Hearing(asking, clock, rules.lease_s), False
+        self._probe, self._resigned = Probe(asking, clock, rules.lease_s), False
         self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)
 
     async def during(
@@ -52,17 +52,17 @@ class RollCall:
         members: Sequence[Sequence[Peer]] | None = None,
         spread: float = 0.0,
     ) -> T:
-        """What some part of a round comes to; while it lasts those who take part are called, more and more seldom.
+        """The result of some part of a round; while it lasts its members are checked, at growing intervals.
 
         Args:
-            members: by stage, who takes part; None: nothing is summed yet, and nobody is struck out: but whoever leads
-                is to reach every stage.
+            members: by stage, the members; None: nothing is summed yet, and no member is evicted, but the leader must
+                reach every stage.
             spread: seconds over which members spread their parts of a sum.
         """
-        return await beside(self._call(name, members, spread), work)
+        return await beside(self._keep_checking(name, members, spread), work)
 
     async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Strike out the fewest members that cover what failed, once it has failed often enough; whether it had.
+        """Evict the fewest members that cover the failures, once there were enough. Returns whether there were.
 
         Args:
             attempts: what failed in each attempt of a step. Attempts that failed by members gone since do not count.
@@ -81,11 +81,11 @@ class RollCall:
             why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: attempts go on
                 self._history.failed(each.members for each in failures)
-                await self._strike(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
+                await self._evict(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
         return True
 
     def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
-        """A step was taken by these, by stage, in so many seconds of summing: old failures are forgotten."""
+        """Record the members of a committed step, by stage, and the seconds of its sums; forget old failures."""
         self._sums.observe(seconds)
         self._history.summed(members)
         evictions = self._view.evictions
@@ -94,31 +94,31 @@ class RollCall:
                 del evictions[name]
 
     async def stand_back(self) -> None:
-        """Who gave up leading lets others lead, if they would."""
+        """After giving up leadership, wait one lease, so that another trainer can lead."""
         if self._resigned:
             self._resigned = False
             await self._clock.sleep(self._rules.lease_s)
 
-    async def _call(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+    async def _keep_checking(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
         pause, passed = self._rules.lease_s, 0.0
         while True:
-            await self._hearing.clock.sleep(pause)
+            await self._probe.clock.sleep(pause)
             passed += pause
             if members is not None:
                 emit("round lasts", round=round_text(name), seconds=passed, peers=sum(map(len, members)))
             pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
-            with suppress(Conflict, CutOff):  # who is there has changed, or cannot be: the next call tells
-                await self._look_at(name, members, spread)
+            with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: check again
+                await self._check(name, members, spread)
 
-    async def _look_at(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+    async def _check(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
         view = self._view
         stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
-        silent = set(await self._hearing.silent(peer for peers in stages for peer in peers))
+        unreachable = set(await self._probe.unreachable(peer for peers in stages for peer in peers))
         here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
-        if self._is_to_resign(here, silent):
+        if self._is_to_resign(here, unreachable):
             await self._resign(name[0])
         elif members is not None:
-            said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in silent])
+            said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in unreachable])
             limit = lambda name: self._limit(name, spread)  # noqa: E731
             waits = overdue(said, limit)
             cuts = {each: said[each].silent | waits[each] for each in said}
@@ -128,7 +128,7 @@ class RollCall:
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
                 self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
                 goes = who_goes(peers, cuts, self._history.partners)
-                await self._strike(name[0], stage, goes, said.keys(), why)
+                await self._evict(name[0], stage, goes, said.keys(), why)
 
     def _limit(self, name: str, spread: float) -> float:
         """Seconds for which a member may bring nothing to a sum: twice as long each time that it was evicted before."""
@@ -136,44 +136,44 @@ class RollCall:
         return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
 
     async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Said]:
-        """By name, what each says; members that are missing could not be reached."""
+        """By name, the reply of each; members that are missing could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
         return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
 
     async def _ask(self, name: RoundName, peer: Peer) -> Said | None:
-        """What it says; None: it cannot be reached. A member that is gone, or refuses to say, is held up by none."""
+        """Its reply; None: it cannot be reached. A member that is gone, or refuses to reply, accuses no other."""
         try:
-            patience = 2 * self._hearing.patience_s
+            patience = 2 * self._probe.patience_s
             asking = self._asking.request(peer, "hears", round=list(name))
-            return read_said((await with_timeout(self._hearing.clock, patience, asking)).note)
+            return read_said((await with_timeout(self._probe.clock, patience, asking)).note)
         except TimeoutError:
             return None
         except (NoLongerValid, Rejected):
             return Said(frozenset(), {}, {})
 
-    def _is_to_resign(self, stages: Sequence[Sequence[Peer]], silent: Set[str]) -> bool:
-        """Whether it reaches nobody of a stage, or less than half of all, where another trainer could lead."""
-        mute = any(peers and silent.issuperset(peer.name for peer in peers) for peers in stages)
-        return (mute or 2 * len(silent) > sum(map(len, stages))) and len(self._view.trainers) > 1
+    def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
+        """Whether this leader reaches no peer of a stage, or less than half of all, and another trainer could lead."""
+        mute = any(peers and unreachable.issuperset(peer.name for peer in peers) for peers in stages)
+        return (mute or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
     async def _resign(self, term: int) -> None:
-        """Others may reach those whom this one does not."""
+        """Give up leadership: another trainer may reach the peers that this one does not."""
         self._resigned = True
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
         await self._view.directory.transact({LEADER: term}, {}, [LEADER])
 
-    async def _strike(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
-        """Strike these out of the directory, while another of the stage, who could be asked, stays."""
+    async def _evict(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
+        """Evict these, if another peer of the stage that could be asked stays."""
         stays = [peer for peer in self._view.serving(stage) if peer.name in said and peer not in peers]
         for peer in peers if stays else ():
-            seconds = await self._strike_out(term, peer, stays[0])
+            seconds = await self._evict_one(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
-    async def _strike_out(self, term: int, peer: Peer, stays: Peer) -> float:
-        """Take a peer out of the directory. Returns the seconds that it is to stay away.
+    async def _evict_one(self, term: int, peer: Peer, stays: Peer) -> float:
+        """Remove a peer from the directory. Returns the seconds that it is to stay away.
 
-        Raises: Conflict: one of the two has said something else meanwhile. CutOff.
+        Raises: Conflict: the record of one of the two has changed meanwhile. CutOff.
         """
         view = self._view
         expect = {PEERS + each.name: view.announced[each.name] for each in (peer, stays)}
@@ -186,5 +186,5 @@ class RollCall:
 
 
 def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
-    """With which other members this one failed to sum."""
+    """The other members with which this one failed to sum."""
     return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
