@@ -1,7 +1,7 @@
 """Which sequences make up a step, and which are scored in an evaluation.
 
-The rule: what step t trains on depends on (seed, t, global batch size) alone, never on how the batch is shared out.
-Arrays of token ids are numpy; this file needs no torch.
+The sequences of step t depend on (seed, t, global batch size) alone, never on the cut of the batch. Arrays of token ids
+are numpy; this file needs no torch.
 """
 
 import hashlib

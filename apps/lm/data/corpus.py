@@ -1,6 +1,6 @@
-"""The text a model learns from: read, checked, and parted into training and validation, the same on every rank.
+"""The text a model learns from: read, checked, and split into training and validation, the same on every rank.
 
-The parting depends on the text alone. This file must not know what a token is.
+The split depends on the text alone.
 """
 
 import hashlib

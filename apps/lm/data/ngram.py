@@ -23,7 +23,7 @@ TUNING_SHARE = 0.1
 
 
 def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab: int) -> dict[str, float]:
-    """Mean nats a token of each n-gram model over the targets of `_batches.validation_windows`.
+    """Mean nats a token of each n-gram model over the targets of `batches.validation_windows`.
 
     Args:
         train: ids to count, one-dimensional.

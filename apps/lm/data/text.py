@@ -1,6 +1,6 @@
-"""The text as every rank needs it: read and tokenised once, by rank 0, and told to all. No torch.
+"""The text on every rank: read and tokenised once, by rank 0, and sent to all. No torch.
 
-So a cluster needs the files on one machine only, and a mistake in them is told once, before anything is built.
+So a cluster needs the files on one machine only, and a mistake in them is reported once, before anything is built.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """The blake2b of the tokenizer and all ids: who has another one finds other sequences."""
+        """The blake2b of the tokenizer and all ids: with another one the sequences differ."""
         hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
         for ids in (self.train, self.validation):
             hasher.update(f"{ids.dtype.name} {len(ids)}".encode())
@@ -86,8 +86,8 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     Cost: the tokens once to each rank.
     """
     text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
-    told = await broadcast(transport, "tokens", None if text is None else _pack(text))
-    return text if text is not None else _unpack(told)
+    received = await broadcast(transport, "tokens", None if text is None else _pack(text))
+    return text if text is not None else _unpack(received)
 
 
 def _nothing() -> None:
@@ -136,7 +136,7 @@ def _pack(text: Text) -> dict[str, Any]:
     return {**tokens, **about, "tokenizer": text.tokenizer.to_json(), "dtype": text.train.dtype.name}
 
 
-def _unpack(told: dict[str, Any]) -> Text:
-    train, validation = (np.frombuffer(told[part], told["dtype"]) for part in ("train", "validation"))
-    tokenizer = Tokenizer.from_json(told["tokenizer"])
-    return Text(told["name"], tokenizer, train, validation, told["source"], told["called"])
+def _unpack(packed: dict[str, Any]) -> Text:
+    train, validation = (np.frombuffer(packed[part], packed["dtype"]) for part in ("train", "validation"))
+    tokenizer = Tokenizer.from_json(packed["tokenizer"])
+    return Text(packed["name"], tokenizer, train, validation, packed["source"], packed["called"])

@@ -1,7 +1,7 @@
 """Text to token ids and back: bytes, GPT-2's vocabulary, one trained here, or one given as a file.
 
-All are exchanged as the JSON of the `tokenizers` library, so any of them can be told to other ranks, kept in a
-checkpoint, and loaded by `transformers`. This file must not know of models or batches.
+All are exchanged as the JSON of the `tokenizers` library, so any of them can be sent to other ranks, kept in a
+checkpoint, and loaded by `transformers`.
 """
 
 import importlib.util

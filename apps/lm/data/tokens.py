@@ -1,4 +1,4 @@
-"""Tokens as the runtime asks for them: tensors by step and global microbatch."""
+"""Tokens for the runtime: tensors by step and global microbatch."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class TokenFeed:
-    """The training data of a job; answers from any rank for any microbatch."""
+    """The training data of a job: any rank can make any microbatch."""
 
     batches: Batches
 

@@ -1,7 +1,7 @@
 """GPT-2 directories as Hugging Face keeps them: config.json, safetensors in one file or many, and a tokenizer.
 
-Here they are read, in `_huggingface` written. All that headers tell is checked before a tensor is loaded, and
-torch is imported only where tensors move. This file must not know where a tensor will go.
+This module reads them; `apps.lm.huggingface.write` writes them. The headers are checked before a tensor is loaded, and
+torch is imported only where tensors move.
 """
 
 import hashlib

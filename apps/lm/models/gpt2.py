@@ -1,8 +1,7 @@
 """GPT-2 as published, cut between any two layers. Parameters bear Hugging Face's names and layouts.
 
 Logits are equal bit for bit to those of `transformers` on the CPU. Everything random is keyed by (seed, parameter
-name) or by (seed, step, microbatch, place), never drawn from a shared stream. This file must not know of ranks, stages
-or schedules.
+name) or by (seed, step, microbatch, place), never drawn from a shared stream.
 
 Shapes: B microbatch, T tokens of a sequence, C width, H heads, V vocabulary.
 Source: Radford et al., Language Models are Unsupervised Multitask Learners, section 2.3.

@@ -1,7 +1,6 @@
 """The sizes of GPT-2: what a model is made of, known presets, and every parameter's name and shape in closed form.
 
-Nothing is computed here that needs torch, so that a plan or an error can be printed before it is imported. This file
-must not know how a layer computes.
+Nothing here needs torch, so that a plan or an error can be printed before torch is imported.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 A layer of the row may be a group of layers with one set of parameters, run one after another. Where the stream is to
 be narrow between stages, the layer before makes it so and the layer behind makes it wide again: that replaces the
-residual stream. This file must not know of peers or stages.
+residual stream.
 
 Shapes: B microbatch, T tokens of a sequence, C width, H heads, D = C/H, V vocabulary, k how many times narrower.
 Source: Ryabinin et al., SWARM Parallelism, section 4.3, appendices G and I; Su et al., RoFormer, section 3.4.2;

@@ -1,7 +1,7 @@
 """The sizes of SWARM's Transformer: what it is made of, known presets, and its parameters in closed form. No torch.
 
-The rule: layers that share parameters are one layer of the row that stages are cut from, run several times, so that no
-cut can part them. This file must not know how a layer computes.
+Layers that share parameters are one layer of the row that stages are cut from, run several times, so that no cut can
+separate them.
 
 Source: Ryabinin et al., SWARM Parallelism, sections 4.1 to 4.3, appendices F, G and I.
 """
