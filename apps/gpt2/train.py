@@ -59,7 +59,7 @@ class Session:
         if config.checkpoint is None:
             return None
         resolved = {**self.job.plain(), "text": self.text.digests}
-        return await save(self.trainer, config.checkpoint, step, resolved, config.keep, self.claimed)
+        return await save(self.trainer, config.checkpoint, step, resolved, config.keep, claimed=self.claimed)
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """The mean nats a token over the validation text."""

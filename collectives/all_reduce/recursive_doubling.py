@@ -19,14 +19,16 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     async def double(member: int) -> None:
         scratch, distance = group.workspace.scratch(vector, len(vector)), 1
         while distance < _fold.core_of(group.size)[0]:
-            await _swap(group, vector, reduction, scratch, member, member ^ distance)
+            await _swap(group, vector, reduction, scratch, member=member, partner=member ^ distance)
             distance *= 2
         reduction.finish(vector.elements, group.size)
 
     await _fold.folded(group, vector, reduction, double)
 
 
-async def _swap(group: Group, vector: Vector, reduction: Reduction, scratch: Vector, member: int, partner: int) -> None:
+async def _swap(
+    group: Group, vector: Vector, reduction: Reduction, scratch: Vector, *, member: int, partner: int
+) -> None:
     rank = _fold.rank_of(partner, group.size)
     for low, high in group.workspace.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))

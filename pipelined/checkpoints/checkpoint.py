@@ -69,7 +69,7 @@ def clean(directory: str | Path) -> None:
 
 
 def write_shard(
-    directory: str | Path, step: int, rank: int, world_size: int, owned: State, token: str = ""
+    directory: str | Path, step: int, rank: int, world_size: int, owned: State, *, token: str = ""
 ) -> ShardRecord:
     """Write what this rank owns into the checkpoint that is being made, and force it to disk.
 

@@ -25,7 +25,7 @@ MOST_UPDATES = 1 << 53
 
 
 async def save(
-    trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, claimed: bool = False
+    trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool = False
 ) -> Path:
     """Save the state after `step` steps; when it returns, on any rank, the checkpoint is whole on disk.
 
@@ -51,7 +51,7 @@ async def save(
         return checkpoint.commit(directory, meta, records, keep, token)
 
     try:
-        writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token)
+        writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token=token)
         record = await agree(transport, f"shard {step}", writing)
         told = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))

@@ -133,7 +133,7 @@ def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Pa
     """Save one stage, or leave nothing of it."""
     token = secrets.token_hex(4)
     try:
-        record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token)
+        record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token=token)
         return checkpoint.commit(place, meta, [record], keep, token)
     except CheckpointError:
         checkpoint.discard(place, meta.step, token)

@@ -137,7 +137,14 @@ class LocalParameters:
 
 
 def build_local(
-    model: Model, plan: Plan, rank: int, sequence: int, dtype: torch.dtype, device: torch.device, seed: int | None
+    model: Model,
+    plan: Plan,
+    rank: int,
+    *,
+    sequence: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int | None,
 ) -> LocalParameters:
     """Build what a rank holds.
 

@@ -129,7 +129,13 @@ class Trainer:
     ):
         self.model, self.plan, self.optimizer_config, self.numerics = model, plan, optimizer_config, numerics
         self.local: LocalParameters = build_local(
-            model, plan, actor.rank, sequence, numerics.dtype, place, seed if fresh else None
+            model,
+            plan,
+            actor.rank,
+            sequence=sequence,
+            dtype=numerics.dtype,
+            device=place,
+            seed=seed if fresh else None,
         )
         stages = {
             index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)

@@ -79,10 +79,10 @@ class AsynchronousTrainer(Trainer):
         worker = AsynchronousWorker(
             self.context,
             layout,
-            steps.start,
-            self._held,
-            admission,
-            lambda account: StageUpdates(
+            start=steps.start,
+            held=self._held,
+            admission=admission,
+            updates=lambda account: StageUpdates(
                 context=self.context, held=self._held, layout=layout, rate=rate, sums=self.sums, account=account
             ),
         )

@@ -39,6 +39,7 @@ class AsynchronousWorker(Worker):
         self,
         context: RankContext,
         layout: StageMap,
+        *,
         start: int,
         held: VersionedStage,
         admission: Admission,

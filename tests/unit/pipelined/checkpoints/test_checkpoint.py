@@ -311,7 +311,7 @@ def test_a_save_that_another_run_wrote_over_is_refused_and_the_other_is_kept(tmp
 def test_two_saves_with_tokens_of_their_own_both_succeed(tmp_path, theirs):
     runs = {"a": (10, 2.0), "b": (theirs, 3.0)}
     records = {
-        run: checkpoint.write_shard(tmp_path, step, 0, 1, state(value=v), run) for run, (step, v) in runs.items()
+        run: checkpoint.write_shard(tmp_path, step, 0, 1, state(value=v), token=run) for run, (step, v) in runs.items()
     }
     for run, (step, value) in runs.items():
         path = checkpoint.commit(tmp_path, meta(step), [records[run]], 2, run)
@@ -333,10 +333,10 @@ def test_a_write_that_fails_leaves_no_bytes_behind(tmp_path):
 
 
 def test_a_save_that_failed_is_removed_before_the_next_writes(tmp_path):
-    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), "one")
+    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), token="one")
     checkpoint.clean(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), "other")
+    checkpoint.write_shard(tmp_path, 8, 0, 2, state(), token="other")
     checkpoint.discard(tmp_path, 8, "other")
     assert list(tmp_path.iterdir()) == []
 

@@ -102,7 +102,15 @@ def test_a_name_in_two_stages_is_one_parameter_if_the_model_ties_it():
 
 def test_a_bare_module_is_no_model():
     with pytest.raises(ModelError, match="a Sequential has no method costs; write what"):
-        build_local(nn.Sequential(), Plan("gpipe", 1, 1, 1, 1), 0, 1, torch.float32, torch.device("cpu"), 0)
+        build_local(
+            nn.Sequential(),
+            Plan("gpipe", 1, 1, 1, 1),
+            0,
+            sequence=1,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            seed=0,
+        )
 
 
 def test_a_stage_that_is_built_otherwise_on_the_meta_device_is_refused():
