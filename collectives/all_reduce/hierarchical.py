@@ -49,7 +49,7 @@ async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: i
 
 
 async def _down(inside: Group, vector: Vector, parent: int | None, children: Sequence[int]) -> None:
-    for low, high in inside.pieces(vector, (0, len(vector))):
+    for low, high in inside.workspace.pieces(vector, (0, len(vector))):
         piece = vector.bytes(low, high)
         if parent is not None:
             await inside.receive(parent, piece)
