@@ -1,8 +1,8 @@
 """Proof that a program is right: complete, on the right workers, within its memory, and free of deadlock.
 
-A send never blocks the program and a message waits until it is asked for, so a program ends for every timing if and
+A send never blocks the program and a message waits until it is received, so a program ends for every timing if and
 only if program order, data and the sums of gradients together have no cycle. Limits on what may wait, and on what may
-be alive, are options. The rule: nothing is executed and no time passes.
+be alive, are options. Nothing is executed and no time passes.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ def check(
     """Prove a program.
 
     Args:
-        mailbox: messages a worker may keep that nobody has asked for yet, before a send holds it up; None: any number.
+        mailbox: messages a worker may keep unasked for; a further send blocks. None: any number.
             The verdict is right for every timing of this order; `deadlock` says what a mailbox is.
         blocking_sums: a worker waits in the sum of a stage's gradients, right behind its last of them, until the
             stage's other holders are there too; else sums hold nobody up.

@@ -1,8 +1,8 @@
-"""Deadlock: do workers that wait for messages, for room and for each other's sums all come to their ends?
+"""Deadlock: whether workers that wait for messages, for room and for each other's sums all reach their ends.
 
-What a worker waits for, once there, stays until that worker has it: a message has one taker, a mailbox is filled by its
-owner alone, who has joined a sum never leaves it. So it does not matter who is let go first, and one dry run speaks for
-every timing. The rule: nothing is executed and no time passes; the program must be complete.
+What a worker waits for, once there, stays until that worker has it: a message has one receiver, a mailbox is filled by
+its owner alone, a worker that has joined a sum never leaves it. So the order in which workers go on does not matter,
+and one dry run decides for every timing. Nothing is executed and no time passes; the program must be complete.
 
 A **mailbox** of c messages: a worker keeps what it sends until the receiver asks for it, that is, comes to the
 instruction that takes it. It goes on past a send only while at most c of its messages have not been asked for; at c = 0
@@ -11,8 +11,8 @@ receiver that are filled first come, first served would be another matter: there
 the same.)
 
 **Sums**: once its last gradient of a stage is there, a worker joins that stage's sum. A sum that is a task of its own
-holds nobody up before the end of the step, where every worker has joined all of its own; so it adds no cycle. One that
-blocks holds the worker up until everybody who has a gradient of that stage has joined.
+holds no worker up before the end of the step, where every worker has joined all of its own; so it adds no cycle. One
+that blocks holds the worker up until all workers that have a gradient of that stage have joined.
 """
 
 import math
@@ -82,18 +82,18 @@ def _remedy(program: Program, limits: Limits) -> str:
 
 
 class _DryRun:
-    """Every worker goes as far as it can; who is left waits for somebody who is left too."""
+    """Let every worker go as far as it can; a worker that is left waits for another that is left."""
 
     def __init__(self, program: Program, limits: Limits):
         self.program, self.limits = program, limits
         self.room = math.inf if limits.mailbox is None else limits.mailbox
         self.heads = [0] * len(program.workers)
         self.begun = [False] * len(program.workers)
-        self.left: dict[Token, int] = {}  # what waits to be taken, and who made it
+        self.left: dict[Token, int] = {}  # tokens not taken yet, and the worker that made each
         self.unasked: list[set[Token]] = [set() for _ in program.workers]
         self.waiting: dict[Token, int] = {}
         self.joins = last_gradients(program) if limits.blocking_sums else {}
-        self.missing = defaultdict(set)  # stage to those who have not joined its sum yet
+        self.missing = defaultdict(set)  # stage to the workers that have not joined its sum yet
         for (worker, _), stage in self.joins.items():
             self.missing[stage].add(worker)
         self.ready = list(range(len(program.workers)))

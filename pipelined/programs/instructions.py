@@ -1,7 +1,7 @@
 """A program: what every worker does in one step, in its order. Immutable, and free of any clock or device.
 
-An instruction *takes* what must be there before it can start and *gives* what it leaves behind; whoever proves,
-prices or executes a program reads its dependencies here and nowhere else.
+An instruction *takes* what must be there before it can start and *gives* what it leaves behind. The proof, the price
+and the execution of a program read its dependencies here.
 """
 
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class Bench(Protocol):
         ...
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        """Seconds a message takes over a link that is free; infinite where nobody can tell before."""
+        """Seconds a message takes over a link that is free; infinite where that is not known before."""
         ...
 
     def send(self, token: Token, source: int, target: int) -> float:
@@ -86,7 +86,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
 
 
 class Post:
-    """When each message of a pipeline group is here, for whoever waits for it; and what is being made, until when."""
+    """The arrival times of a pipeline group's messages, and what is being computed until when."""
 
     def __init__(self) -> None:
         self._arrivals: dict[Token, float] = {}
@@ -94,11 +94,11 @@ class Post:
         self._making: dict[Token, tuple[int, float]] = {}
 
     def make(self, token: Token, worker: int, end: float) -> None:
-        """Say who begins to make a message, and when that will be done."""
+        """Record that a worker begins to compute a message, and when that ends."""
         self._making[token] = worker, end
 
     def making(self, token: Token) -> tuple[int, float]:
-        """Who makes a message until when: nobody ever, as far as can be known now, if nobody has begun."""
+        """(worker, end) of the computation of a message; (-1, infinity) if none has begun."""
         return self._making.get(token, (-1, math.inf))
 
     def arrival(self, token: Token) -> float | None:

@@ -1,11 +1,11 @@
-"""What a schedule file gives and what its coroutine may say to a worker.
+"""The worker that a schedule's coroutine commands: forward, backward, its two halves, and whether a message is here.
 
-A schedule is a module with two things: `layout(shape)`, which refuses impossible shapes and says who holds which
-stage of which pipe, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next
-microbatch of its pipe unless told otherwise, waits for its message, computes and sends; it never waits for a send.
+A schedule is a module with two functions: `layout(shape)`, which refuses an impossible shape and returns the stage map,
+and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its pipe
+unless one is given, waits for its message, computes and sends; it never waits for a send.
 
-A *dynamic* schedule also asks `ready`, or `comes`: whether the message of an instruction has come. By the answer it may
-choose when weight halves run, and nothing else: the order of F, B and I must be the same whatever the answers.
+A *dynamic* schedule also asks `ready` or `comes`: whether the message of an instruction has arrived. The answer may
+change when weight halves run, and nothing else: the order of F, B and I must be the same for all answers.
 """
 
 from abc import ABC, abstractmethod
@@ -16,10 +16,10 @@ from pipelined.schedules.layout import ScheduleError, StageMap
 
 
 class Worker(ABC):
-    """One worker as its schedule sees it: the verbs, and where it stands.
+    """One worker as its schedule sees it: the verbs, its index and the stage map.
 
     Args:
-        index: which worker of the group, 0 … workers-1.
+        index: of the worker in its group, 0 … workers-1.
         layout: the whole group's layout.
     """
 
@@ -45,11 +45,11 @@ class Worker(ABC):
         await self._do("W", pipe, stage, microbatch)
 
     def ready(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
-        """Whether the next (or given) F, B or I of a pipe could start now, for its message has come; takes nothing."""
+        """Whether the next (or given) F, B or I of a pipe could start now; takes nothing."""
         return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
 
     async def comes(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
-        """As `ready`, but a message that is due and has not come is given a moment, much less than a weight half."""
+        """As `ready`, but wait a moment, much less than a weight half, for a message that is due."""
         at = op, pipe, *self._next(op, pipe, stage, microbatch)
         return self.arrived(*at) or await self.arrives(*at)
 
@@ -65,13 +65,13 @@ class Worker(ABC):
         return able[0]
 
     async def enters(self, pipe: int) -> bool:
-        """Whether another microbatch of a pipe is to go forward here, where whoever trains may end a stretch early."""
+        """Whether another microbatch of a pipe is to go forward here; training may end a span of steps early."""
         stage = self._stage(pipe)
         return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
 
     @property
     def halves(self) -> int:
-        """Weight halves that were asked for so far."""
+        """Weight halves requested so far."""
         return sum(taken for (op, _, _), taken in self._taken.items() if op == "W")
 
     @abstractmethod
@@ -79,21 +79,21 @@ class Worker(ABC):
         """Do one instruction: op is F, B, I or W."""
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether the message of an instruction has come, or it needs none; it must answer at once.
+        """Whether the message of an instruction has arrived, or it needs none; returns at once.
 
-        A worker that cannot tell says yes, as here: then nothing runs in the meantime, and the verb waits.
+        A worker that cannot tell returns True, as here: then nothing runs in the meantime, and the verb waits.
         """
         return True
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether the message of an instruction, which has not `arrived`, comes within the moment that it is given.
+        """Whether the message of an instruction, which has not `arrived`, arrives within a short wait.
 
-        A worker that cannot tell which message is due gives none a moment, as here.
+        A worker that cannot tell which message is due does not wait, as here.
         """
         return False
 
     async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
-        """Wait until the message of one of these (op, pipe, stage, microbatch) has come, none of which `arrived`."""
+        """Wait until the message of one of these (op, pipe, stage, microbatch) has arrived; none of them has yet."""
         fact = f"worker {self.index} cannot wait for one of several messages"
         raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
 
