@@ -20,7 +20,7 @@ from transports.rpc.handlers import MOST_UNDER_WAY
 from transports.rpc.identity import SAME_KEY, SCHEME, call, identity, party, read, why_turned_away, written
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.config import parse_port, read_key
-from transports.tcp.join.acceptor import Door
+from transports.tcp.join.acceptor import Acceptor
 from transports.tcp.join.handshake import Hello, Verdict
 from transports.tcp.join.meeting_points import reachable
 from transports.tcp.sockets import Address, is_loopback, listen, resolve, told
@@ -97,7 +97,7 @@ class TcpEndpoint(CommonEndpoint):
     def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
         super().__init__(written(own), secrets.randbits(63), most_under_way)
         self._me, self._shape = identity(own, self.incarnation, key), shape
-        self._door = Door(
+        self._acceptor = Acceptor(
             listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.handlers.fail
         )
         self._calls: dict[asyncio.Task[None], None] = {}
@@ -105,7 +105,7 @@ class TcpEndpoint(CommonEndpoint):
 
     async def listen(self) -> None:
         """Admit others from now on."""
-        await self._door.__aenter__()
+        await self._acceptor.__aenter__()
 
     async def close(self) -> None:
         self.closed = True
@@ -120,7 +120,7 @@ class TcpEndpoint(CommonEndpoint):
             task.cancel()
         if self._calls:
             await asyncio.wait(self._calls)
-        await self._door.__aexit__()
+        await self._acceptor.__aexit__()
         await self.handlers.close()
 
     def call(self, address: str) -> Connection:
@@ -141,7 +141,7 @@ class TcpEndpoint(CommonEndpoint):
         self._attach(connection, sock, peer)
 
     async def _enter(self, hello: Hello, sock: socket.socket) -> None:
-        """Somebody was admitted at the door."""
+        """The acceptor admitted a party."""
         if self.closed:
             return sock.close()
         peer = party(hello)

@@ -66,16 +66,16 @@ async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, so
 
 async def _host(met: socket.socket) -> socket.socket:
     name, nonce = f"\0pipelined-{secrets.token_hex(16)}", secrets.token_bytes(NONCE_BYTES)
-    door = open_door(name)
-    if door is None:
+    listener = open_listener(name)
+    if listener is None:
         await send_letter(met, "unix")
         await read_letter(met, "unix")
         return met
-    with door:
+    with listener:
         await send_letter(met, "unix", [name, nonce, users()])
         if not await read_letter(met, "unix"):
             return met
-        sock = await _admit(door, nonce)
+        sock = await _admit(listener, nonce)
     met.close()
     return _roomy(sock)
 
@@ -94,15 +94,15 @@ async def _guest(met: socket.socket) -> socket.socket:
     return _roomy(sock)
 
 
-def open_door(name: str) -> socket.socket | None:
+def open_listener(name: str) -> socket.socket | None:
     """A socket that listens under this name; None where the system has no such names, or no file to spare."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        door.bind(name)
-        door.listen(CALLERS)
-        return watched(door)
+        listener.bind(name)
+        listener.listen(CALLERS)
+        return watched(listener)
     except OSError:
-        door.close()
+        listener.close()
         return None
 
 
@@ -132,10 +132,10 @@ def call(told: Any) -> socket.socket | None:
     return None
 
 
-async def _admit(door: socket.socket, nonce: bytes) -> socket.socket:
+async def _admit(listener: socket.socket, nonce: bytes) -> socket.socket:
     """Accept the connection that sends the nonce; close all others."""
     while True:
-        sock = await accept(door)
+        sock = await accept(listener)
         try:
             with suppress(ConnectionError):
                 if is_own(sock) and hmac.compare_digest(await read_exactly(sock, NONCE_BYTES), nonce):

@@ -1,7 +1,8 @@
-"""The door: a listening socket, and a handshake with each caller. A caller without proof of the key in time is dropped.
+"""The acceptor: a listening socket, and a handshake with each connection; and `connect`, the other side of it.
 
-A stranger costs a bounded time and a few hundred bytes, and never keeps a rank waiting: when too many callers are at
-the door, the one that has been silent longest is dropped, or the oldest if all have sent something.
+A connection without proof of the key in time is dropped. A stranger costs a bounded time and a few hundred bytes, and
+never keeps a rank waiting: when too many connections are in their handshake, the one that has been silent longest is
+dropped, or the oldest if all have sent something.
 """
 
 import asyncio
@@ -40,11 +41,11 @@ async def converse(sock: socket.socket, dialogue: Dialogue, spoke: Callable[[], 
                 heard = await loop.sock_sendall(sock, step)
 
 
-async def knock(address: Address, me: Identity, peer: int) -> tuple[socket.socket, Hello]:
-    """Dial a rank and be admitted; the caller owns the socket.
+async def connect(address: Address, me: Identity, peer: int) -> tuple[socket.socket, Hello]:
+    """Connect to a rank and be admitted; the caller owns the socket.
 
     Raises:
-        OSError: nobody listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
+        OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
     """
     sock = await dial(address)
     try:
@@ -62,16 +63,16 @@ async def knock(address: Address, me: Identity, peer: int) -> tuple[socket.socke
         raise
 
 
-class Door:
-    """An async context: while it is open, callers are greeted side by side; on leaving, the listener is closed.
+class Acceptor:
+    """An async context: while it is open, handshakes run side by side; on leaving, the listener is closed.
 
     Args:
-        listener: owned by the door from now on.
+        listener: owned by the acceptor from now on.
         admit: judges a hello whose key is proved.
-        enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the door closes.
+        enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the acceptor closes.
         turned_away: told of every caller that was not admitted: what it did wrong, or that it hung up or kept silent.
         failed: called with each error that `enter` or `turned_away` raises, and with one that ends the acceptor. If
-            None, such an error ends the acceptor and is raised when the door closes.
+            None, such an error ends the acceptor and is raised when the acceptor closes.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Door:
         self._silent: dict[socket.socket, asyncio.Task[None]] = {}
         self._speaking: dict[socket.socket, asyncio.Task[None]] = {}
 
-    async def __aenter__(self) -> "Door":
+    async def __aenter__(self) -> "Acceptor":
         self._serving = asyncio.create_task(self._supervise(self._serve))
         return self
 

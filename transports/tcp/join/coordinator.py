@@ -12,7 +12,7 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.acceptor import Door
+from transports.tcp.join.acceptor import Acceptor
 from transports.tcp.join.control import read_letter, refuse, send_letter
 from transports.tcp.join.handshake import SAME_KEY, Hello, Identity, Verdict, WrongKey
 from transports.tcp.sockets import SILENCE_S, Address, is_loopback, readable
@@ -53,7 +53,7 @@ class Coordinator:
             RendezvousError: ranks did not come, or left again; callers that held another key are named.
         """
         try:
-            async with Door(listener, self._me, self._admit, self._seat, self._missed_proof):
+            async with Acceptor(listener, self._me, self._admit, self._seat, self._missed_proof):
                 await self._everybody()
             await self._mesh()
         except TransportError as error:

@@ -1,15 +1,15 @@
 """The rendezvous: every rank finds every other, and each pair ends up with one connection.
 
     rank r > 0                                  rank 0
-    knocks at the meeting point            →    seats it (a number is given once)
+    connects at the meeting point          →    seats it (a number is given once)
     "listening" [host, port]               →
                                            ←    "table" [[rank, host, port, incarnation], …] when all are seated
-    knocks at every rank between 0 and r; admits every rank above r
+    connects to every rank between 0 and r; admits every rank above r
     "meshed"                               →
                                            ←    "go" when all are meshed
 
 The connection on which a rank was seated stays its connection with rank 0. Should any rank leave or be missed before
-"go", rank 0 refuses all, with the reason. The one rule: whoever raises closes every socket it opened.
+"go", rank 0 refuses all, with the reason. A function that raises closes every socket that it opened.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import Any
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.acceptor import Door, knock
+from transports.tcp.join.acceptor import Acceptor, connect
 from transports.tcp.join.control import read_letter, send_letter
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.handshake import Hello, Identity, Verdict, digest
@@ -87,14 +87,14 @@ def keyed(me: Identity, point: MeetingPoint) -> Identity:
 
 
 async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
-    """Knock at the meeting point until rank 0 is there."""
+    """Connect at the meeting point, again until rank 0 is there."""
     seen = "nothing was published there"
     try:
         async with asyncio.timeout(config.wait):
             while True:
                 for address in await point.find():
                     try:
-                        return await knock(address, keyed(me, point), 0)
+                        return await connect(address, keyed(me, point), 0)
                     except OSError as error:
                         seen = f"{address[0]}:{address[1]}: {told(error)}"
                 await asyncio.sleep(RETRY_S)
@@ -145,7 +145,7 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, Entry]:
 
 
 class Mesh:
-    """One connection to every other rank: knock at the lower ones, admit the higher ones."""
+    """One connection to every other rank: connect to the lower ones, admit the higher ones."""
 
     def __init__(self, me: Identity, rank_0: socket.socket, hello: Hello, table: dict[int, Entry], opened: ExitStack):
         self._me, self._rank_0, self._table, self._opened = me, rank_0, table, opened
@@ -154,11 +154,11 @@ class Mesh:
 
     async def meet(self, listener: socket.socket) -> Peers:
         """Return when rank 0 says that all ranks have met; closes the listener."""
-        async with Door(listener, self._me, self._admit, self._enter), Nursery() as group:
+        async with Acceptor(listener, self._me, self._admit, self._enter), Nursery() as group:
             group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
             group.create_task(self._report())
             for rank in range(1, self._me.rank):
-                group.create_task(self._knock(rank))
+                group.create_task(self._connect(rank))
         return Peers(self._me, self._peers)
 
     async def _report(self) -> None:
@@ -166,10 +166,10 @@ class Mesh:
         await self._complete.wait()
         await send_letter(self._rank_0, "meshed")
 
-    async def _knock(self, rank: int) -> None:
+    async def _connect(self, rank: int) -> None:
         entry = self._table[rank]
         try:
-            sock, hello = await knock(entry.address, self._me, rank)
+            sock, hello = await connect(entry.address, self._me, rank)
         except OSError as error:
             host, port = entry.address
             raise RendezvousError(

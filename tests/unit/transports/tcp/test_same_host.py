@@ -12,7 +12,7 @@ from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_letter, send_letter
 from transports.tcp.join.rendezvous import Peers
-from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_door, settle_in, shortcuts
+from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
 from transports.tcp.sockets import readable, watched
 from transports.testing import kill, tcp_world
 
@@ -53,13 +53,13 @@ def test_ranks_of_one_machine_talk_over_unix_sockets_and_others_over_tcp():
 
 
 def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
-    monkeypatch.setattr(_shortcut, "open_door", lambda name: None)
+    monkeypatch.setattr(_shortcut, "open_listener", lambda name: None)
     assert run(talk("aaa")) == [{1: INET, 2: INET}, {0: INET, 2: INET}, {0: INET, 1: INET}]
 
 
 def test_where_nobody_answers_under_the_name_both_stay_with_tcp(monkeypatch):
     """As in containers that share a machine's name and no names of sockets."""
-    monkeypatch.setattr(_shortcut, "open_door", lambda name: open_door(name + "elsewhere"))
+    monkeypatch.setattr(_shortcut, "open_listener", lambda name: open_listener(name + "elsewhere"))
     assert run(talk("aa")) == [{1: INET}, {0: INET}]
 
 

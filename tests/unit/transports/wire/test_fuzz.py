@@ -13,7 +13,7 @@ from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.incoming import Incoming
-from transports.tcp.join.acceptor import SILENCE_S, knock
+from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
@@ -248,7 +248,7 @@ def identity(rank):
     return Identity(rank, 2, digest("none/0"), 1 + rank, b"key")
 
 
-async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_door():
+async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_acceptor():
     point = InProcess()
     listener = await point.open()
     gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
@@ -284,7 +284,7 @@ def test_a_caller_is_told_at_once_when_what_answers_is_no_rank(noise, until):
             async with asyncio.timeout(SILENCE_S), asyncio.TaskGroup() as group:
                 group.create_task(answer(listener))
                 with pytest.raises(TransportError) as caught:
-                    await knock(listener.getsockname(), identity(1), 0)
+                    await connect(listener.getsockname(), identity(1), 0)
         assert "PIPELINED_KEY" in str(caught.value) or isinstance(caught.value, RendezvousError)
 
     asyncio.run(scenario())

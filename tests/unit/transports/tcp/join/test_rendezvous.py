@@ -9,7 +9,7 @@ import pytest
 from tests.unit.transports.mpi_transport.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.acceptor import SILENCE_S, knock
+from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.control import LENGTH, SHORT, read_letter, send_letter
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.handshake import Identity, Verdict, connecting, digest
@@ -68,7 +68,7 @@ class Seats:
 
     async def seat(self, rank, listening=(LOOPBACK, 1)):
         """A rank played by the test: it has told where it listens, and waits for the table."""
-        sock, _ = await knock(self.address, identity(rank, self.world_size, self.key), 0)
+        sock, _ = await connect(self.address, identity(rank, self.world_size, self.key), 0)
         await send_letter(sock, "listening", listening)
         await self.until(rank)
         return sock
@@ -185,7 +185,7 @@ async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on()
     async with Seats(3) as seats:
         one = seats.join(1)
         await seats.until(1)
-        sock, _ = await knock(seats.address, identity(1, 3), 0)
+        sock, _ = await connect(seats.address, identity(1, 3), 0)
         with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
             await read_letter(sock, "table")
         await asyncio.gather(one, seats.join(2))
@@ -213,7 +213,7 @@ def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_
                 await seats.until(1)
             for _ in range(3):
                 with pytest.raises(AuthenticationError):
-                    await knock(seats.address, identity(1, 3, b"guess"), 0)
+                    await connect(seats.address, identity(1, 3, b"guess"), 0)
             late = asyncio.get_running_loop().time
             asyncio.get_running_loop().time = lambda: late() + 15  # of the 20 s that rank 0 waits
             await asyncio.gather(one or seats.join(1), seats.join(2))
@@ -233,7 +233,7 @@ def test_callers_of_another_run_with_another_key_are_named_as_strangers():
         for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
             stranger = Identity(rank, 3, digest(run), 1, b"guess")
             with pytest.raises(AuthenticationError):
-                await knock(listener.getsockname(), stranger, 0)
+                await connect(listener.getsockname(), stranger, 0)
         await gathering
 
     with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every rank"):
@@ -313,7 +313,7 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
 @pytest.mark.parametrize("letter", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
 async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(letter):
     async with Seats(2) as seats:
-        sock, _ = await knock(seats.address, identity(1, 2), 0)
+        sock, _ = await connect(seats.address, identity(1, 2), 0)
         with sock:
             await send_letter(sock, "listening", letter)
             assert not await asyncio.get_running_loop().sock_recv(sock, 1)
