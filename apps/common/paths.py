@@ -46,7 +46,7 @@ def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--ex
     Args:
         kind: the `model_type` of config.json.
     Raises:
-        UsageError: the directory is none of these, or as `check_directory`.
+        UsageError: the directory holds something else; or as `check_directory`.
     """
     path = Path(directory)
     check_directory(flag, path)

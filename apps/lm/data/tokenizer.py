@@ -33,7 +33,7 @@ class Tokenizer:
         """Read what `to_json` wrote, or any tokenizer.json.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the text is not a tokenizer.json.
         """
         try:
             inner = tokenizers.Tokenizer.from_str(text)

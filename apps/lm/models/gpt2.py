@@ -83,7 +83,7 @@ class GPT2:
 
 
 class UntiedGPT2(GPT2):
-    """A GPT-2 whose head has a matrix of its own, for stages that share no parameter.
+    """A GPT-2 with a matrix of its own for the head, for stages that share no parameter.
 
     The head begins as the embedding's matrix, so before the first step the logits are the tied model's to the bit; from
     then on the two matrices learn apart.
@@ -213,7 +213,7 @@ class FeedForward(nn.Module):
 
 
 class Conv1D(nn.Module):
-    """An affine map whose weight is stored (in, out), as GPT-2's checkpoints store it."""
+    """An affine map with its weight stored as (in, out), as GPT-2's checkpoints store it."""
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()

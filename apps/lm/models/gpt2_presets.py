@@ -97,7 +97,7 @@ def find_preset(name: str, presets: Mapping[str, Config] = PRESETS) -> Config:
     """Look a preset up by name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no preset of that name.
     """
     if name not in presets:
         raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(presets)}")

@@ -100,7 +100,7 @@ heads of appendix F, and `ours` is section 4.3's (3 groups of 16 layers, GPT-2's
 def cut_for(config: RotaryConfig, stages: int, sequence: int) -> tuple[RotaryConfig, tuple[range, ...]]:
     """Cut the model into stages so that the slowest is as fast as can be.
 
-    Returns: the model, whose stream is narrow between these stages if it squeezes, and each stage's layers.
+    Returns: the model, with a narrow stream between these stages if it squeezes, and each stage's layers.
     Raises:
         UsageError: more stages than the row has layers.
     """

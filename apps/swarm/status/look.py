@@ -154,7 +154,7 @@ class _Records:
         self._entries, self.unreadable = entries, dict[str, str]()
 
     def one(self, kind: type[Kind], key: str) -> Kind | None:
-        """The record of this key; None where there is none, or none that can be read."""
+        """The record of this key; None if it is missing or cannot be read."""
         try:
             return kind.unpack(self._entries[key].value) if key in self._entries else None
         except (ValueError, UsageError) as error:
