@@ -27,7 +27,7 @@ from typing import Any
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.control import read_letter, send_letter
+from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import Peers
 from transports.tcp.sockets import accept, read_exactly, watched
 
@@ -68,12 +68,12 @@ async def _host(met: socket.socket) -> socket.socket:
     name, nonce = f"\0pipelined-{secrets.token_hex(16)}", secrets.token_bytes(NONCE_BYTES)
     listener = open_listener(name)
     if listener is None:
-        await send_letter(met, "unix")
-        await read_letter(met, "unix")
+        await send_control(met, "unix")
+        await read_control(met, "unix")
         return met
     with listener:
-        await send_letter(met, "unix", [name, nonce, users()])
-        if not await read_letter(met, "unix"):
+        await send_control(met, "unix", [name, nonce, users()])
+        if not await read_control(met, "unix"):
             return met
         sock = await _admit(listener, nonce)
     met.close()
@@ -81,12 +81,12 @@ async def _host(met: socket.socket) -> socket.socket:
 
 
 async def _guest(met: socket.socket) -> socket.socket:
-    sock = call(await read_letter(met, "unix"))
+    sock = call(await read_control(met, "unix"))
     if sock is None:
-        await send_letter(met, "unix", False)
+        await send_control(met, "unix", False)
         return met
     try:
-        await send_letter(met, "unix", True)
+        await send_control(met, "unix", True)
     except BaseException:
         sock.close()
         raise
@@ -107,10 +107,10 @@ def open_listener(name: str) -> socket.socket | None:
 
 
 def call(told: Any) -> socket.socket | None:
-    """Connect to the name in the letter and send its nonce; None where nothing answers.
+    """Connect to the name in the message and send its nonce; None where nothing answers.
 
     Raises:
-        WireError: it is no such letter.
+        WireError: it is no such message.
     """
     match told:
         case None:
@@ -180,8 +180,8 @@ async def cores_together(others: Iterable[socket.socket]) -> int:
 
 
 async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
-    await send_letter(sock, "cores", own)
-    told = await read_letter(sock, "cores", limit=8 * MOST_CORES)
+    await send_control(sock, "cores", own)
+    told = await read_control(sock, "cores", limit=8 * MOST_CORES)
     if not isinstance(told, list) or not all(type(core) is int and 0 <= core < MOST_CORES for core in told):
         raise WireError("cores that are no numbers; install one release on every rank")
     return told
@@ -193,7 +193,7 @@ async def settle_in(config: TcpConfig, peers: Peers) -> int:
     Returns: the cores that the ranks of this machine may run on, together.
     Raises:
         RendezvousError: one of them left, was silent for `config.wait` seconds, or sent what makes no sense.
-    Cost: three small letters there and back with each rank of this machine.
+    Cost: three small control messages there and back with each rank of this machine.
     """
     here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[config.rank]}
     try:

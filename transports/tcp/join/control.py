@@ -1,6 +1,6 @@
-"""Letters: the few small msgpack values that ranks exchange while they gather, each behind a checked length.
+"""Control messages: the small msgpack values that ranks exchange while they join, each behind a checked length.
 
-The one rule: a letter is short, and what it holds is looked at before it is believed.
+Each is a word and its content; the receiver checks the content before it uses it.
 """
 
 import asyncio
@@ -20,44 +20,50 @@ REFUSED = "refused"
 KINDS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
 
 
-async def send_letter(sock: socket.socket, word: str, content: Any = None) -> None:
+async def send_control(sock: socket.socket, word: str, content: Any = None) -> None:
     body = msgpack.packb([word, content])
     await asyncio.get_running_loop().sock_sendall(sock, LENGTH.pack(len(body)) + body)
 
 
-async def read_letter(sock: socket.socket, word: str, limit: int = SHORT) -> Any:
-    """The content of the next letter, which must begin with `word` and have at most `limit` bytes.
+async def read_control(sock: socket.socket, word: str, limit: int = SHORT) -> Any:
+    """The content of the next control message, which must begin with `word` and have at most `limit` bytes.
 
     Raises:
         AuthenticationError, RendezvousError: it was a refusal, with the other side's reason.
-        WireError: it was nothing of the kind. ConnectionError: the other side hung up.
+        WireError: it was another message, or none. ConnectionError: the other side hung up.
     """
     (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
     if length > limit:
-        raise WireError(f"a letter beyond the limit (bytes: {length}, limit: {limit}); install one release everywhere")
-    said, content = open_letter(await read_exactly(sock, length))
-    if said == REFUSED:
+        raise WireError(
+            f"a control message beyond the limit (bytes: {length}, limit: {limit}); install one release everywhere"
+        )
+    found, content = parse_control(await read_exactly(sock, length))
+    if found == REFUSED:
         raise reason(content)
-    if said != word:
-        raise WireError(f"an unexpected letter (expected: {word!r}, got: {said!r}); install one release on every rank")
+    if found != word:
+        raise WireError(
+            f"an unexpected control message (expected: {word!r}, got: {found!r}); install one release on every rank"
+        )
     return content
 
 
-def open_letter(body: bytes) -> list[Any]:
+def parse_control(body: bytes) -> list[Any]:
     try:
-        letter = msgpack.unpackb(body)
+        message = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise WireError(f"a letter that is no msgpack (bytes: {len(body)}); install one release everywhere") from error
-    if not isinstance(letter, list) or len(letter) != 2:
-        raise WireError(f"a letter of another form (bytes: {len(body)}); install one release on every rank")
-    return letter
+        raise WireError(
+            f"a control message that is no msgpack (bytes: {len(body)}); install one release everywhere"
+        ) from error
+    if not isinstance(message, list) or len(message) != 2:
+        raise WireError(f"a control message of another form (bytes: {len(body)}); install one release on every rank")
+    return message
 
 
 async def refuse(sock: socket.socket, error: TransportError) -> None:
-    """Tell a peer why the rendezvous failed; best effort."""
+    """Send a peer the reason why the rendezvous failed; best effort."""
     kind = next((name for name, kind in KINDS.items() if isinstance(error, kind)), "RendezvousError")
     try:
-        await send_letter(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
+        await send_control(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
     except OSError:
         pass  # it is gone already
 

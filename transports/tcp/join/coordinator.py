@@ -13,7 +13,7 @@ from typing import Any
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
 from transports.tcp.join.acceptor import Acceptor
-from transports.tcp.join.control import read_letter, refuse, send_letter
+from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.handshake import SAME_KEY, Hello, Identity, Verdict, WrongKey
 from transports.tcp.sockets import SILENCE_S, Address, is_loopback, readable
 
@@ -87,7 +87,7 @@ class Coordinator:
         seat = self._seats[hello.rank] = Seat(sock, hello.incarnation, hello.machine)
         try:
             async with asyncio.timeout(SILENCE_S):
-                seat.address = listening(await read_letter(sock, "listening"))
+                seat.address = listening(await read_control(sock, "listening"))
             self._look_around()
             await readable(sock)  # who is seated keeps silent until the table comes: this one has left
         except (TransportError, OSError, TimeoutError):
@@ -123,13 +123,13 @@ class Coordinator:
         try:
             async with asyncio.timeout(self._wait):
                 await self._with_all(lambda sock: self._meshed(sock, table))
-                await self._with_all(lambda sock: send_letter(sock, "go"))
+                await self._with_all(lambda sock: send_control(sock, "go"))
         except TimeoutError as error:
             raise RendezvousError(f"the ranks could not all reach one another (waited: {self._wait:g} s)") from error
 
     async def _meshed(self, sock: socket.socket, table: list[Any]) -> None:
-        await send_letter(sock, "table", table)
-        await read_letter(sock, "meshed")
+        await send_control(sock, "table", table)
+        await read_control(sock, "meshed")
 
     async def _with_all(self, talk: Callable[[socket.socket], Awaitable[None]]) -> None:
         """Talk with every seated rank at once; the first that leaves ends it for all."""
@@ -156,7 +156,7 @@ class Coordinator:
 
 
 def listening(content: Any) -> Address:
-    """The address in a "listening" letter; raises WireError for anything else."""
+    """The address in a "listening" message; raises WireError for anything else."""
     try:
         host, port = content
         is_loopback(host)

@@ -24,7 +24,7 @@ from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import Acceptor, connect
-from transports.tcp.join.control import read_letter, send_letter
+from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.handshake import Hello, Identity, Verdict, digest
 from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
@@ -112,8 +112,8 @@ async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: He
     opened.callback(listener.close)
     try:
         async with asyncio.timeout(2 * config.wait):
-            await send_letter(rank_0, "listening", [own, listener.getsockname()[1]])
-            table = read_table(await read_letter(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
+            await send_control(rank_0, "listening", [own, listener.getsockname()[1]])
+            table = read_table(await read_control(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
         async with asyncio.timeout(2 * config.wait):
             return await Mesh(me, rank_0, hello, table, opened).meet(listener)
     except TimeoutError as error:
@@ -155,7 +155,7 @@ class Mesh:
     async def meet(self, listener: socket.socket) -> Peers:
         """Return when rank 0 says that all ranks have met; closes the listener."""
         async with Acceptor(listener, self._me, self._admit, self._enter), Nursery() as group:
-            group.create_task(read_letter(self._rank_0, "go"))  # or a refusal, at any time
+            group.create_task(read_control(self._rank_0, "go"))  # or a refusal, at any time
             group.create_task(self._report())
             for rank in range(1, self._me.rank):
                 group.create_task(self._connect(rank))
@@ -164,7 +164,7 @@ class Mesh:
     async def _report(self) -> None:
         self._check_complete()
         await self._complete.wait()
-        await send_letter(self._rank_0, "meshed")
+        await send_control(self._rank_0, "meshed")
 
     async def _connect(self, rank: int) -> None:
         entry = self._table[rank]

@@ -10,7 +10,7 @@ from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
 from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.control import read_letter, send_letter
+from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import Peers
 from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
 from transports.tcp.sockets import readable, watched
@@ -110,7 +110,7 @@ NONCE = bytes(NONCE_BYTES)
 
 
 @pytest.mark.parametrize("told", ["", 7, [], ["name", NONCE, ""], ["\0name", b"short", ""], ["\0name", NONCE, 5]])
-def test_a_letter_that_names_no_socket_is_refused(told):
+def test_a_control_message_that_names_no_socket_is_refused(told):
     with pytest.raises(WireError, match="a name for a Unix socket that is none"):
         call(told)
 
@@ -128,11 +128,11 @@ def test_a_rank_that_falls_silent_is_named_with_how_long_it_was_waited_for():
 
 
 async def answer(sock, words):
-    heard = await read_letter(sock, "cores")
+    heard = await read_control(sock, "cores")
     if words is None:
         sock.close()
     else:
-        await send_letter(sock, *words)
+        await send_control(sock, *words)
     return heard
 
 
@@ -173,8 +173,8 @@ def test_alone_on_its_machine_a_rank_has_its_own(monkeypatch):
         (("cores", [True]), "cores that are no numbers"),
         (("cores", [MOST_CORES]), "cores that are no numbers"),
         (("cores", "all"), "cores that are no numbers"),
-        (("go", None), "an unexpected letter"),
-        (("cores", list(range(MOST_CORES)) * 9), "a letter beyond the limit"),
+        (("go", None), "an unexpected control message"),
+        (("cores", list(range(MOST_CORES)) * 9), "a control message beyond the limit"),
         (None, "hung up"),
     ],
 )

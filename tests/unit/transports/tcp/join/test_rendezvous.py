@@ -10,7 +10,7 @@ from tests.unit.transports.mpi_transport.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import SILENCE_S, connect
-from transports.tcp.join.control import LENGTH, SHORT, read_letter, send_letter
+from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.handshake import Identity, Verdict, connecting, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, permitted
@@ -69,7 +69,7 @@ class Seats:
     async def seat(self, rank, listening=(LOOPBACK, 1)):
         """A rank played by the test: it has told where it listens, and waits for the table."""
         sock, _ = await connect(self.address, identity(rank, self.world_size, self.key), 0)
-        await send_letter(sock, "listening", listening)
+        await send_control(sock, "listening", listening)
         await self.until(rank)
         return sock
 
@@ -187,7 +187,7 @@ async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on()
         await seats.until(1)
         sock, _ = await connect(seats.address, identity(1, 3), 0)
         with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
-            await read_letter(sock, "table")
+            await read_control(sock, "table")
         await asyncio.gather(one, seats.join(2))
     assert set(seats.end) == {1, 2}
 
@@ -301,7 +301,7 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
             with socket.create_server((LOOPBACK, 0)) as silent:
                 sock = await seats.seat(1, silent.getsockname())
                 two = seats.join(2)
-                await read_letter(sock, "table")
+                await read_control(sock, "table")
                 sock.close()
                 ((end,),) = await asyncio.gather(two)
         return seats.end, end
@@ -310,26 +310,26 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
         assert isinstance(end, RendezvousError) and "rank 1 left during the rendezvous" in str(end)
 
 
-@pytest.mark.parametrize("letter", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
-async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(letter):
+@pytest.mark.parametrize("content", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
+async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(content):
     async with Seats(2) as seats:
         sock, _ = await connect(seats.address, identity(1, 2), 0)
         with sock:
-            await send_letter(sock, "listening", letter)
+            await send_control(sock, "listening", content)
             assert not await asyncio.get_running_loop().sock_recv(sock, 1)
         await seats.join(1)
     assert set(seats.end) == {1}
 
 
 @pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
-async def test_a_letter_of_a_size_beyond_reason_ends_the_conversation_unread(length):
+async def test_a_control_message_of_a_size_beyond_reason_ends_the_conversation_unread(length):
     here, there = socket.socketpair()
     with here, there:
         for sock in (here, there):
             sock.setblocking(False)
         here.send(LENGTH.pack(length))
         with pytest.raises(WireError, match=str(length)):
-            await read_letter(there, "listening")
+            await read_control(there, "listening")
 
 
 @pytest.mark.parametrize(
