@@ -93,7 +93,7 @@ def test_auto_runs_what_it_chose_for_these_nodes():
     arrays = [np.ones(5000) for _ in nodes]
 
     async def main():
-        groups = [Group(end, range(12), 0, links) for end in ends]
+        groups = [Group(end, range(12), 0, links=links) for end in ends]
         await asyncio.gather(*(all_reduce(*pair) for pair in zip(groups, arrays, strict=True)))
 
     asyncio.run(main())

@@ -30,7 +30,7 @@ async def late_sum(groups):
         for group in groups[1:]:  # what a rank sends arrives in order, so its call arrives before this
             tasks.create_task(group.transport.send(0, ("its call has arrived",)))
             await groups[0].transport.receive(group.rank, ("its call has arrived",))
-    key = groups[0].watchdog._key
+    key = groups[0].calls.wait_check._key
     assert all(groups[0].transport.holds(group.rank, key) for group in groups[1:])
     await asyncio.gather(all_reduce(groups[0], np.ones(4), "sum", "ring"), *sums)
     assert not groups[0].transport.holds(None, key), "a message was left behind"
@@ -44,7 +44,7 @@ def test_no_message_is_left_after_sums_that_the_first_rank_enters_last(scheme):
         groups = [Group(end, range(3), 1, patience=0.0 if end.rank else 60.0) for end in ends]
         for _ in range(5):
             await late_sum(groups)
-        assert sorted(groups[0].watchdog._latest) == [1, 2]
+        assert sorted(groups[0].calls.wait_check._latest) == [1, 2]
         for end in ends:
             await end.close()
 
