@@ -1,6 +1,6 @@
 """Which parameters are summed together, by their names alone: those that the same stages hold. No torch.
 
-The rule: all ranks, and whoever only prices a job, derive the same buckets in the same order.
+All ranks, and programs that only price a job, derive the same buckets in the same order.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""A timeline: what every worker of a pipeline group does when, and what can be read off it.
-
-The rule: it is only read. Whoever made it, by pricing or otherwise, is not known here.
-"""
+"""A timeline: what every worker of a pipeline group does when, and what can be read off it."""
 
 from dataclasses import dataclass
 
@@ -50,7 +47,7 @@ class Timeline:
 
     @property
     def weight_copies(self) -> list[int]:
-        """For each worker the stages whose weights it holds; of an asynchronous schedule, the versions of its one."""
+        """The stages of which each worker holds weights; of an asynchronous schedule, the versions of its one."""
         if self.layout.updates is not None:
             return [versions_held(self.layout.updates, most_alive(worker)) for worker in self.program.workers]
         return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]

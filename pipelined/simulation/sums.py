@@ -1,6 +1,6 @@
 """Sums over many ranks on the virtual clock: a sum begins when the last of its ranks has joined.
 
-The rule: a rank takes part in one sum at a time, for they share its way to the network, and a sum lasts what its
+A rank takes part in one sum at a time, as its sums share its way to the network, and a sum lasts what its
 algorithm's closed form says. Of several that are complete the one completed first goes first on every rank, so no two
 wait for each other.
 """
@@ -36,7 +36,7 @@ class Sum:
 
 
 class _Meeting:
-    """Who takes part in a sum, how long it lasts, who is still missing, and when it ends once nobody is."""
+    """The ranks of a sum, its seconds, how many ranks are missing, and its end once all have joined."""
 
     def __init__(self, ranks: tuple[int, ...], seconds: float):
         self.ranks, self.seconds, self.missing = ranks, seconds, len(ranks)
