@@ -59,6 +59,7 @@ class TcpPeer:
         self,
         rank: int,
         sock: socket.socket,
+        *,
         messages: Mailbox[Incoming],
         buffers: BareBuffers,
         limit: int,

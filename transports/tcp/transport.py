@@ -202,7 +202,16 @@ class Tcp(Transport):
 
     def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
         cached = self._roomy and self.nodes[rank] == self.nodes[self.rank]
-        return TcpPeer(rank, sock, self._messages, self._buffers, limit, cached, self._lose, self._heed_abort)
+        return TcpPeer(
+            rank,
+            sock,
+            messages=self._messages,
+            buffers=self._buffers,
+            limit=limit,
+            cached=cached,
+            lost=self._lose,
+            aborted=self._heed_abort,
+        )
 
     def _heed_abort(self, rank: int, reason: str) -> None:
         self._finish(PeerAborted(rank, reason))
