@@ -7,7 +7,6 @@ one rule: what it does to its parameters follows from the directory's head alone
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Any
 
 from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
@@ -27,15 +26,15 @@ from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.peer.service import Topics
+from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.placement import Choosing
-from pipelined.swarm.protocol import field, read_round
+from pipelined.swarm.protocol import field
 from pipelined.swarm.records import PEERS, Head, Phase, Version
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
-from transports.rpc import Endpoint, Rejected, Request, Response
+from transports.rpc import Endpoint, Rejected
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
@@ -81,20 +80,21 @@ class StagePeer:
         self._readmission = Readmission(name, view, clock, rules.lease_s)
         self._saver = Saver(store, save_every, coding.threads, view.look_again)
         self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saver=self._saver)
-        self._topics = Topics(endpoint, view, self._presence.request, self._told, self._hears, self._device)
+        self._service = PeerService(
+            endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
+        )
         self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
         self._drain = Drain(name, view, clock, grace_s)
-        self._joining: Joining | None = None
 
     @property
     def replica(self) -> Replica | None:
         """The replica that it serves now; None: none."""
-        return self._topics.replica
+        return self._service.replica
 
     @property
     def trouble(self) -> str:
         """Why the state that it last came for did not come from whom it asked; "": it did."""
-        return self._joining.trouble if self._joining else ""
+        return self._service.joining.trouble if self._service.joining else ""
 
     async def run(self) -> None:
         """Live under one lease after another, until asked to leave.
@@ -103,7 +103,7 @@ class StagePeer:
             OtherModel: the swarm trains something else. DeviceStalled: the device does nothing any more.
             NameTaken: another process of the swarm has this peer's name.
         """
-        self._topics.open(self._rules.batch)
+        self._service.open(self._rules.batch)
         async with Nursery() as self._tasks:
             watching = self._tasks.create_task(self._device.watch())
             while not self._drain.requested or (self.replica and self._drain.left_s > 0):
@@ -202,7 +202,7 @@ class StagePeer:
                 await view.wait_for(lambda: view.head is not None)
                 if view.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, view.head.model)
-                self._topics.incarnation = place.incarnation
+                self._service.incarnation = place.incarnation
                 await self._come_to_hold(place)
         except NoLongerValid:
             if self._drain.requested:
@@ -246,13 +246,13 @@ class StagePeer:
         self._view.look_again()  # what is missing now, who is to leave does not wait for
         find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
         ways = self._view, self._asking, self._probe, self._device, find
-        self._joining = Joining(self.name, stage, index, version, *ways)
-        version = await self._joining.arrive()
+        self._service.joining = Joining(self.name, stage, index, version, *ways)
+        version = await self._service.joining.arrive()
         rules, device, basis = self._rules, self._device, self._view.head.basis
-        self._topics.replica = Replica(
+        self._service.replica = Replica(
             self.name, index, stage, version, rules, device, self._endpoint, self._coding, basis
         )
-        self._topics.open(rules.batch)
+        self._service.open(rules.batch)
 
     def _built(self, index: int) -> SwarmStage:
         return late(self._build(index), self._rules.delayed)
@@ -290,15 +290,4 @@ class StagePeer:
     def _let_go(self) -> None:
         if self.replica:
             self.replica.give_up("its peer holds it no longer")
-        self._topics.replica = None
-
-    async def _hears(self, request: Request) -> Response:
-        """Which members of its stage this peer cannot reach, and for which the sum waits here."""
-        name = read_round(request.note.get("round"))
-        mates = [peer for peer in self._view.holding(self.replica.index) if peer.name != self.name]
-        silent = await self._probe.unreachable(mates)  # meanwhile this process reads what came, if it was stopped
-        return Response(note={"silent": silent, **(self.replica.rounds.awaited(name) if self.replica else {})})
-
-    def _told(self) -> Mapping[str, Any]:
-        donor = self._joining.donor if self._joining else ""
-        return {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}
+        self._service.replica = None

@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 from pipelined.aio.events import recent
 from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.membership.access import Admission
+from pipelined.membership.probe import Probe
 from pipelined.membership.view import MembershipView
+from pipelined.state.fetch import Joining
+from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
+from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol import field
+from pipelined.swarm.protocol import field, read_round
 from transports.rpc import Endpoint, Handler, Rejected, Request, Response
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
@@ -40,17 +44,18 @@ class Topic(NamedTuple):
     most_waiting: int
 
 
-class Topics:
+class PeerService:
     """Answers for one peer, whatever it holds at the time.
 
     Args:
-        announce: called when a trainer that banned this peer would have it back.
-        told: facts for the status that are not the replica's.
-        hears: answers a leader who asks whom of its stage the peer cannot reach.
-        device: who does not get on says so to a leader who waits.
+        presence: repeats its announcement when a trainer that banned this peer would have it back.
+        saver: says in the status what could not be saved.
+        probe: finds the peers of the stage that this one cannot reach.
+        device: a leader's request is rejected while it makes no progress.
 
     Attributes:
         replica: the one that is served; None: every request is refused.
+        joining: how this peer last came to its state; None: it has not begun.
         incarnation: the peer's; who means another is refused.
     """
 
@@ -58,14 +63,16 @@ class Topics:
         self,
         endpoint: Endpoint,
         view: MembershipView,
-        announce: Callable[[], None],
-        told: Callable[[], Mapping[str, Any]],
-        hears: Handler,
+        *,
+        presence: Presence,
+        saver: Saver,
+        probe: Probe,
         device: DeviceWatchdog,
     ):
-        self._endpoint, self._admission, self._announced, self._told = endpoint, Admission(view), announce, told
-        self._hears, self._device = hears, device
+        self._endpoint, self._view, self._admission = endpoint, view, Admission(view)
+        self._presence, self._saver, self._probe, self._device = presence, saver, probe, device
         self.replica: Replica | None = None
+        self.joining: Joining | None = None
         self.incarnation = 0
 
     def open(self, batch: int) -> None:
@@ -121,12 +128,20 @@ class Topics:
 
     async def _announce(self, request: Request) -> Response:
         await self._admission.trainer(request, 0)
-        self._announced()
+        self._presence.request()
         return Response()
+
+    async def _hears(self, request: Request) -> Response:
+        """Which members of its stage this peer cannot reach, and for which the sum waits here."""
+        name, replica = read_round(request.note.get("round")), self.replica
+        mates = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
+        unreachable = await self._probe.unreachable(mates)  # meanwhile this process reads what came, if it was stopped
+        return Response(note={"silent": unreachable, **(self.replica.rounds.awaited(name) if self.replica else {})})
 
     async def _status(self, request: Request) -> Response:
         """What this peer does, for whoever looks on."""
         replica, endpoint = self.replica, self._endpoint
+        donor = self.joining.donor if self.joining else ""
         holds, done = {}, {"forwards": 0, "backwards": 0}
         if replica is not None:
             holds = {"step": replica.step, "counted": len(replica.counted), **replica.load.told()}
@@ -137,7 +152,8 @@ class Topics:
             "rejected": dict(endpoint.rejected),
             "refused": dict(endpoint.refused),
         }
-        return Response(note={**holds, **done, **traffic, **self._told(), **events_asked_for(request)})
+        health = {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}
+        return Response(note={**holds, **done, **traffic, **health, **events_asked_for(request)})
 
 
 def events_asked_for(request: Request) -> dict[str, Any]:
