@@ -98,9 +98,29 @@ class TrainerProcess:
         self.view = MembershipView(directory, clock)
         asking = Asking(endpoint, self.view)
         rollback = Rollback(self.view, rules.stages, rules.lease_s, clock, resume)
-        self.leader = Leader(name, endpoint.address, self.view, asking, rules, clock, balance or moves, rollback, steps)
+        self.leader = Leader(
+            name,
+            endpoint.address,
+            self.view,
+            asking,
+            rules=rules,
+            clock=clock,
+            moves=balance or moves,
+            rollback=rollback,
+            steps=steps,
+        )
         wiring = Wiring(rules.stages, seed=name)
-        self.trainer = SwarmTrainer(name, rules.stages, data, endpoint, self.view, clock, wiring, slots, rules.lease_s)
+        self.trainer = SwarmTrainer(
+            name,
+            rules.stages,
+            data,
+            endpoint,
+            self.view,
+            clock=clock,
+            wiring=wiring,
+            slots=slots,
+            lease_s=rules.lease_s,
+        )
 
     async def run(self) -> None:
         """Train until the last step stands, or cancelled.

@@ -49,6 +49,7 @@ class CommitLoop:
         asking: Asking,
         rules: Rules,
         clock: Clock,
+        *,
         timer: RebalanceTimer,
         connectivity: ConnectivityCheck,
         changed: Notifier,

@@ -37,15 +37,15 @@ from transports.rpc import Rejected, Request, Response
 
 
 class LeadershipLost(Exception):
-    """Somebody else leads."""
+    """Another trainer leads."""
 
 
 class Leader:
-    """One trainer's part in leading: it does so whenever nobody else does.
+    """One trainer's part in leading: it leads whenever no other trainer does.
 
     Args:
         name, address: of the trainer.
-        moves: decides who changes stage, once in `rules.rebalance_s`.
+        moves: decides which peers change stage, once in `rules.rebalance_s`.
         rollback: knows when all stages must go back to what was saved.
         steps: after so many the run is over; None: never.
     """
@@ -56,6 +56,7 @@ class Leader:
         address: str,
         view: MembershipView,
         asking: Asking,
+        *,
         rules: Rules,
         clock: Clock,
         moves: Moves,
@@ -70,7 +71,9 @@ class Leader:
         self._assignments = Assignments(view, self._evaluating, self._changed)
         self._connectivity = ConnectivityCheck(view, asking, rules, clock)
         timer = RebalanceTimer(moves, rules.rebalance_s, clock)
-        self._commits = CommitLoop(view, asking, rules, clock, timer, self._connectivity, self._changed)
+        self._commits = CommitLoop(
+            view, asking, rules, clock, timer=timer, connectivity=self._connectivity, changed=self._changed
+        )
 
     @property
     def left(self) -> int | None:

@@ -61,6 +61,7 @@ class SwarmTrainer:
         data: Data,
         endpoint: Endpoint,
         view: MembershipView,
+        *,
         clock: Clock,
         wiring: Wiring,
         slots: int,
