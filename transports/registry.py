@@ -64,6 +64,6 @@ def open_local(url: str, world_size: int) -> list[Transport]:
 
 
 def _slowed(end: Transport, shape: Shape) -> Transport:
-    from transports.emulation.transport import Shaped
+    from transports.emulation.transport import SlowTransport
 
-    return Shaped(end, shape)
+    return SlowTransport(end, shape)

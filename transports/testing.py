@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import singledispatch
 
 from transports.base import Transport
-from transports.emulation.transport import Shaped
+from transports.emulation.transport import SlowTransport
 from transports.errors import Closed, PeerLost, TransportError
 from transports.event_loop import step_aside
 from transports.local import Local, world
@@ -81,7 +81,7 @@ def _(end: Local, reason: str = "it was killed") -> None:
 
 
 @kill.register
-def _(end: Shaped, reason: str = "it was killed") -> None:
+def _(end: SlowTransport, reason: str = "it was killed") -> None:
     end._end(Closed(f"rank {end.rank} is dead: {reason}"))
     kill(end._inner, reason)
 

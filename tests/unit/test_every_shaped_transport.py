@@ -9,7 +9,7 @@ from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
 from tests.conformance.neighbours import public
 from transports import Transport
 from transports.emulation.options import split_shape
-from transports.emulation.transport import Shaped
+from transports.emulation.transport import SlowTransport
 from transports.local import world
 
 CLAUSES = {**EVERYWHERE, **WHERE_RANKS_DIE}
@@ -22,7 +22,7 @@ QUERIES = ["delay=5ms", "delay=50ms&jitter=50ms&rate=500mbit&loss=0.1&seed=3"]
 async def test_clause(clause, query):
     shape, _ = split_shape(query)
 
-    await hold([Shaped(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
+    await hold([SlowTransport(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
 
 
 UNDELAYABLE = {"native", "shared"}
@@ -56,7 +56,7 @@ def noting(asked):
 async def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
     asked = set()
 
-    end = Shaped(noting(asked), split_shape("delay=5ms")[0])
+    end = SlowTransport(noting(asked), split_shape("delay=5ms")[0])
     asked.clear()
     member = getattr(end, name)
     if inspect.ismethod(member):

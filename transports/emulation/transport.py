@@ -25,7 +25,7 @@ AHEAD_BYTES = 1 << 20  # what of it has not left yet; so a sender that comes bac
 T = TypeVar("T")
 
 
-class Shaped(Transport):
+class SlowTransport(Transport):
     """One rank's end behind slow links.
 
     Args:
@@ -40,7 +40,7 @@ class Shaped(Transport):
         self._senders: dict[int, DelayedSender] = {}
 
     def __repr__(self) -> str:
-        return f"<Shaped {self._inner!r}: {self._shape}>"
+        return f"<SlowTransport {self._inner!r}: {self._shape}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:

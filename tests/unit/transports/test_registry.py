@@ -44,7 +44,11 @@ def test_the_shape_of_links_is_taken_out_of_what_the_transport_is_told():
 
 async def test_a_local_world_may_be_slowed():
     ends = open_local("local://?delay=1us", 3)
-    assert [(end.rank, type(end).__name__) for end in ends] == [(0, "Shaped"), (1, "Shaped"), (2, "Shaped")]
+    assert [(end.rank, type(end).__name__) for end in ends] == [
+        (0, "SlowTransport"),
+        (1, "SlowTransport"),
+        (2, "SlowTransport"),
+    ]
     with pytest.raises(ValueError, match="no options but delay"):
         open_local("local://?size=3", 3)
 

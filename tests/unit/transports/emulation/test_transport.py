@@ -7,7 +7,7 @@ import pytest
 
 from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import Shape
-from transports.emulation.transport import AHEAD_BYTES, WINDOW_BYTES, Shaped
+from transports.emulation.transport import AHEAD_BYTES, WINDOW_BYTES, SlowTransport
 from transports.local import world
 from transports.testing import kill
 
@@ -17,7 +17,7 @@ HEADS = 64  # bytes of preamble and header, at most, in here
 
 
 def slowed(world_size=2, **shape):
-    return [Shaped(end, Shape(**shape)) for end in world(world_size)]
+    return [SlowTransport(end, Shape(**shape)) for end in world(world_size)]
 
 
 def now():
