@@ -8,7 +8,7 @@ from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import CAME, LEADER, PEERS, TRAINERS, Head, LeaderRecord, Peer, Phase, Trainer
 
@@ -93,10 +93,10 @@ class LightSwarm:
         self._all.append(member)
         return member
 
-    async def _trainer(self, member: "LightMember", place: Standing) -> None:
+    async def _trainer(self, member: "LightMember", place: Registration) -> None:
         await place.put(Trainer(member.name, member.end.address, place.incarnation, MODEL))
 
-    async def _peer(self, member: "LightMember", place: Standing) -> None:
+    async def _peer(self, member: "LightMember", place: Registration) -> None:
         member.stage = int(member.name.rpartition("-")[2]) % self._stages
         await member.client.transact({}, {CAME + member.name: member.end.address.encode()}, lease=place.lease)
         member.view.add(member.stage)
@@ -129,4 +129,4 @@ class LightMember:
                 tasks.create_task(self.view.follow())
                 lease = await self.client.grant(self._lease_s)
                 tasks.create_task(lease.keep(self._clock))
-                await life(self, Standing(self.client, prefix + self.name, lease, self._clock))
+                await life(self, Registration(self.client, prefix + self.name, lease, self._clock))

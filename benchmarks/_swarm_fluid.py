@@ -15,7 +15,7 @@ from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
 from pipelined.swarm.placement import Placing
@@ -56,7 +56,7 @@ class _Swarm:
         self._draw, self._clock = random.Random(f"stages {seed}"), VirtualClock()
         self._directory = DirectDirectory(self._clock)
         self._view = MembershipView(self._directory, self._clock)
-        self._alive: list[dict[str, Standing]] = [{} for _ in range(stages)]
+        self._alive: list[dict[str, Registration]] = [{} for _ in range(stages)]
         self._serving: list[dict[str, None]] = [{} for _ in range(stages)]
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._told: dict[str, float | None] = {}
@@ -112,51 +112,51 @@ class _Swarm:
 
     async def _carry_out(self, name: str, target: int) -> None:
         source = self._view.peers[name].stage
-        standing = self._alive[source].pop(name, None)
-        if standing is None:
+        registration = self._alive[source].pop(name, None)
+        if registration is None:
             return  # the order is given to one that is dead
         self._settle()
         self._account.moves += 1
         del self._serving[source][name]
-        await self._begin_to_fetch(name, standing, target)
+        await self._begin_to_fetch(name, registration, target)
 
     async def _come(self) -> None:
-        name, standing = await self._stand()
+        name, registration = await self._stand()
         await self._hear()
         stages = len(self._alive)
         placing = Placing(self._view, stages)
         stage = placing.stage_for(name) if self._policy.placed else self._draw.randrange(stages)
-        await self._begin_to_fetch(name, standing, stage)
+        await self._begin_to_fetch(name, registration, stage)
 
     async def _join(self, stage: int) -> None:
         """Serve from the beginning."""
-        name, standing = await self._stand()
-        self._alive[stage][name] = standing
-        await self._serve(name, standing, stage)
+        name, registration = await self._stand()
+        self._alive[stage][name] = registration
+        await self._serve(name, registration, stage)
 
-    async def _stand(self) -> tuple[str, Standing]:
+    async def _stand(self) -> tuple[str, Registration]:
         self._came += 1
         name, lease = f"peer-{self._came:05}", await self._directory.grant(self._policy.lease)
         self._directory.keep(lease)
-        return name, Standing(self._directory, PEERS + name, lease, self._clock)
+        return name, Registration(self._directory, PEERS + name, lease, self._clock)
 
-    async def _begin_to_fetch(self, name: str, standing: Standing, stage: int) -> None:
-        self._alive[stage][name] = standing
+    async def _begin_to_fetch(self, name: str, registration: Registration, stage: int) -> None:
+        self._alive[stage][name] = registration
         if self._policy.fetch:
-            await standing.put(_record(name, standing, stage, Phase.JOINING))
-            self._fetching[name] = self._tasks.create_task(self._fetch(name, standing, stage))
+            await registration.put(_record(name, registration, stage, Phase.JOINING))
+            self._fetching[name] = self._tasks.create_task(self._fetch(name, registration, stage))
         else:
-            await self._serve(name, standing, stage)
+            await self._serve(name, registration, stage)
 
-    async def _fetch(self, name: str, standing: Standing, stage: int) -> None:
+    async def _fetch(self, name: str, registration: Registration, stage: int) -> None:
         await self._clock.sleep(self._policy.fetch)
         del self._fetching[name]
-        await self._serve(name, standing, stage)
+        await self._serve(name, registration, stage)
 
-    async def _serve(self, name: str, standing: Standing, stage: int) -> None:
+    async def _serve(self, name: str, registration: Registration, stage: int) -> None:
         self._settle()
         self._serving[stage][name], self._told[name] = None, None
-        await standing.put(_record(name, standing, stage, Phase.SERVING))
+        await registration.put(_record(name, registration, stage, Phase.SERVING))
 
     def _strike(self) -> None:
         """One peer dies: of a stage drawn uniformly among those that have any, as in the paper."""
@@ -175,5 +175,5 @@ class _Swarm:
         self._since = now
 
 
-def _record(name: str, standing: Standing, stage: int, phase: Phase) -> Peer:
-    return Peer(name, f"virtual://{name}", standing.incarnation, stage, phase, "fluid")
+def _record(name: str, registration: Registration, stage: int, phase: Phase) -> Peer:
+    return Peer(name, f"virtual://{name}", registration.incarnation, stage, phase, "fluid")

@@ -32,7 +32,7 @@ class NameTaken(UsageError):
         super().__init__(f"{fact}, still there after {seconds:.1f} s); end it, or give this one another --name")
 
 
-class Standing:
+class Registration:
     """One key that is ours.
 
     Args:
@@ -50,9 +50,9 @@ class Standing:
     def incarnation(self) -> int:
         return self.lease.number
 
-    def another(self, prefix: str) -> "Standing":
+    def another(self, prefix: str) -> "Registration":
         """A second key under the same lease, and the same name."""
-        return Standing(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
+        return Registration(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
 
     async def claim(self) -> int:
         """Wait until no other process has the key. Returns the revision of our own record there, 0 if there is none.
@@ -103,12 +103,12 @@ class Standing:
 
 
 @asynccontextmanager
-async def standing(
+async def registered(
     directory: Directory, key: str, seconds: float, clock: Clock, address: str | None = None
-) -> AsyncIterator[Standing]:
-    """Hold a lease for as long as the block runs; nothing is written under the key before `Standing.put`.
+) -> AsyncIterator[Registration]:
+    """Hold a lease for as long as the block runs; nothing is written under the key before `Registration.put`.
 
-    The block begins when no other process has the key; see `Standing.claim`.
+    The block begins when no other process has the key; see `Registration.claim`.
 
     Behind the block the lease is revoked, so that others need not wait for its end; that takes as long as it would
     live, at most.
@@ -121,7 +121,7 @@ async def standing(
     try:
         async with Nursery() as tasks:
             keeping = tasks.create_task(_keep(lease, clock))
-            place = Standing(directory, key, lease, clock, address)
+            place = Registration(directory, key, lease, clock, address)
             if address is not None:
                 await place.claim()
             yield place

@@ -1,7 +1,7 @@
 """The members of the swarm and the step that stands, as this process last read them from the directory.
 
-Only the directory is believed about either. `MembershipView` follows it; `Standing` is this process's own entry, kept
-by a lease. A process cut off from the directory knows that it is (`cut_off`), goes on computing, and decides nothing.
+Only the directory is believed about either. `MembershipView` follows it; `Registration` is this process's own entry,
+kept by a lease. A process cut off from the directory is `cut_off`: it goes on computing, and decides nothing.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
-from pipelined.directory.registration import standing
+from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
 from pipelined.membership.view import MembershipView
@@ -62,7 +62,9 @@ class SwarmObserver:
         async with Nursery() as tasks:
             following = tasks.create_task(self._view.follow())
             await self._view.wait_for(lambda: self._view.head is not None)
-            async with standing(self._view.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock) as place:
+            async with registered(
+                self._view.directory, OBSERVERS + self.name, self._rules.lease_s, self._clock
+            ) as place:
                 await place.put(Observer(self.name, self._endpoint.address, place.incarnation))
                 taken = await self._all()
             following.cancel()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.records import SAVED, Peer, Saved, SavedStage, Version
@@ -49,7 +49,7 @@ class Saver:
         self._unlisted = self._unwritten = ""
         self._store, self._every, self._threads, self._news = store, every, threads, news
         self._writing: asyncio.Task[None] | None = None
-        self._place: Standing | None = None
+        self._place: Registration | None = None
         self._said: Sequence[SavedStage] = ()
         self._unreadable, self._lost = set[SavedStage](), set[int]()
 
@@ -91,10 +91,10 @@ class Saver:
             await self.look()
         self._lost = lost
 
-    async def tell(self, place: Standing) -> None:
+    async def tell(self, place: Registration) -> None:
         """Tell the others what lies there, if they have not heard.
 
-        Raises: as `Standing.put`.
+        Raises: as `Registration.put`.
         """
         if self._store is None:
             return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.protocol import field, whole
 from pipelined.swarm.records import CAME
@@ -31,7 +31,7 @@ class Choosing:
     def __init__(self, name: str, endpoint: Endpoint, view: MembershipView, clock: Clock, stages: int):
         self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
-    async def choose(self, place: Standing) -> int:
+    async def choose(self, place: Registration) -> int:
         """Announce that this peer comes, and ask the leader for a stage until one answers.
 
         Raises:

@@ -8,7 +8,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, Directory, LeaseLost
-from pipelined.directory.registration import standing
+from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.state.store import CheckpointStore
@@ -166,7 +166,7 @@ class TrainerProcess:
         address, digest = self._endpoint.address, self._rules.digest
         while True:
             try:
-                async with standing(self._directory, key, seconds, self._clock, address) as place:
+                async with registered(self._directory, key, seconds, self._clock, address) as place:
                     await place.put(records.Trainer(self.name, address, place.incarnation, digest))
                     async with Nursery() as tasks:
                         tasks.create_task(self.leader.run(place))

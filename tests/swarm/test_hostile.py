@@ -17,7 +17,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import standing
+from pipelined.directory.registration import registered
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
@@ -59,7 +59,7 @@ class Hostile:
 
     async def run(self, endpoint, directory, clock):
         """Be a trainer as far as anybody knows, and ask until cancelled."""
-        async with standing(directory, f"{records.TRAINERS}mallory", 1.0, clock) as place:
+        async with registered(directory, f"{records.TRAINERS}mallory", 1.0, clock) as place:
             await place.put(records.Trainer("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
             self.incarnation = place.incarnation
             async with asyncio.TaskGroup() as tasks:

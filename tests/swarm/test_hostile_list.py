@@ -15,7 +15,7 @@ from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import standing
+from pipelined.directory.registration import registered
 from pipelined.swarm import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
@@ -111,7 +111,7 @@ class Swarm:
     async def request(self):
         """Ask each peer, and the trainer and the directory for what concerns them, as a member; what came of it."""
         outcomes = {}
-        async with standing(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
+        async with registered(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
             record = records.Trainer("mallory", self.mallory.address, place.incarnation, self.rules.digest)
             await place.put(record)
             view = self.trainer.view

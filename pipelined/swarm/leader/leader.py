@@ -19,7 +19,7 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.swarm.config import OtherModel, Rules
@@ -92,7 +92,7 @@ class Leader:
         """Microbatches of validation data that are still to be scored; None where another leads."""
         return self._assignments.unscored
 
-    async def run(self, standing: Standing) -> None:
+    async def run(self, registration: Registration) -> None:
         """Lead whenever nobody else does, until cancelled.
 
         That this one leads may be news to it: it had asked to, and was cut off before it heard the answer.
@@ -103,7 +103,7 @@ class Leader:
             await view.wait_for(lambda: view.leader in (None, self._me) and self._can_begin)
             try:
                 self._term = await directory.transact(
-                    {LEADER: view.leader_revision}, {LEADER: self._me.pack()}, lease=standing.lease
+                    {LEADER: view.leader_revision}, {LEADER: self._me.pack()}, lease=registration.lease
                 )
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)

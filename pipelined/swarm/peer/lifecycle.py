@@ -17,7 +17,7 @@ from contextlib import suppress
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.saver import Saver
@@ -66,14 +66,14 @@ class Presence:
         self._requested = True
         self._notify()
 
-    async def announce(self, place: Standing, phase: Phase, stage: int, successor: str = "") -> None:
-        """Announce this under a lease. Raises: as `Standing.put`."""
+    async def announce(self, place: Registration, phase: Phase, stage: int, successor: str = "") -> None:
+        """Announce this under a lease. Raises: as `Registration.put`."""
         self._requested, self._at, self.phase = False, self._clock.now(), phase
         record = self.record(place, phase, stage, successor)
         self._announced_saves = record.saves_every
         await place.put(record)
 
-    def record(self, place: Standing, phase: Phase, stage: int, successor: str = "") -> Peer:
+    def record(self, place: Registration, phase: Phase, stage: int, successor: str = "") -> Peer:
         """The record that `announce` puts."""
         return Peer(
             self._name, self._address, place.incarnation, stage, phase, self._model, successor, self._saves_every
@@ -164,12 +164,12 @@ class Readmission:
     def __init__(self, name: str, view: MembershipView, clock: Clock, lease_s: float):
         self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
 
-    def is_member(self, place: Standing) -> bool:
+    def is_member(self, place: Registration) -> bool:
         """Whether the directory still has the peer's record, as far as this process can know."""
         view = self._view
         return self._name in view.peers or not place.revision or view.revision < place.revision
 
-    async def check(self, place: Standing) -> None:
+    async def check(self, place: Registration) -> None:
         """Find out why the record is gone.
 
         Raises:

@@ -1,7 +1,7 @@
 """A peer: finds the stage that needs it most, fetches its state, serves it, moves when told to, and leaves in order.
 
-A life under one lease is a *standing*; when that is lost the peer begins another by itself, with the state it has. The
-one rule: what it does to its parameters follows from the directory's head alone.
+A life under one lease is a *registration*; when that is lost the peer begins another by itself, with the state it has.
+What it does to its parameters follows from the directory's head alone.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.registration import Standing, standing
+from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
@@ -124,16 +124,16 @@ class StagePeer:
         """Hand over and go (a preemption notice); the last of its stage waits for another, see `Drain`."""
         self._drain.request()
 
-    async def _come(self, stack: AsyncExitStack) -> Standing | None:
+    async def _come(self, stack: AsyncExitStack) -> Registration | None:
         """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
-                waiting = standing(self._view.directory, key, seconds, self._clock, mine)
+                waiting = registered(self._view.directory, key, seconds, self._clock, mine)
                 return await stack.enter_async_context(waiting)
         return None
 
-    async def _live_as_member(self, place: Standing) -> None:
+    async def _live_as_member(self, place: Registration) -> None:
         """Raises: LeaseLost; PeerEvicted: the directory has this peer no more."""
         try:
             async with self._view.while_holds(lambda: self._readmission.is_member(place)) as scope, Nursery() as tasks:
@@ -161,7 +161,7 @@ class StagePeer:
         lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
         return self._drain.requested or lost
 
-    async def _live(self, place: Standing) -> None:
+    async def _live(self, place: Registration) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
         await self._saver.look()
         await self._saver.tell(place)
@@ -194,7 +194,7 @@ class StagePeer:
                 await self._view.next_change(min(due, self._drain.left_s))
         await self._hand_over(place)
 
-    async def _comes_to_serve(self, place: Standing) -> bool:
+    async def _comes_to_serve(self, place: Registration) -> bool:
         """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
         view = self._view
         try:
@@ -227,7 +227,7 @@ class StagePeer:
                     return True
         return False
 
-    async def _come_to_hold(self, place: Standing) -> None:
+    async def _come_to_hold(self, place: Registration) -> None:
         """Get the state of this peer's stage, as it stands now; what is held already is kept as far as it goes."""
         replica = self.replica
         if replica:
@@ -257,7 +257,7 @@ class StagePeer:
     def _built(self, index: int) -> SwarmStage:
         return late(self._build(index), self._rules.delayed)
 
-    async def _find(self, place: Standing, version: Version, layout: Layout) -> Mapping[str, Block] | None:
+    async def _find(self, place: Registration, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """What was saved of this version, by this peer or by another that saves in the same place."""
         await self._saver.look()
         await self._saver.tell(place)
@@ -273,10 +273,10 @@ class StagePeer:
         if self._saver.due(replica.step) and (mine or self._saver.failed):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
-    async def _say(self, place: Standing, phase: Phase, successor: str = "") -> None:
+    async def _say(self, place: Registration, phase: Phase, successor: str = "") -> None:
         await self._presence.announce(place, phase, self.replica.index, successor)
 
-    async def _hand_over(self, place: Standing) -> None:
+    async def _hand_over(self, place: Registration) -> None:
         """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
         replica = self.replica
         await self._say(place, Phase.LEAVING)

@@ -1,4 +1,4 @@
-"""A standing is renewed for as long as its block runs, whoever is cut off meanwhile; a lost lease ends the block."""
+"""A registration is renewed while its block runs, also while the directory is cut off; a lost lease ends the block."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
-from pipelined.directory.registration import NameTaken, Standing, standing
+from pipelined.directory.registration import NameTaken, Registration, registered
 from pipelined.swarm.records import LeaderRecord
 
 KEY = "peers/p0"
@@ -61,7 +61,7 @@ class Place(Directory):
 def put(entries, first=None):
     async def live():
         place = Place(**entries)
-        mine = Standing(place, KEY, Scripted(None), VirtualClock(), RECORD.address)
+        mine = Registration(place, KEY, Scripted(None), VirtualClock(), RECORD.address)
         mine.revision = first or 0
         await mine.put(RECORD)
         return place.entries
@@ -87,7 +87,7 @@ def waited(gone_after):
     async def live():
         place, clock = Place(Scripted(None), **{KEY: THEIRS}), VirtualClock()
         asyncio.get_running_loop().call_later(gone_after, place.entries.pop, KEY)
-        async with standing(place, KEY, 3.0, clock, RECORD.address) as mine:
+        async with registered(place, KEY, 3.0, clock, RECORD.address) as mine:
             await mine.put(RECORD)
             assert place.entries[KEY].value == RECORD.pack()
             return clock.now()
@@ -109,7 +109,7 @@ def test_two_processes_that_find_the_name_free_at_once_do_not_both_have_it():
 
     async def live():
         place, clock = Place(Scripted(None)), VirtualClock()
-        async with standing(place, KEY, 3.0, clock, RECORD.address) as mine:
+        async with registered(place, KEY, 3.0, clock, RECORD.address) as mine:
             place.entries[KEY] = THEIRS
             await mine.put(RECORD)
 
@@ -125,7 +125,7 @@ def test_who_lost_the_key_lost_the_lease(entries):
 
 def held(lease, seconds):
     async def live():
-        async with standing(Place(lease), KEY, 3.0, VirtualClock()):
+        async with registered(Place(lease), KEY, 3.0, VirtualClock()):
             await VirtualClock().sleep(seconds)
         return asyncio.get_running_loop().time()
 

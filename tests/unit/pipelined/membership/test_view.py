@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import Standing
+from pipelined.directory.registration import Registration
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
 from transports.rpc.virtual.network import VirtualNetwork
@@ -79,7 +79,7 @@ def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(s
 
 async def put(directory, lease, name, stage):
     """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
-    place = Standing(directory, PEERS + name, lease, None)
+    place = Registration(directory, PEERS + name, lease, None)
     await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
     return place
 

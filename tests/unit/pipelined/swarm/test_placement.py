@@ -13,7 +13,7 @@ from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.registration import standing
+from pipelined.directory.registration import registered
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
@@ -250,7 +250,7 @@ class Came3:
     async def come(self, name, pause=0.0):
         endpoint, view = self.party(name)
         await self.clock.sleep(pause)
-        async with standing(view.directory, PEERS + name, 60.0, self.clock) as place:
+        async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
             stage = await Choosing(name, endpoint, view, self.clock, 3).choose(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
