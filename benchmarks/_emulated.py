@@ -21,7 +21,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
 from pipelined.training.gradient_sums import GradientSums
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
 from pipelined.training.worker import RankContext, TrainWorker
@@ -52,10 +52,12 @@ class Hollow:
     activation: np.ndarray
     last: bool
 
-    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
+    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any:
         return 0.0 if self.last else self.activation
 
-    def backward(self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+    def backward(
+        self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Any:
         return self.activation
 
     backward_input = backward

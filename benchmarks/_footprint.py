@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Alive, Stage
 from pipelined.training.trainer import Trainer
 
@@ -77,25 +77,27 @@ class CountedStage:
     stage: Stage
     kept: Kept
 
-    def forward(self, which: Alive, x: Any, noise: Noise, targets: Any = None) -> torch.Tensor:
+    def forward(self, which: Alive, x: Any, random: KeyedRandom, targets: Any = None) -> torch.Tensor:
         key = self.stage.index, which
         self.kept.begin(key)
-        output = self.stage.forward(which, x, noise, targets)
+        output = self.stage.forward(which, x, random, targets)
         kept = self.stage.alive[which]
         for tensor in (*kept, *saved(kept[1].grad_fn)):
             self.kept.add(key, tensor)
         return output
 
-    def backward(self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+    def backward(self, which: Alive, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None) -> Any:
         with self._recomputing((self.stage.index, which)):
-            back = self.stage.backward(which, gradient, scale, noise, targets)
+            back = self.stage.backward(which, gradient, scale, random, targets)
         self.kept.end((self.stage.index, which))
         return back
 
-    def backward_input(self, which: Alive, gradient: Any, scale: float, noise: Noise, targets: Any = None) -> Any:
+    def backward_input(
+        self, which: Alive, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Any:
         key = self.stage.index, which
         with self._recomputing(key):
-            back = self.stage.backward_input(which, gradient, scale, noise, targets)
+            back = self.stage.backward_input(which, gradient, scale, random, targets)
         self.kept.look(key)
         for tensor in self.stage.pending[which].gradients:
             self.kept.add(key, tensor)

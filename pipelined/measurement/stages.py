@@ -22,7 +22,7 @@ from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.probes import probes
 from pipelined.planner.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.stage import Stage
@@ -123,10 +123,10 @@ class _Probe:
 
         The second forward comes between the first and its backward, as in a pipeline.
         """
-        stage, noise, taken = self._stage, Noise(0, 0, 0), defaultdict[str, list[float]](list)
+        stage, random, taken = self._stage, KeyedRandom(0, 0, 0), defaultdict[str, list[float]](list)
         x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
-        forward = [partial(stage.forward, (0, m), x[m], noise, targets[m]) for m in range(2)]
-        back = [((0, m), gradient[m], 1.0, noise, targets[m]) for m in range(2)]
+        forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
+        back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
         for op, work in (
             ("F", forward[0]),
             ("F", forward[1]),

@@ -61,7 +61,7 @@ def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Surve
     Args:
         cut: the layers of each stage.
     Raises:
-        ModelError: a stage cannot be called with (x, noise); a parameter is not of the dtype; a
+        ModelError: a stage cannot be called with (x, random); a parameter is not of the dtype; a
             name is in several stages and the model does not tie it; nothing is to be trained.
     """
     stages = [_surveyed(model, index, layers, dtype) for index, layers in enumerate(cut)]
@@ -112,9 +112,9 @@ def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Su
     if not isinstance(module, nn.Module):
         raise ModelError(f"stage {index} was built as a {type(module).__name__}; let `build` return an nn.Module")
     try:
-        inspect.signature(module.forward).bind("x", "noise")
+        inspect.signature(module.forward).bind("x", "random")
     except TypeError as error:
-        fact = f"stage {index}, a {type(module).__name__}, cannot be called with (x, noise) ({error})"
+        fact = f"stage {index}, a {type(module).__name__}, cannot be called with (x, random) ({error})"
         raise ModelError(f"{fact}; give its forward a second argument, which it need not use") from error
     for name, parameter in module.named_parameters():
         if parameter.dtype != dtype and parameter.requires_grad:

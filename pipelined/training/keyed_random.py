@@ -21,7 +21,7 @@ def seed_of(*key: int | str) -> int:
 
 
 @dataclass(frozen=True)
-class Noise:
+class KeyedRandom:
     """Where in the run a computation stands, for everything random in it.
 
     Args:

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 
 
 class Part(Protocol):
     """A built range of layers, an `nn.Module` whose parameters and buffers bear their global names.
 
     It may have frozen parameters, or none at all. Torch's own dropout works, with masks that depend on where the model
-    is cut; those of `Noise.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved and loaded
-    as the first holder has them; every other replica keeps those of the microbatches that it computed.
+    is cut; those of `KeyedRandom.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved and
+    loaded as the first holder has them; every other replica keeps those of the microbatches that it computed.
     """
 
-    def __call__(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
-        """Forward one microbatch. The first part takes (B, T) ids; the last gives logits. noise None: evaluate."""
+    def __call__(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
+        """Forward one microbatch. The first part takes (B, T) ids; the last gives logits. random None: evaluate."""
         ...
 
 

@@ -1,7 +1,7 @@
 """One stage of the model on one rank: its layers, the microbatches alive in it, and how to go forward and back.
 
-What a stage computes depends on its input, its parameters and the noise's key alone, so it gives the same numbers in
-any schedule, and the same ones again when activations are recomputed; torch's own dropout too. Buffers (the running
+What a stage computes depends on its input, its parameters and the key of its random numbers alone. So it gives the same
+numbers in any schedule, and again when activations are recomputed; torch's own dropout too. Buffers (the running
 statistics of a batch norm) are written by the first forward of each microbatch alone. It knows neither peers nor time.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.torch_random import TorchRandom
@@ -61,7 +61,9 @@ class Stage:
     def last(self) -> bool:
         return self.index == self.depth - 1
 
-    def forward(self, which: Alive, x: Arrived, noise: Noise, targets: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, which: Alive, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Forward one microbatch and keep what its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
@@ -71,12 +73,17 @@ class Stage:
         if not self.first:
             x.requires_grad_()
         with torch.set_grad_enabled(not self.recompute):
-            output = self._apply(x, noise, targets)
+            output = self._apply(x, random, targets)
         self.alive[which] = (x, output)
         return output.detach().cpu()
 
     def backward(
-        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
+        self,
+        which: Alive,
+        gradient: Arrived | None,
+        scale: float,
+        random: KeyedRandom,
+        targets: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Backward one microbatch: parameters' gradients are added up, the input's is returned.
 
@@ -85,19 +92,24 @@ class Stage:
             scale: what the loss is multiplied by (one over the step's microbatches), used on the last stage.
         Returns: the input's gradient, on the host, or None on the first stage.
         """
-        x, output = self._revived(which, noise, targets)
+        x, output = self._revived(which, random, targets)
         if output.requires_grad:
             torch.autograd.backward(output, self._seed(output, gradient, scale))
         return None if self.first else _or_zeros(x.grad, x)
 
     def backward_input(
-        self, which: Alive, gradient: Arrived | None, scale: float, noise: Noise, targets: torch.Tensor | None = None
+        self,
+        which: Alive,
+        gradient: Arrived | None,
+        scale: float,
+        random: KeyedRandom,
+        targets: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """The half of `backward` that returns; the other half stays pending, and nothing is added up yet.
 
         Cost: none on the first stage, where nobody waits for a gradient and all is left to the weight half.
         """
-        x, output = self._revived(which, noise, targets)
+        x, output = self._revived(which, random, targets)
         back, self.pending[which] = None, WeightHalf()
         if output.requires_grad:
             seed = self._seed(output, gradient, scale)
@@ -110,27 +122,29 @@ class Stage:
 
     @torch.no_grad()
     def evaluate(self, x: Arrived) -> torch.Tensor:
-        """Forward without noise, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
+        """Forward without random numbers, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
 
         Its modules are in evaluation mode meanwhile (`nn.Module.eval`).
         """
         with evaluating(self.module), self._precision():
             return self.module(self._here(x), None)
 
-    def _revived(self, which: Alive, noise: Noise, targets: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _revived(
+        self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """What was kept of a microbatch: its input, and its output with a graph, for one backward."""
         x, output = self.alive.pop(which)
         if self.recompute:
             with with_copied_buffers(self.module):
-                output = self._apply(x, noise, targets)
+                output = self._apply(x, random, targets)
         return x, output
 
     def _seed(self, output: torch.Tensor, gradient: Arrived | None, scale: float) -> torch.Tensor:
         return torch.full_like(output, scale) if gradient is None else self._here(gradient)
 
-    def _apply(self, x: torch.Tensor, noise: Noise, targets: torch.Tensor | None) -> torch.Tensor:
+    def _apply(self, x: torch.Tensor, random: KeyedRandom, targets: torch.Tensor | None) -> torch.Tensor:
         with self._precision():
-            output = self._random.run(partial(self.module, x, noise), noise, f"stage {self.index}")
+            output = self._random.run(partial(self.module, x, random), random, f"stage {self.index}")
         if not isinstance(output, torch.Tensor):
             fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
             raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")

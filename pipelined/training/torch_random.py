@@ -1,8 +1,8 @@
 """Torch's own random numbers inside a stage (`torch.nn.Dropout` and its like): the same when a forward is run again.
 
 Such layers draw from generators that belong to the whole process. A forward that draws is therefore run alone in its
-process, with the generators seeded by the key of its noise, and their state is put back behind it. A forward that
-draws nothing, as of a model that takes all its random numbers from `Noise`, may run beside others.
+process, with the generators seeded by a key, and their state is put back behind it. A forward that draws nothing, as of
+a model that takes all its random numbers from `KeyedRandom`, may run beside others.
 
 Source: `torch.utils.checkpoint` keeps the generators' state for the same purpose. A key takes no memory, and gives the
 same numbers after a resume.
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.training.keyed_random import Noise, seed_of
+from pipelined.training.keyed_random import KeyedRandom, seed_of
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class TorchRandom:
         self._device = device
         self._draws: bool | None = None
 
-    def run(self, forward: Callable[[], T], noise: Noise, place: str) -> T:
-        """Run a forward; with the same noise and place it draws the same numbers again.
+    def run(self, forward: Callable[[], T], random: KeyedRandom, place: str) -> T:
+        """Run a forward; with the same key and place it draws the same numbers again.
 
         Args:
             place: a name unique in the model, such as "stage 3".
@@ -46,7 +46,7 @@ class TorchRandom:
                 if _same(before, self._states()):
                     return result
             self._draws = True
-        with _TURNS.alone(), self._seeded(seed_of(noise.seed, noise.step, noise.microbatch, place)) as begun:
+        with _TURNS.alone(), self._seeded(seed_of(random.seed, random.step, random.microbatch, place)) as begun:
             result = forward()
             if self._draws is None:
                 self._draws = not _same(begun, self._states())

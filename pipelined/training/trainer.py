@@ -153,7 +153,7 @@ class Trainer:
         """Train one step.
 
         Args:
-            step: which, from 0; it keys the data, the noise and the learning rate.
+            step: which, from 0; it keys the data, the random numbers and the learning rate.
             stopping: whether this rank was asked to stop; called at the step's end. All learn of it in the report.
         Raises:
             AgreedError: it came to no finite numbers; nothing is updated.

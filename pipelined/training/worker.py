@@ -22,7 +22,7 @@ from pipelined.programs.virtual_worker import PATIENCE, Patience
 from pipelined.schedules import Worker
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.prefetch import Origin, Prefetcher
 from transports import Message, TransportError
 
@@ -37,14 +37,14 @@ class Computation(Protocol):
     What arrives is a message or the feed's own; what is returned must be something a transport can send.
     """
 
-    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any: ...
+    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any: ...
 
     def backward(
-        self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
+        self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Any: ...
 
     def backward_input(
-        self, which: tuple[int, int], gradient: Any, scale: float, noise: Noise, targets: Any = None
+        self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Any: ...
 
     def backward_weight(self, which: tuple[int, int]) -> None: ...
@@ -150,9 +150,9 @@ class TrainWorker(Worker):
         )
 
     async def _forward(self, at: Instruction) -> None:
-        held, noise, targets = self.context.stages[at.stage], self._noise(at), self._targets(at)
+        held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
         x = await self._arrival(at) if at.stage else self.context.feed.inputs(self.step, self._number(at))
-        output = await self._compute(at, lambda: held.forward(_alive(at), x, noise, targets))
+        output = await self._compute(at, lambda: held.forward(_alive(at), x, random, targets))
         if at.stage == self.layout.depth - 1:
             self.losses[self._number(at)] = float(output)
         else:
@@ -160,11 +160,11 @@ class TrainWorker(Worker):
 
     async def _backward(self, at: Instruction) -> None:
         """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
-        held, noise, targets = self.context.stages[at.stage], self._noise(at), self._targets(at)
+        held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
         gradient = await self._arrival(at) if targets is None else None
         scale = 1.0 / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
-        back = await self._compute(at, lambda: half(_alive(at), gradient, scale, noise, targets))
+        back = await self._compute(at, lambda: half(_alive(at), gradient, scale, random, targets))
         if at.stage > 0:
             self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
@@ -210,8 +210,8 @@ class TrainWorker(Worker):
     def _number(self, at: Instruction) -> int:
         return self.context.plan.global_microbatch(self.context.group, at.microbatch)
 
-    def _noise(self, at: Instruction) -> Noise:
-        return Noise(self.context.seed, self.step, self._number(at))
+    def _random(self, at: Instruction) -> KeyedRandom:
+        return KeyedRandom(self.context.seed, self.step, self._number(at))
 
     def _targets(self, at: Instruction) -> Any:
         """What the last stage is measured against; None on the others."""

@@ -22,7 +22,7 @@ from pipelined.process.exit import FAILED, end_process
 from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.traces.file import NullTracer
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
@@ -51,10 +51,10 @@ class Struck:
     def __init__(self, stage: Stage, step: int, strike: Callable[[], None]):
         self._stage, self._step, self._strike = stage, step, strike
 
-    def forward(self, which: tuple[int, int], x: Any, noise: Noise, targets: Any = None) -> Any:
-        if noise.step == self._step:
+    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any:
+        if random.step == self._step:
             self._strike()
-        return self._stage.forward(which, x, noise, targets)
+        return self._stage.forward(which, x, random, targets)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stage, name)

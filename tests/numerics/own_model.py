@@ -42,7 +42,7 @@ class Part(nn.Module):
         super().__init__()
         self.row = nn.ModuleDict({str(i): KINDS[kinds[i]]() for i in layers})
 
-    def forward(self, x, noise):
+    def forward(self, x, random):
         for layer in self.row.values():
             x = layer(x)
         return x

@@ -18,7 +18,7 @@ from torch.nn import functional
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, drop, table
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 
 
 class RotaryLM(GPT2):
@@ -66,21 +66,21 @@ class RotaryPart(nn.Module):
             self.transformer.ln_f = nn.LayerNorm(config.d_model)
             self.lm_head = nn.Linear(config.d_model, config.vocab, bias=False)
 
-    def forward(self, x: torch.Tensor, noise: Noise | None = None) -> torch.Tensor:
-        """Run the layers in order; see `RotaryLM.shape_of` for what goes in and comes out. noise None: evaluate."""
+    def forward(self, x: torch.Tensor, random: KeyedRandom | None = None) -> torch.Tensor:
+        """Run the layers in order; see `RotaryLM.shape_of` for what goes in and comes out. random None: evaluate."""
         for layer in self.layers:
             if layer in self.config.narrow:
                 x = self.transformer.widen[str(layer)](x)  # (B, T, C/k), then (B, T, C)
-            x = self._layer(layer, x, noise)
+            x = self._layer(layer, x, random)
             if layer + 1 in self.config.narrow:
                 x = self.transformer.squeeze[str(layer)](x)  # (B, T, C/k)
         return x
 
-    def _layer(self, layer: int, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
+    def _layer(self, layer: int, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
         if layer == 0:
-            return drop(self.transformer.wte(x), self.config.dropout, "embedding", noise)  # (B, T, C)
+            return drop(self.transformer.wte(x), self.config.dropout, "embedding", random)  # (B, T, C)
         if layer <= self.config.groups:
-            return self.transformer.h[str(layer - 1)](x, noise)  # (B, T, C)
+            return self.transformer.h[str(layer - 1)](x, random)  # (B, T, C)
         return self.lm_head(self.transformer.ln_f(x))  # (B, T, V)
 
 
@@ -91,9 +91,9 @@ class Group(Block):
         super().__init__(config, place, RotaryAttention, GatedFeedForward)
         self.shared = config.shared
 
-    def forward(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
         for turn in range(self.shared):
-            x = super().forward(x, None if noise is None else _Turn(noise, turn))  # (B, T, C)
+            x = super().forward(x, None if random is None else _Turn(random, turn))  # (B, T, C)
         return x
 
 
@@ -113,10 +113,10 @@ class GatedFeedForward(nn.Module):
         self.c_fc = Conv1D(config.d_model, 8 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
         gate, value = self.c_fc(x).chunk(2, dim=-1)  # each (B, T, 4 C)
         y = self.c_proj(gelu(gate) * value)  # (B, T, C)
-        return drop(y, self.dropout, f"{self.place}.residual", noise)
+        return drop(y, self.dropout, f"{self.place}.residual", random)
 
 
 class Squeeze(nn.Module):
@@ -163,10 +163,10 @@ def _widen(config: RotaryConfig) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Turn:
-    """The noise of one of several layers that share parameters."""
+    """The random numbers of one of several layers that share parameters."""
 
-    noise: Noise
+    random: KeyedRandom
     turn: int
 
     def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
-        return self.noise.dropout(x, p, f"{place}.{self.turn}")
+        return self.random.dropout(x, p, f"{place}.{self.turn}")

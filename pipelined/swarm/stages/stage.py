@@ -70,7 +70,7 @@ class SwarmStage(Protocol):
         """
 
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[Any]:
-        """Forward of validation data, with no noise; nothing is kept or counted.
+        """Forward of validation data, with no random numbers; nothing is kept or counted.
 
         Args:
             labels: given to the last stage alone; of fewer samples than the inputs where only the first count.

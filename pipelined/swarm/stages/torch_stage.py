@@ -18,7 +18,7 @@ from pipelined.state.manifest import layout_of
 from pipelined.swarm.exact_optimizers import Learned, find_update, sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Training
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import evaluating
 from pipelined.training.torch_random import TorchRandom
 from transports import Block
@@ -226,9 +226,9 @@ class TorchStage:
             raise NotFinite(f"{what} at stage {self.index} that are not finite (microbatch: {tuple(microbatch)})")
 
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
-        noise = Noise(self.training.seed, microbatch.step, microbatch.index)
+        random = KeyedRandom(self.training.seed, microbatch.step, microbatch.index)
         with self._precision():
-            output = self._random.run(partial(self._module, x, noise), noise, f"stage {self.index}")
+            output = self._random.run(partial(self._module, x, random), random, f"stage {self.index}")
             return output.to(self.training.dtype)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 
@@ -33,12 +33,12 @@ class Counted:
 
     def forward(self, microbatch):
         x = IDS if self.first else torch.randn(ROWS, SEQUENCE, CONFIG.d_model)
-        return self.stage.forward((0, microbatch), x, Noise(1, 0, microbatch), TARGETS if self.last else None)
+        return self.stage.forward((0, microbatch), x, KeyedRandom(1, 0, microbatch), TARGETS if self.last else None)
 
     def backward(self, microbatch, verb="backward"):
         gradient = None if self.last else torch.randn(ROWS, SEQUENCE, CONFIG.d_model)
         targets = TARGETS if self.last else None
-        getattr(self.stage, verb)((0, microbatch), gradient, 1.0, Noise(1, 0, microbatch), targets)
+        getattr(self.stage, verb)((0, microbatch), gradient, 1.0, KeyedRandom(1, 0, microbatch), targets)
 
 
 STAGES = [range(0, 1), range(0, 2), range(1, 2), range(1, 4), range(2, 5), range(4, 5), range(0, 5)]

@@ -12,7 +12,7 @@ CUT = [range(0, 1), range(1, 2)]
 
 
 class Linear(nn.Linear):
-    def forward(self, x, noise):
+    def forward(self, x, random):
         return super().forward(x)
 
 
@@ -44,7 +44,7 @@ class Named(nn.Module):
         super().__init__()
         self.add_module(name, nn.Linear(inputs, outputs, bias=False))
 
-    def forward(self, x, noise):
+    def forward(self, x, random):
         return x
 
 
@@ -70,7 +70,7 @@ REFUSED = {
     "one name of one shape": (lambda n: Named("0"), r"does not tie it; .* or list it in the model's `tied`"),
     "one buffer's name": (with_counter, r"seen is in stages 0, 1 \(shapes: \(3,\), \(3,\)\), and the model does not"),
     "nothing to train": (lambda n: frozen(Named(str(n))), r"nothing to train \(frozen parameters: 2\)"),
-    "one argument": (lambda n: nn.Linear(2, 2), r"stage 0, a Linear, cannot be called with \(x, noise\)"),
+    "one argument": (lambda n: nn.Linear(2, 2), r"stage 0, a Linear, cannot be called with \(x, random\)"),
     "no module": (lambda n: torch.zeros(2), r"stage 0 was built as a Tensor; let `build` return an nn.Module"),
 }
 

@@ -5,7 +5,7 @@ import torch
 
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
 
 MODEL = GPT2(ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6, dropout=0.3, tied=True))
@@ -35,11 +35,11 @@ def trained(stage, halves):
     seen = []
     for which in MICROBATCHES:
         x, _, targets = given(stage, which[1])
-        seen.append(stage.forward(which, x, Noise(1, 0, which[1]), targets))
+        seen.append(stage.forward(which, x, KeyedRandom(1, 0, which[1]), targets))
     for which in MICROBATCHES:
         _, gradient, targets = given(stage, which[1])
         back = stage.backward_input if halves else stage.backward
-        seen.append(back(which, gradient, 0.25, Noise(1, 0, which[1]), targets))
+        seen.append(back(which, gradient, 0.25, KeyedRandom(1, 0, which[1]), targets))
     assert not halves or all(not parameter.grad.any() for parameter in stage.module.parameters())
     for which in MICROBATCHES if halves else ():
         stage.backward_weight(which)
@@ -61,5 +61,5 @@ def test_halves_give_what_the_whole_backward_gives(cut, recompute):
 def test_the_first_stage_sends_nothing_back():
     stage = stage_of("first", False)
     x, gradient, _ = given(stage, 0)
-    stage.forward((0, 0), x, Noise(1, 0, 0))
-    assert stage.backward_input((0, 0), gradient, 1.0, Noise(1, 0, 0)) is None
+    stage.forward((0, 0), x, KeyedRandom(1, 0, 0))
+    assert stage.backward_input((0, 0), gradient, 1.0, KeyedRandom(1, 0, 0)) is None

@@ -1,4 +1,4 @@
-"""Torch's own draws are functions of the noise's key, and are found out when they begin."""
+"""Torch's own draws are functions of their key, and are found out when they begin."""
 
 import threading
 
@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage, evaluating
 from pipelined.training.torch_random import TorchRandom
 
-CPU, NOISE = torch.device("cpu"), Noise(1, 2, 3)
+CPU, RANDOM = torch.device("cpu"), KeyedRandom(1, 2, 3)
 
 
 def test_the_same_key_draws_the_same_and_the_process_s_own_stream_goes_on_as_it_was():
@@ -18,8 +18,8 @@ def test_the_same_key_draws_the_same_and_the_process_s_own_stream_goes_on_as_it_
     expected = torch.rand(2)
     torch.manual_seed(0)
     random = TorchRandom(CPU)
-    one, other = (random.run(lambda: torch.rand(4), NOISE, "stage 0") for _ in range(2))
-    elsewhere = random.run(lambda: torch.rand(4), NOISE, "stage 1")
+    one, other = (random.run(lambda: torch.rand(4), RANDOM, "stage 0") for _ in range(2))
+    elsewhere = random.run(lambda: torch.rand(4), RANDOM, "stage 1")
     assert torch.equal(one, other) and not torch.equal(one, elsewhere)
     assert torch.equal(torch.rand(2), expected)
 
@@ -29,7 +29,7 @@ def test_draws_that_begin_late_are_found():
     random, rate = TorchRandom(CPU), 0.0
     drawn = []
     for rate in (0.0, 0.0, 0.5, 0.5):
-        drawn.append(random.run(lambda rate=rate: functional.dropout(torch.ones(64), rate), NOISE, "stage 0"))
+        drawn.append(random.run(lambda rate=rate: functional.dropout(torch.ones(64), rate), RANDOM, "stage 0"))
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
     assert not drawn[2].all()
 
@@ -37,8 +37,8 @@ def test_draws_that_begin_late_are_found():
 def test_ranks_of_one_process_do_not_draw_from_one_another_s_streams():
     """A thread that draws is alone; one that draws nothing waits for it."""
     drawing, quiet, entered = TorchRandom(CPU), TorchRandom(CPU), threading.Event()
-    expected = drawing.run(lambda: torch.rand(4), NOISE, "stage 0")
-    quiet.run(lambda: None, NOISE, "stage 1")
+    expected = drawing.run(lambda: torch.rand(4), RANDOM, "stage 0")
+    quiet.run(lambda: None, RANDOM, "stage 1")
 
     def draws():
         first = torch.rand(2)
@@ -46,8 +46,8 @@ def test_ranks_of_one_process_do_not_draw_from_one_another_s_streams():
         assert not entered.wait(0.02)
         return torch.cat([first, torch.rand(2)])
 
-    other = threading.Thread(target=lambda: quiet.run(entered.set, NOISE, "stage 1"))
-    assert torch.equal(drawing.run(draws, NOISE, "stage 0"), expected)
+    other = threading.Thread(target=lambda: quiet.run(entered.set, RANDOM, "stage 1"))
+    assert torch.equal(drawing.run(draws, RANDOM, "stage 0"), expected)
     other.join()
     assert entered.is_set()
 
@@ -66,7 +66,7 @@ class Wide:
 
 def test_a_stage_evaluates_without_dropout_or_new_statistics():
     class Part(nn.Sequential):
-        def forward(self, x, noise):
+        def forward(self, x, random):
             return super().forward(x)
 
     part = Part(nn.Dropout(), nn.BatchNorm1d(2))

@@ -31,10 +31,10 @@ class Hollow:
     def __init__(self, index, depth, fails=None):
         self.last, self.index, self.fails = index == depth - 1, index, fails
 
-    def forward(self, which, x, noise, targets=None):
+    def forward(self, which, x, random, targets=None):
         return 0.0 if self.last else np.zeros(1)
 
-    def backward(self, which, gradient, scale, noise, targets=None):
+    def backward(self, which, gradient, scale, random, targets=None):
         return np.zeros(1)
 
     backward_input = backward

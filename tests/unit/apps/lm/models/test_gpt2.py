@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_shapes, parameters, shapes
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)
 UNTIED = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, tied=False)
@@ -26,9 +26,9 @@ def build(
     return model.build(layers or range(model.layers), dtype, "cpu", seed)
 
 
-def in_parts(config: ModelConfig, cuts: list[int], x: torch.Tensor, noise: Noise | None) -> torch.Tensor:
+def in_parts(config: ModelConfig, cuts: list[int], x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
     for start, end in pairwise([0, *cuts, config.layers + 2]):
-        x = build(config, range(start, end))(x, noise)
+        x = build(config, range(start, end))(x, random)
     return x
 
 
@@ -51,10 +51,10 @@ def test_the_papers_model_has_its_parameters():
 @given(
     cuts=st.sets(st.integers(1, 4)).map(sorted),
     config=st.sampled_from([SMALL, UNTIED]),
-    noise=st.sampled_from([None, Noise(seed=3, step=1, microbatch=2)]),
+    random=st.sampled_from([None, KeyedRandom(seed=3, step=1, microbatch=2)]),
 )
-def test_a_cut_anywhere_changes_no_bit(cuts: list[int], config: ModelConfig, noise: Noise | None):
-    assert torch.equal(in_parts(config, cuts, IDS, noise), build(config)(IDS, noise))
+def test_a_cut_anywhere_changes_no_bit(cuts: list[int], config: ModelConfig, random: KeyedRandom | None):
+    assert torch.equal(in_parts(config, cuts, IDS, random), build(config)(IDS, random))
 
 
 def test_initial_values_depend_on_seed_and_name_alone():
@@ -78,23 +78,23 @@ def test_initial_values_have_the_deviations_asked_for(deviation: float):
 
 def test_noise_changes_the_output_and_is_repeatable():
     part = build(SMALL)
-    calm, first, again = part(IDS, None), part(IDS, Noise(0, 4, 1)), part(IDS, Noise(0, 4, 1))
+    calm, first, again = part(IDS, None), part(IDS, KeyedRandom(0, 4, 1)), part(IDS, KeyedRandom(0, 4, 1))
     assert torch.equal(first, again)
     assert not torch.allclose(first, calm)
-    assert not torch.allclose(first, part(IDS, Noise(0, 4, 2)))
+    assert not torch.allclose(first, part(IDS, KeyedRandom(0, 4, 2)))
 
 
 def test_attention_with_dropout_agrees_with_the_fused_kernel_where_little_is_dropped():
     slight = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=1e-12)
     part = build(slight)
-    torch.testing.assert_close(part(IDS, Noise(0, 0, 0)), part(IDS, None), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(part(IDS, KeyedRandom(0, 0, 0)), part(IDS, None), rtol=1e-10, atol=1e-10)
 
 
 def test_no_token_sees_a_later_one():
     part, changed = build(SMALL), IDS.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 50
-    for noise in (None, Noise(0, 0, 0)):
-        before, after = part(IDS, noise), part(changed, noise)
+    for random in (None, KeyedRandom(0, 0, 0)):
+        before, after = part(IDS, random), part(changed, random)
         torch.testing.assert_close(before[:, :5], after[:, :5], rtol=0, atol=1e-14)
         assert not torch.allclose(before[:, 5:], after[:, 5:])
 
@@ -124,7 +124,7 @@ def test_bfloat16_autocast_stays_near_float32():
     exact = part(IDS, None)
     with torch.autocast("cpu", torch.bfloat16):
         near = part(IDS, None)
-        GPT2(SMALL).loss(part(IDS, Noise(0, 0, 0)), IDS).backward()
+        GPT2(SMALL).loss(part(IDS, KeyedRandom(0, 0, 0)), IDS).backward()
     assert near.dtype == torch.bfloat16
     torch.testing.assert_close(near.float(), exact, rtol=0.05, atol=0.02)
     assert all(p.grad.isfinite().all() and p.dtype == torch.float32 for p in part.parameters())

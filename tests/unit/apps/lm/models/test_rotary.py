@@ -13,7 +13,7 @@ from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.rotary import GatedFeedForward, RotaryLM, Squeeze, maxout, rotate
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from pipelined.errors import UsageError
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from tests.unit.apps.rotary import parameters
 
 SMALL = RotaryConfig(layers=4, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, shared=2, deviation=0.2)
@@ -127,7 +127,7 @@ def test_shared_layers_draw_dropout_apart_and_the_same_again():
     part, dropped = build(SMALL, range(1, 2)), []
     part.transformer.h["0"].mlp.register_forward_hook(lambda module, given, out: dropped.append(out.eq(0)))
     for _ in range(2):
-        part(normal(2, 9, 24), Noise(0, 1, 2))
+        part(normal(2, 9, 24), KeyedRandom(0, 1, 2))
     first, second, again, _ = dropped
     assert first.any()
     assert torch.equal(first, again)
@@ -145,13 +145,13 @@ def test_every_layer_holds_the_parameters_the_closed_form_names(config: RotaryCo
 @settings(max_examples=25, deadline=None)
 @given(config=st.sampled_from(list(CONFIGS.values())), cuts=st.sets(st.integers(1, 3)).map(sorted), data=st.data())
 def test_a_cut_anywhere_changes_no_bit(config: RotaryConfig, cuts: list[int], data):
-    noise, model = data.draw(st.sampled_from([None, Noise(3, 1, 2)])), RotaryLM(config)
+    random, model = data.draw(st.sampled_from([None, KeyedRandom(3, 1, 2)])), RotaryLM(config)
     x = IDS
     for start, end in pairwise([0, *cuts, model.layers]):
         assert tuple(x.shape) == model.shape_of(start, 2, 9)
-        x = build(config, range(start, end))(x, noise)
+        x = build(config, range(start, end))(x, random)
     assert tuple(x.shape) == model.shape_of(model.layers, 2, 9)
-    assert torch.equal(x, build(config)(IDS, noise))
+    assert torch.equal(x, build(config)(IDS, random))
 
 
 @each_config

@@ -20,7 +20,7 @@ from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.keyed_random import Noise
+from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Block
 
@@ -72,7 +72,7 @@ def test_stages_together_give_the_gradients_and_loss_of_the_whole_model(training
     expected = torch.zeros((), dtype=torch.float64)
     for microbatch in microbatches:
         tokens, labels = map(torch.from_numpy, data(microbatch))
-        expected = expected + ROWS * model.loss(whole(tokens, Noise(3, *microbatch)), labels)
+        expected = expected + ROWS * model.loss(whole(tokens, KeyedRandom(3, *microbatch)), labels)
     expected.backward()
     gradients = {name: p.grad for name, p in whole.named_parameters()}
     names = [name for shapes in training.shapes() for name in shapes]
@@ -95,7 +95,7 @@ class TorchDropped(GPT2):
     def _part(self, layers: range) -> torch.nn.Module:
         part = super()._part(layers)
         forward = part.forward
-        part.forward = lambda x, noise=None: functional.dropout(forward(x, noise), 0.4, part.training)
+        part.forward = lambda x, random=None: functional.dropout(forward(x, random), 0.4, part.training)
         return part
 
 
@@ -201,7 +201,7 @@ def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
     for stage in stages:
         stage.apply(0, stage.sums.copy(), OPTIMIZER.shrink(norm) / ROWS)
     tokens, labels = map(torch.from_numpy, data(Microbatch(0, 0)))
-    MODEL.loss(whole(tokens, Noise(3, 0, 0)), labels).backward()
+    MODEL.loss(whole(tokens, KeyedRandom(3, 0, 0)), labels).backward()
     parameters = dict(whole.named_parameters())
     assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)), rel=1e-12)
     optimizer = OPTIMIZER.build(parameters)
