@@ -47,8 +47,8 @@ PHASES = {
     "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),
-    "microbatch": (trainer.Trainer, "_through"),
-    "returning": (trainer.Trainer, "_ask"),
+    "microbatch": (trainer.SwarmTrainer, "_through"),
+    "returning": (trainer.SwarmTrainer, "_ask"),
 }
 ONLY = {"returning": "backward"}
 """What has to be among a call's arguments for the phase to begin."""
