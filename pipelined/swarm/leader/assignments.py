@@ -1,8 +1,8 @@
-"""The work that a leader assigns: of the step under way and, where updates are delayed, of the next beside it.
+"""The work that a leader assigns: of the current step and, with delayed updates, also of the next step.
 
-The step under way comes first, for all wait for it. A queue that was opened before its step's turn stays the same one,
-with its assignments. It is named by its step and by the head's revision when it was opened; a report that names another
-is dropped.
+Microbatches of the current step are assigned first, because every trainer waits for that step. A queue that was opened
+before its step became current stays in use, with its assignments. The step and the head's revision at opening name the
+queue; a report that names another queue is dropped.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from pipelined.swarm.records import Head
 
 
 class Opened(NamedTuple):
-    """A queue, and the step and parameters that its work is for.
+    """A queue, and the step and parameters of its work.
 
     Args:
         step: of the work.
-        basis: of the parameters that it is for; see `Head`.
-        revision: of the head when it was opened.
+        basis: of the parameters that the work needs; see `Head`.
+        revision: of the head when the queue was opened.
     """
 
     step: int
@@ -32,11 +32,11 @@ class Opened(NamedTuple):
 
 
 class Assignments:
-    """One leader's assignments.
+    """The assignments of one leader.
 
     Args:
-        evaluating: makes them.
-        changed: notified whenever one has changed.
+        evaluating: builds the queues.
+        changed: notified whenever a queue has changed.
     """
 
     def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Notifier):
@@ -50,21 +50,21 @@ class Assignments:
 
     @property
     def left(self) -> int | None:
-        """Microbatches that the step under way still misses; None where there is none."""
+        """Microbatches that the current step still lacks; None without an open queue."""
         return self._open[0].queue.left if self._open else None
 
     @property
     def unscored(self) -> int | None:
-        """Microbatches of validation data that are still to be scored; None where no step is under way."""
+        """Microbatches of validation data without a score; None without an open queue."""
         return self._open[0].queue.unscored if self._open else None
 
     @property
     def late_in(self) -> float:
-        """Seconds until an assignment is late, if nothing is reported before; may be infinite."""
+        """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return min(opened.queue.late_in() for opened in self._open)
 
     def turn_to(self, head: Head, revision: int) -> WorkQueue:
-        """The queue of the step that is under way now: the one that was opened before, where this is its step."""
+        """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
         before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.basis)]
         self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.new_queue(head))]
         if before:
@@ -73,7 +73,7 @@ class Assignments:
         return self._open[0].queue
 
     def open_next(self, head: Head, revision: int) -> bool:
-        """Assign the step after this head's too, if its parameters are there. Returns whether it is assigned now."""
+        """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
         if len(self._open) == 1 and (queue := self._evaluating.next_queue(head)) is not None:
             self._open.append(Opened(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class Assignments:
         self._changed.notify_all()
 
     def take(self, slot: str) -> Mapping[str, Any] | None:
-        """The next microbatch for this slot of a trainer, as the reply has it; None while none is free."""
+        """The next microbatch for this slot of a trainer, as fields of the reply; None while no microbatch is free."""
         for step, basis, revision, queue in self._open:
             assigned = queue.take(slot)
             if assigned is not None:
@@ -94,10 +94,10 @@ class Assignments:
         return None
 
     def record_done(self, slot: str, report: Any, stages: int) -> None:
-        """Take the report of a slot that asks for more.
+        """Record the report of a slot that requests more work.
 
         Raises:
-            Rejected: that cannot be read.
+            Rejected: the report cannot be read.
         """
         done = read_work_report(report, stages)
         for opened in self._open:
@@ -107,7 +107,7 @@ class Assignments:
         self._changed.notify_all()
 
     async def watch(self) -> None:
-        """Free what departed slots had, and what departed peers had counted, until cancelled."""
+        """Free the microbatches of departed slots and those that departed peers had counted, until cancelled."""
         view = self._view
         with view.census.departures() as peers:
             while True:

@@ -1,7 +1,7 @@
-"""The commit of steps: prepare and reduce, again until every stage holds the total of exactly one batch.
+"""The commit of steps: prepare and reduce, repeated until every stage holds the total of exactly one batch.
 
-A failed attempt changes only the queue, which then assigns what is missing. The result is the head of the next step;
-`Leader` writes it to the directory, and that commits the step.
+A failed attempt changes only the queue, which then assigns the missing microbatches. The result is the head of the next
+step. `Leader` writes that head to the directory, and that write commits the step.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from pipelined.swarm.records import Head
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 SHARE = 0.8
-"""Of the time to compute a step, for a sum that overlaps it; in the rest the last parts arrive and the step is
-decided."""
+"""Part of the time to compute a step that an overlapped sum may take. In the rest of the time the last parts arrive and
+the step is committed."""
 
 
 class CommitLoop:
-    """Brings one step after another to its commit, for one leader.
+    """Takes one step after another to its commit, for one leader.
 
     Args:
-        connectivity: of the members that a round waits for.
-        timer: says when peers change stage.
-        changed: notified whenever a queue has changed, here and elsewhere.
+        connectivity: checks the members that a round waits for.
+        timer: decides when peers change stage.
+        changed: notified whenever a queue has changed, here or elsewhere.
 
     Attributes:
-        phase: of the step under way: "counting", "preparing" or "summing".
-        attempts: at the step under way.
-        last_failure: of which step and attempt, and why; "": no attempt of this leader failed.
+        phase: of the current step: "counting", "preparing" or "summing".
+        attempts: how many were made at the current step.
+        last_failure: step, attempt and reason of the last failed attempt; "": no attempt of this leader failed.
     """
 
     def __init__(
@@ -62,14 +62,15 @@ class CommitLoop:
     async def take(
         self, head: Head, queue: WorkQueue, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
     ) -> Head:
-        """Try until every stage holds the total of exactly one batch; the head that says so.
+        """Make attempts until every stage holds the total of exactly one batch. Returns the next head.
 
         Args:
-            head: the step that stands.
-            begun: peers may have counted already, and stopped counting for the former leader: ask them first.
-            name: names every attempt, greater than all before.
-            complete: called when every stage is known to hold the batch, before it is summed; maybe again. Says whether
-                the next step is computed meanwhile, so that nothing waits for the sum.
+            head: the committed step.
+            begun: whether peers may have counted microbatches already, and then stopped counting for the former leader.
+                If so, the first attempt starts at once, without waiting for the queue.
+            name: returns the name of the next attempt, greater than all earlier names.
+            complete: called each time every stage is known to hold the batch, before the sum. Returns whether trainers
+                compute the next step meanwhile, so that no trainer waits for the sum.
         """
         pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
@@ -102,7 +103,7 @@ class CommitLoop:
             return self._head_after(head, attempt, covers, squares)
 
     def _said(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
-        """Record why an attempt failed. That microbatches are missing is common: a peer died, or another led before."""
+        """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
         self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
         (warn if attempt.failures else emit)(
             "attempt failed", step=head.step + 1, round=round_text(attempt.name), why=error
@@ -112,12 +113,12 @@ class CommitLoop:
         return attempt.failures
 
     def _leeway(self, queue: WorkQueue) -> float:
-        """Seconds for a sum beside the next step: as the quicker of the last two was, for one may have been held up."""
+        """Seconds for a sum that overlaps the next step: from the faster of the last two steps, as one may be slow."""
         before, self._took = self._took, queue.took
         return SHARE * min(before, self._took)
 
     async def _resumed(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
-        """Have every peer count again until nothing is missing; a peer that did not reply is asked again meanwhile."""
+        """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
             telling = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.asked))
             self._changed.notify_all()
@@ -159,7 +160,7 @@ class CommitLoop:
 
 
 def _lineage_after(head: Head, attempt: CommitRound, scale: float) -> str:
-    """Name all that the parameters follow from: the lineage before, every stage's total, and the scale."""
+    """Name everything that the parameters follow from: the lineage before, every stage's total, and the scale."""
     text = repr([head.lineage, attempt.digests, scale])
     run = head.version.run or secrets.token_hex(6)
     return f"{run}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"

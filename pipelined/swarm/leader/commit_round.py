@@ -1,10 +1,9 @@
-"""One attempt to commit a step: ask every peer what it has counted, choose the sums that make up the batch, let each
-stage sum them.
+"""One attempt to commit a step: request every peer's counts, choose sums that make up the batch, sum at each stage.
 
-A sum cannot be taken apart. So a peer that counted a microbatch which another counted too (its answer was lost, and the
-trainer asked another) discards its whole sum, and what only it had counted is computed again. A peer that does not
-answer is left out, and the members are fixed before anything is summed; if one of them is lost meanwhile the attempt
-has failed, and changes nothing at any peer.
+A sum cannot be taken apart. If two peers of a stage counted the same microbatch (the first reply was lost, and the
+trainer sent the microbatch to the second peer), one of them discards its whole sum, and the microbatches that only it
+had counted are computed again. A peer that does not reply is left out. The members are fixed before anything is summed.
+If a member is lost during the sum, the attempt has failed and changes nothing at any peer.
 """
 
 import asyncio
@@ -39,8 +38,8 @@ class Cover(NamedTuple):
 
     Args:
         keep: peers with sums that count; no microbatch is in two of them.
-        drop: peers that must count again from nothing.
-        missing: microbatches that no kept sum has.
+        drop: peers that must discard their sums and count from zero.
+        missing: microbatches that no kept sum contains.
     """
 
     keep: tuple[str, ...]
@@ -49,7 +48,7 @@ class Cover(NamedTuple):
 
 
 def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
-    """Keep as much as can be kept: the largest sums first, by name where they are equal.
+    """Choose which sums to keep: greedily, the largest first; sums of equal size in the order of their peers' names.
 
     Args:
         counted: by peer, the indices that its sum holds.
@@ -67,19 +66,19 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
 
 
 MOST_NAMED = 3
-"""Members whose refusals the text of a failed attempt quotes; it counts the others."""
+"""Number of refusals that the text of a failed attempt quotes; the text states how many more there are."""
 ELSEWHERE = ("stale", "behind", "left")
-"""Refusals of a peer that is at another step or life than the leader thinks: it is left out, and at no fault."""
+"""Refusals by a peer whose step or incarnation differs from what the leader knows: left out, and not at fault."""
 
 
 class Failure(NamedTuple):
     """Why one attempt failed at one stage.
 
     Args:
-        members: the two between which the sum failed; or one, which failed by itself.
-        why: as a member or the leader saw it.
-        by: the member that said so.
-        through: the one of the two that told it, where `by` is neither.
+        members: the two between which the sum failed; or one that failed by itself.
+        why: as a member or the leader described it.
+        by: the member that reported it.
+        through: the one of the two that `by` had the failure from, where `by` is neither.
     """
 
     stage: int
@@ -90,11 +89,11 @@ class Failure(NamedTuple):
 
 
 class Failed(Exception):
-    """The attempt failed: a member was lost or refused. Names it, and says why."""
+    """The attempt failed: a member was lost or refused. The text names the member and the reason."""
 
 
 class Diverged(Exception):
-    """Peers of one stage hold different totals, so they are replicas no longer."""
+    """Peers of one stage hold different totals, so they are no longer replicas."""
 
 
 class CommitRound:
@@ -106,8 +105,8 @@ class CommitRound:
     Attributes:
         asked: by stage, the peers that have its state.
         replies: by stage and name, the replies of the peers that are prepared.
-        digests: by stage, of the totals.
-        beyond_codec: why sums could not go coded, by stage; no member is at fault.
+        digests: by stage, the digest of the total.
+        beyond_codec: by stage, why the codec could not carry its sums; no member is at fault.
     """
 
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
@@ -121,16 +120,17 @@ class CommitRound:
 
     @property
     def failures(self) -> list[Failure]:
-        """What members refused, or found wrong with one another.
+        """What members refused, or reported about one another.
 
-        A member may pass on that two others failed. If neither of the two says so itself, its word counts against it
-        as much as against the one it had it from: so no member can have two others evicted by what it says.
+        A member may pass on a report that two others failed. If neither of these two reports the failure itself, it
+        counts against the reporting member and the member that it had the report from. So no member can have two
+        others evicted by a false report.
         """
         own = {(each.stage, each.members) for each in self._said if each.by in each.members}
         return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._said]
 
     async def prepare(self) -> list[Cover]:
-        """Have every peer stop counting and report what it counted. Returns by stage the choice among their sums."""
+        """Have every peer stop counting and report its counts. Returns by stage which of their sums to keep."""
         self.replies, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.asked):
@@ -141,9 +141,9 @@ class CommitRound:
         ]
 
     async def resume(self, covers: Sequence[Cover]) -> None:
-        """Have every peer count again, those to be dropped from nothing. Ends when all members still here have replied.
+        """Have every peer count again, the dropped ones from zero. Returns when all members still here have replied.
 
-        A peer that did not reply to `prepare` may have received it, and counts nothing until it receives this.
+        A peer that did not reply to `prepare` may have received it, and counts nothing until it receives `resume`.
         """
         async with Nursery() as tasks:
             for peers, covered in zip(self.asked, covers, strict=True):
@@ -151,13 +151,14 @@ class CommitRound:
                     tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
     async def reduce(self, covers: Sequence[Cover], within: float, plain: Set[int] = frozenset()) -> list[float]:
-        """Sum at every stage at once; the squares of the totals' norms, by stage.
+        """Sum at all stages at once. Returns the squares of the totals' norms, by stage.
 
         Args:
-            within: seconds over which the sum is spread, as nothing waits for it; 0: something does.
-            plain: stages whose sums go without a codec.
+            within: seconds over which the sum is spread while nothing waits for it; 0: something waits for it.
+            plain: stages that sum without a codec.
         Raises:
-            Failed: a member was lost, or the squares of a stage's members differ. Diverged: see there.
+            Failed: a member was lost, or the squares of a stage's members differ.
+            Diverged: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
         self._plain = plain
@@ -186,7 +187,7 @@ class CommitRound:
         return [each[0] for each in squares]
 
     def _check_squares(self, squares: Sequence[Sequence[float]]) -> None:
-        """Equal totals have equal squares. Raises Failed: those of one stage differ; every pair that differs failed."""
+        """Raises Failed: squares differ within a stage, though its totals are equal. Each pair that differs failed."""
         whys = []
         for stage, each in enumerate(squares):
             named = dict(zip(self.replies[stage], each, strict=True))
@@ -198,12 +199,12 @@ class CommitRound:
             raise Failed("; ".join(whys[:MOST_NAMED]))
 
     def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
-        """By stage, what the sums lack; None where no peer that was asked replied: it may still have what it has."""
+        """By stage, the microbatches that the sums lack; None where no requested peer replied, as its sum may exist."""
         every = zip(self.asked, self.replies, covers, strict=True)
         return [covered.missing if said or not asked else None for asked, said, covered in every]
 
     def members(self) -> list[Members]:
-        """By stage, the peers that take part."""
+        """By stage, the members of the round."""
         return [members_of(each) for each in self.replies]
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
@@ -217,8 +218,10 @@ class CommitRound:
                 self._note(stage, peer, rejection)
 
     async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
-        """What a peer's total comes to. None: it failed; then the others have as long as it took to prepare them all
-        to say with which members they failed, for the first to say so may not name the member that all others name.
+        """The square and the digest of a peer's total; None: it failed.
+
+        After the first failure the other members have as long as preparing all of them took to report with which
+        members they failed: the first report may not name the member that all others name.
         """
         note = {
             "members": tell_members([reply.peer for _, reply in sorted(self.replies[stage].items())]),
@@ -245,7 +248,7 @@ class CommitRound:
             self._note(stage, peer, error)
 
     def _end_if_diverged(self) -> None:
-        """Raises UsageError: no member of a stage has finite sums. Where one has, the others alone are at fault."""
+        """Raises UsageError: no member of a stage has finite sums. If one has, only the others are at fault."""
         for replies in self.replies:
             reasons = {name: _reason(self._refused.get(name)) for name in replies}
             if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
@@ -256,7 +259,7 @@ class CommitRound:
         return UsageError(f"{fact}; training has diverged: lower the learning rate")
 
     def _note(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
-        """Take down which members failed: the two that a refusal names, or else the peer that was asked."""
+        """Record which members failed: the two that a refusal names, or else the peer that replied."""
         named, why = parties_of(error), f"{peer.name}: {error}"
         if not named or not self.replies[stage].keys() >= set(named.values()):
             self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
@@ -264,7 +267,7 @@ class CommitRound:
             self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
-        with suppress(Rejected):  # it knows of another round
+        with suppress(Rejected):  # the peer has received a request of another round
             await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
 
     async def _ask(self, peer: Peer, topic: str, **note: Any) -> Response:
@@ -272,7 +275,7 @@ class CommitRound:
 
 
 def _unconfirmed(failure: Failure) -> Failure:
-    """The same failure, between the member that reported it and the one that told it."""
+    """The same failure, between the member that reported it and the member that it had the report from."""
     return failure._replace(members=frozenset([failure.by, failure.through]))
 
 

@@ -1,9 +1,10 @@
-"""Whether the members of a round reach one another; the leader evicts the fewest that stand in its way.
+"""Checks whether the members of a round reach one another; the leader evicts the fewest members that block the round.
 
-A long round alone evicts no member: it goes on while all members reach the leader and one another. A member that does
-not, or with which `MOST_FAILED` attempts of one step failed, is removed from the directory, in a transaction that holds
-only while this leader leads and another peer serves the stage. An evicted peer sees that in the directory, keeps its
-state, and joins again after a pause that the directory keeps (`evicted/NAME`), each time longer.
+A long round alone evicts no member: it continues while all members reach the leader and one another. The leader removes
+a member from the directory if it fails this check, or if `MOST_FAILED` attempts of one step failed because of it. The
+transaction holds only while this leader leads and another peer serves the stage. An evicted peer sees its eviction in
+the directory, keeps its state, and joins again after a pause that the directory stores (`evicted/NAME`); each pause is
+longer than the one before.
 """
 
 from collections.abc import Coroutine, Sequence, Set
@@ -30,15 +31,15 @@ from transports.rpc import Rejected
 
 T = TypeVar("T")
 MOST_FAILED = 3
-"""Attempts of one step that may fail because of members that are still here, before members are evicted."""
+"""Attempts of one step that may fail because of members that are still present, before the leader evicts members."""
 UNREACHED = "the leader or another member of its stage cannot reach it"
 WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
 MOST_LEASES = 16
-"""Leases from one check to the next, at most, however long a round lasts."""
+"""Longest interval between two checks of a round, in leases."""
 
 
 class ConnectivityCheck:
-    """The checks of one trainer, over all the times that it leads."""
+    """The checks of one trainer, over all its terms as leader."""
 
     def __init__(self, view: MembershipView, asking: Asking, rules: Rules, clock: Clock):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
@@ -52,20 +53,21 @@ class ConnectivityCheck:
         members: Sequence[Sequence[Peer]] | None = None,
         spread: float = 0.0,
     ) -> T:
-        """The result of some part of a round; while it lasts its members are checked, at growing intervals.
+        """Return the result of one part of a round; meanwhile check its members, at growing intervals.
 
         Args:
-            members: by stage, the members; None: nothing is summed yet, and no member is evicted, but the leader must
+            members: by stage, the members; None: the sum has not begun, and no member is evicted, but the leader must
                 reach every stage.
             spread: seconds over which members spread their parts of a sum.
         """
         return await beside(self._keep_checking(name, members, spread), work)
 
     async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Evict the fewest members that cover the failures, once there were enough. Returns whether there were.
+        """Evict the fewest members that cover the failures, after `MOST_FAILED` failed attempts. Returns whether so
+        many have failed.
 
         Args:
-            attempts: what failed in each attempt of a step. Attempts that failed by members gone since do not count.
+            attempts: the failures of each attempt of a step. Failures of members that have left since do not count.
         """
         view = self._view
         blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
@@ -79,7 +81,7 @@ class ConnectivityCheck:
             if not failures:
                 continue
             why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
-            with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: attempts go on
+            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
                 self._history.failed(each.members for each in failures)
                 await self._evict(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
         return True
@@ -107,7 +109,7 @@ class ConnectivityCheck:
             if members is not None:
                 emit("round lasts", round=round_text(name), seconds=passed, peers=sum(map(len, members)))
             pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
-            with suppress(Conflict, CutOff):  # the members have changed, or the directory is cut off: check again
+            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 
     async def _check(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
@@ -131,18 +133,18 @@ class ConnectivityCheck:
                 await self._evict(name[0], stage, goes, said.keys(), why)
 
     def _limit(self, name: str, spread: float) -> float:
-        """Seconds for which a member may bring nothing to a sum: twice as long each time that it was evicted before."""
+        """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
         return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
 
     async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Said]:
-        """By name, the reply of each; members that are missing could not be reached."""
+        """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
         return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
 
     async def _ask(self, name: RoundName, peer: Peer) -> Said | None:
-        """Its reply; None: it cannot be reached. A member that is gone, or refuses to reply, accuses no other."""
+        """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s
             asking = self._asking.request(peer, "hears", round=list(name))
@@ -153,27 +155,29 @@ class ConnectivityCheck:
             return Said(frozenset(), {}, {})
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
-        """Whether this leader reaches no peer of a stage, or less than half of all, and another trainer could lead."""
+        """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
         mute = any(peers and unreachable.issuperset(peer.name for peer in peers) for peers in stages)
         return (mute or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
     async def _resign(self, term: int) -> None:
-        """Give up leadership: another trainer may reach the peers that this one does not."""
+        """Give up leadership: another trainer may reach the peers that this one cannot."""
         self._resigned = True
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
         await self._view.directory.transact({LEADER: term}, {}, [LEADER])
 
     async def _evict(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
-        """Evict these, if another peer of the stage that could be asked stays."""
+        """Evict these peers, if another serving peer of the stage replied and stays."""
         stays = [peer for peer in self._view.serving(stage) if peer.name in said and peer not in peers]
         for peer in peers if stays else ():
             seconds = await self._evict_one(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
     async def _evict_one(self, term: int, peer: Peer, stays: Peer) -> float:
-        """Remove a peer from the directory. Returns the seconds that it is to stay away.
+        """Remove a peer from the directory. Returns the seconds that it must stay away.
 
-        Raises: Conflict: the record of one of the two has changed meanwhile. CutOff.
+        Raises:
+            Conflict: the record of one of the two peers has changed meanwhile.
+            CutOff: the directory does not reply.
         """
         view = self._view
         expect = {PEERS + each.name: view.announced[each.name] for each in (peer, stays)}

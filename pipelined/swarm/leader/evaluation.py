@@ -1,8 +1,8 @@
-"""The leader's part in evaluating: when validation data is in the queue, and what is kept of it.
+"""The leader's part in evaluation: when validation data enters the queue, and what the directory records of it.
 
-The one rule: what is measured is the parameters of one step, so the next is not decided before that is done; and it is
-done once, for the directory has the loss and the version where it was measured. Whoever leads next finds it there, or
-measures it again, to the same bit.
+The evaluation measures the parameters of one step, so the leader commits the next step only after it. It happens once
+a version: the directory has the loss and the version at which it was measured. A new leader finds the loss there, or
+measures it again, with the same bits.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,14 +15,14 @@ from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
 
 Write = Callable[[str, Record, int], Awaitable[None]]
-"""Write a record under a key, found at this revision, as only who leads can."""
+"""Write a record under a key that is at this revision. Only the leader can."""
 
 
 class Evaluating:
-    """One leader's assignments, and the evaluations on them.
+    """The queues of one leader, and the evaluations on them.
 
     Args:
-        steps: after so many the run is over; None: never.
+        steps: number of steps after which the run is over; None: never.
         changed: notified whenever a queue has changed.
 
     Attributes:
@@ -34,37 +34,37 @@ class Evaluating:
         self.latency = SlotLatency(clock.now, rules.lease_s)
 
     def new_queue(self, head: Head) -> WorkQueue:
-        """What is to be done where the swarm stands: a step, unless the last is taken, and perhaps an evaluation."""
+        """The work at this head: a step, unless the last is committed, and possibly an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
         return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self._over(head.step))
 
     def next_queue(self, head: Head) -> WorkQueue | None:
-        """What is to be done of the step after, before it stands; None where updates are not delayed, or it is none."""
+        """The work of the step after, before it is current; None where updates are not delayed, or the run is over."""
         if not self._rules.delayed or self._over(head.step + 1):
             return None
         return WorkQueue(self._rules.batch, self._rules.stages, 0, self.latency)
 
     def hold_out(self, head: Head, queue: WorkQueue) -> None:
-        """Put the evaluation into a queue that was opened before its step stood, if there is to be one."""
+        """Add the evaluation to a queue that was opened before its step was current, if one is due."""
         if self.due(head):
             queue.hold_out(self._rules.eval_batch)
 
     def due(self, head: Head) -> bool:
-        """Whether the parameters where the swarm stands are still to be evaluated."""
+        """Whether the parameters at this head are still to be evaluated."""
         return due(head, self._view.evaluated, self._rules, self._steps)
 
     async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, queue: WorkQueue, write: Write) -> Head:
-        """Take a step, and do not have it decided before the evaluation is told; behind the last there is none.
+        """Take a step, and return it only after the evaluation is written. After the last step, never return.
 
         Args:
-            step: takes it.
+            step: takes the step.
         """
         after = None if self._over(head.step) else await step()
         if self.due(head):
             while not queue.scored:
                 await self._changed.wait()
             await write(EVALUATED, Evaluated(*head.version, queue.loss), self._view.evaluated_revision)
-        while after is None:  # whoever is over ends this
+        while after is None:  # after the last step: the trainer's process cancels this
             await self._changed.wait()
         return after
 
@@ -73,11 +73,11 @@ class Evaluating:
 
 
 def due(head: Head, evaluated: Evaluated | None, rules: Rules, steps: int | None) -> bool:
-    """Whether the parameters of a head are to be evaluated, and were not.
+    """Whether the parameters of a head must be evaluated, and have not been.
 
     Args:
         evaluated: the last evaluation.
-        steps: after so many the run is over; None: never.
+        steps: number of steps after which the run is over; None: never.
     """
     wanted = rules.evaluates(head.step, steps is not None and head.step >= steps)
     return wanted and (evaluated is None or evaluated.version != head.version)

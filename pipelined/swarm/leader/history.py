@@ -1,8 +1,8 @@
-"""What a leader remembers of members by name: with which others each failed, and how often in a row it was evicted.
+"""What a leader remembers of members by name: their failed partners, and how often in a row each was evicted.
 
-A failed pair does not say which of the two is at fault. A member that failed with several partners is the likelier one,
-also where it failed with one at a time. The memory belongs to one process; how often a name was evicted also stands in
-the directory (`Evicted`), so that another leader goes on from there.
+A failed pair does not show which of the two is at fault. A member that failed with several partners is more likely at
+fault, also where it failed with one at a time. The memory belongs to one process. The directory also stores how often
+a name was evicted (`Evicted`), so that another leader continues from there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pipelined.aio.backoff import MOST_S
 
 FORGIVEN_STEPS = 32
-"""Steps that a member sums with others of its stage, without a failure, until its former failures are forgotten."""
+"""Steps that a member must sum with others of its stage, without a failure, before its old failures are forgotten."""
 MOST_NAMES = 4096
-"""Names that are remembered; beyond them the oldest are forgotten."""
+"""Names that are remembered; beyond this number the oldest are forgotten."""
 MOST_DOUBLINGS = 32
 
 
@@ -27,13 +27,13 @@ class _Record:
 
 
 class History:
-    """The failures and evictions that one process has seen, by name."""
+    """The failures and evictions that one process has recorded, by name."""
 
     def __init__(self) -> None:
         self._records = dict[str, _Record]()
 
     def failed(self, groups: Iterable[Iterable[str]]) -> None:
-        """Take down members that failed with one another; a group of one failed by itself."""
+        """Record groups of members that failed with one another; a group of one failed by itself."""
         for group in map(frozenset, groups):
             for name in group:
                 record = self._of(name)
@@ -41,7 +41,7 @@ class History:
                 record.good = 0
 
     def summed(self, members: Sequence[Sequence[str]]) -> None:
-        """A step was taken by these, by stage. A member that is alone at its stage summed with no other."""
+        """Record that these members, by stage, committed a step. A member alone at its stage summed with no other."""
         for name in (name for names in members if len(names) > 1 for name in names):
             if name in self._records:
                 self._records[name].good += 1
@@ -50,16 +50,16 @@ class History:
 
     @property
     def partners(self) -> Mapping[str, int]:
-        """By name, with how many others it failed; names that are missing failed with none."""
+        """By name, with how many others the member failed; missing names failed with no other."""
         return {name: len(record.partners) for name, record in self._records.items()}
 
     def evict(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
-        """A member is to be evicted. Returns how often in a row that makes, and for how many seconds it stays away.
+        """Record an eviction. Returns how many evictions in a row that makes, and the seconds of the pause.
 
-        The first pause is one lease, and each later one twice as long, up to 300 s or a lease.
+        The first pause is one lease. Each later pause is twice as long, up to the longer of 300 s and one lease.
 
         Args:
-            known: evictions in a row, as the directory had them of this name.
+            known: evictions in a row of this name, as the directory has them.
         """
         record = self._of(name)
         record.evictions, record.good = max(record.evictions, known) + 1, 0
@@ -71,7 +71,7 @@ class History:
         return self._records[name].evictions if name in self._records else 0
 
     def remembers(self, name: str) -> bool:
-        """Whether anything of a name has not been forgotten."""
+        """Whether this process still has a record of a name."""
         return name in self._records
 
     def _of(self, name: str) -> _Record:

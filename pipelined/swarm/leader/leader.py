@@ -1,10 +1,10 @@
-"""Leading the swarm from step to step, by whichever trainer holds that key in the directory.
+"""The leader takes the swarm from step to step: the trainer that holds the leader's key in the directory.
 
-A step is taken in two phases. First every peer of every stage says which microbatches its sum holds, until together
-these are exactly the batch at each stage; then each stage sums among its peers, and when every one of them holds the
-total, the directory's head is moved: that, and nothing else, is the commit. Who led before and does not know yet that
-it does no longer cannot move it, for the transaction expects the leader's own key as it was. All stages take a step
-or none. A leader that dies leaves nothing undone: peers keep their sums, and the next one asks what they have.
+A step has two phases. In the first, every peer of every stage reports which microbatches its sum holds, until together
+these are exactly the batch at each stage. In the second, each stage sums among its peers. When all of them hold the
+total, the leader moves the directory's head; only this move commits the step. A former leader that has not yet seen its
+replacement cannot move the head, because the transaction expects the leader's key at its own revision. Either all
+stages take a step or none does. When a leader dies, peers keep their sums, and the next leader requests their counts.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ from transports.rpc import Rejected, Request, Response
 
 
 class LeadershipLost(Exception):
-    """Another trainer leads."""
+    """Another trainer leads, or this trainer gave up leadership."""
 
 
 class Leader:
-    """One trainer's part in leading: it leads whenever no other trainer does.
+    """One trainer's part in leading: it leads whenever no other trainer leads.
 
     Args:
         name, address: of the trainer.
-        moves: decides which peers change stage, once in `rules.rebalance_s`.
-        rollback: knows when all stages must go back to what was saved.
-        steps: after so many the run is over; None: never.
+        moves: decides which peers change stage, once every `rules.rebalance_s`.
+        rollback: detects when all stages must return to a saved step.
+        steps: number of steps after which the run is over; None: never.
     """
 
     def __init__(
@@ -77,25 +77,25 @@ class Leader:
 
     @property
     def left(self) -> int | None:
-        """Microbatches that the step under way still misses; None where another leads."""
+        """Microbatches that the current step still lacks; None while another trainer leads."""
         return self._assignments.left
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far the step under way is, for status; empty where another leads."""
+        """Progress of the current step, for status; empty while another trainer leads."""
         commits = self._commits
         progress = {"step_phase": commits.phase, "attempt": commits.attempts, "last_failure": commits.last_failure}
         return progress if self._assignments.open else {}
 
     @property
     def unscored(self) -> int | None:
-        """Microbatches of validation data that are still to be scored; None where another leads."""
+        """Microbatches of validation data without a score; None while another trainer leads."""
         return self._assignments.unscored
 
     async def run(self, registration: Registration) -> None:
-        """Lead whenever nobody else does, until cancelled.
+        """Lead whenever no other trainer leads, until cancelled.
 
-        That this one leads may be news to it: it had asked to, and was cut off before it heard the answer.
+        This trainer may find its own name under the leader's key: the directory was cut off before its reply arrived.
         """
         directory, view = self._view.directory, self._view
         while True:
@@ -119,10 +119,10 @@ class Leader:
                 self._assignments.close()
 
     async def work(self, request: Request) -> Response:
-        """A trainer's slot says what it has done and gets its next microbatch, as soon as there is one.
+        """Record a slot's report, and reply with its next microbatch as soon as one is free.
 
         Raises:
-            Rejected: "not leading"; "stranger": it is no member under this incarnation.
+            Rejected: "not leading"; "stranger": no trainer has this name, address and incarnation; "another model".
         """
         trainer = self._view.trainers.get(str(field(request.note, "name")))
         proved = request.sender.address, request.note.get("incarnation")
@@ -135,7 +135,7 @@ class Leader:
         while True:
             if not self._assignments.open:
                 raise Rejected("not leading")
-            if not self._view.is_here(trainer):  # while it waited: what it were given now nobody would take back
+            if not self._view.is_here(trainer):  # it left meanwhile: a microbatch assigned now would never be freed
                 raise Rejected("stranger", address=request.sender.address)
             given = self._assignments.take(slot)
             if given is not None:
@@ -143,20 +143,20 @@ class Leader:
             await self._news(self._assignments.late_in)
 
     async def place(self, request: Request) -> Response:
-        """A newcomer asks which stage it is to hold.
+        """Reply to a newcomer with the stage that it is to hold.
 
         Raises:
-            Rejected: "not leading"; "stranger": it has not announced in the directory that it comes.
+            Rejected: "not leading"; "stranger": the newcomer has not announced itself in the directory.
         """
         if self._view.leader != self._me:
             raise Rejected("not leading")
         return await self._placing.place(request)
 
     async def _lead(self) -> None:
-        """Take step after step, while the assignments are kept true to who is there.
+        """Take step after step, while departed members' assignments are freed.
 
         Raises:
-            LeadershipLost: another trainer leads, or is to lead.
+            LeadershipLost: another trainer leads, or must lead.
         """
         if not self._can_begin:
             await self._resign()
@@ -171,8 +171,10 @@ class Leader:
 
     @property
     def _can_begin(self) -> bool:
-        """Whether this trainer knows the step that stands, or may say it: not where the directory has one that cannot
-        be read, unless it is to go back to what was saved. Another trainer may remember the step.
+        """Whether this trainer knows the head or may write the first one.
+
+        False if the directory's head cannot be read, unless this trainer resumes from a saved step: another trainer may
+        remember the head.
         """
         return self._view.head is not None or not self._view.head_revision or self._rollback.resume
 
@@ -183,7 +185,7 @@ class Leader:
         raise LeadershipLost("the directory's head cannot be read, and this trainer remembers no other")
 
     async def _tell_losses(self) -> None:
-        """Say in the directory which stages are lost, until cancelled; before the first step none is.
+        """Write to the directory which stages are lost, until cancelled; before the first step no stage counts as lost.
 
         Raises:
             LeadershipLost: another trainer leads.
@@ -200,7 +202,7 @@ class Leader:
                 await view.next_change()
 
     async def _take_steps(self) -> None:
-        known = 0  # steps of which nobody has counted anything for who led before
+        known = 0  # steps in a row, taken by this leader, of which no peer counted anything for a former leader
         while True:
             head, revision = self._view.head, self._view.head_revision
             queue = self._assignments.turn_to(head, revision)
@@ -209,24 +211,26 @@ class Leader:
             known = known + 1 if after.step == head.step + 1 else 0
 
     async def _while_leading(self, work: Coroutine[Any, Any, Head]) -> Head:
-        """Raises: LeadershipLost: somebody else leads."""
+        """Raises LeadershipLost: another trainer leads."""
         try:
             async with self._view.while_holds(lambda: self._view.leader_revision == self._term):
                 return await work
         except NoLongerValid as error:
             raise LeadershipLost("the directory names another leader, or none") from error
         finally:
-            work.close()  # where it was never begun
+            work.close()  # if it was never started
 
     async def _first(self) -> Head:
-        """Where a swarm begins: before the first step, or where a former one was saved."""
+        """The first head of a swarm: before the first step, or at the step that a former run saved."""
         return self._head_at(await self._rollback.needed()) if self._rollback.resume else self._head_at(None)
 
     async def _led(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
-        """The step taken, with the next begun meanwhile where it can be; or, if this cannot be, where all go back to.
+        """Take the step, and open the next one meanwhile if possible. Returns the new head.
+
+        If the step cannot be taken, the new head rolls all stages back, or moves peers to a deserted stage.
 
         Args:
-            known: what peers have counted is on the assignments.
+            known: whether the assignments include everything that peers have counted.
         """
 
         def complete() -> bool:
@@ -252,7 +256,7 @@ class Leader:
         return replace(head, moves=called.result())
 
     def _head_at(self, saved: SavedStage | None) -> Head:
-        """The head that lets all begin there; None: before the first step."""
+        """The head at a saved step; None: before the first step."""
         if saved is None:
             return Head(self._rules.stages, self._rules.digest)
         name = round_text(self._next_name())
@@ -265,7 +269,7 @@ class Leader:
         return self._term, self._attempts
 
     async def _news(self, seconds: float) -> None:
-        """Wait until the queue has changed, so many seconds at most."""
+        """Wait until a queue has changed, or for this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await self._changed.wait()
@@ -274,21 +278,21 @@ class Leader:
         """Move the head, and wait until this process sees it.
 
         Raises:
-            LeadershipLost: it was moved by another, or somebody else leads.
+            LeadershipLost: another leader moved it, or another trainer leads.
         """
         view = self._view
         await self._put(HEAD, head.entries(view.took), revision)
         await view.wait_for(lambda: view.head is not None and view.head_revision > revision)
 
     async def _write(self, key: str, record: Record, revision: int) -> None:
-        """Write what only who leads may, under a key that is at this revision. Raises as `_put`."""
+        """Write a record that only the leader may write, under a key that is at this revision. Raises as `_put`."""
         await self._put(key, {key: record.pack()}, revision)
 
     async def _put(self, key: str, entries: Mapping[str, bytes], revision: int) -> None:
-        """Put what only the leader may, where one of the keys is at this revision.
+        """Put entries that only the leader may write, while the key is at this revision.
 
         Raises:
-            LeadershipLost: it was written by another, or another trainer leads.
+            LeadershipLost: another leader wrote the key, or another trainer leads.
         """
         while True:
             try:
@@ -298,6 +302,6 @@ class Leader:
                 found = error.found.get(key)
                 if found is None or found.value != entries[key]:
                     raise LeadershipLost(f"another leader wrote {key!r}, or leads") from error
-                return  # it had happened before the directory was cut off
+                return  # the first attempt had succeeded before the directory was cut off
             except CutOff:
                 await self._clock.sleep(RETRY_S)

@@ -1,8 +1,8 @@
-"""Which members withhold their part of a sum, from what all of its members say.
+"""Finds the members that withhold their part of a sum, from the replies of all its members.
 
-A member that owns a slice knows whose parts it lacks, and a member that brought its part knows which owners have not
-answered. An owner that itself lacks a part cannot answer, so nothing is held against it. How long a member may bring
-nothing follows from how long whole sums took: a slow sum is not late as long as its pieces come.
+A member that owns a slice reports whose parts it lacks. A member that sent its part reports which owners have not
+replied. An owner that lacks a part itself cannot reply, so it is not overdue. How long a member may contribute nothing
+follows from the duration of whole sums: a slow sum is not late while its pieces arrive.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,17 +13,17 @@ from pipelined.swarm.protocol import field
 from transports.rpc import Rejected
 
 MOST_AWAITED = 4096
-"""Members that one member may say it waits for."""
+"""Largest number of members in one reply that its sender waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one member answers to the leader while a sum lasts.
+    """One member's reply to the leader during a sum.
 
     Args:
         silent: members that it cannot reach.
-        parts: by name, seconds since a member last brought a part, where it has not brought the first that is missing.
-        totals: by name, seconds since an owner last answered, where it owes an answer.
+        parts: by name, seconds since the member last sent a part, for members that have not sent the first missing one.
+        totals: by name, seconds since the owner last replied, for owners that owe a reply.
     """
 
     silent: frozenset[str]
@@ -32,7 +32,7 @@ class Said:
 
 
 def read_said(note: Any) -> Said:
-    """Raises Rejected: it cannot be read."""
+    """Raises Rejected: the reply cannot be read."""
     names = field(note, "silent")
     if type(names) is not list or any(type(name) is not str for name in names):
         raise Rejected("malformed", why=f"not names of peers (got: {names!r:.80})")
@@ -43,8 +43,8 @@ def overdue(said: Mapping[str, Said], limit: Callable[[str], float]) -> dict[str
     """By the name of a member, the others for which it has waited too long.
 
     Args:
-        said: by name; members that could not be asked are missing.
-        limit: seconds for which a member of this name may bring nothing.
+        said: replies by name; a missing member could not be reached.
+        limit: returns the seconds for which the member of this name may contribute nothing.
     """
     waits = dict[str, frozenset[str]]()
     for name, each in said.items():
@@ -55,7 +55,7 @@ def overdue(said: Mapping[str, Said], limit: Callable[[str], float]) -> dict[str
 
 
 def _seconds(told: Any) -> dict[str, float]:
-    """Raises Rejected: these are no seconds by name."""
+    """Raises Rejected: the value is not seconds by name."""
     if told is None:
         return {}
     if type(told) is not dict or len(told) > MOST_AWAITED:

@@ -1,7 +1,7 @@
-"""Which peers change stage to balance the load, from the peers' loads alone, and how often the leader looks at them.
+"""Which peers change stage to balance the load, from the peers' loads alone, and how often the leader compares them.
 
-A peer goes from the least loaded stage to the most loaded one, and only where the one that gives stays less loaded than
-the other was, with half a peer to spare: so every move makes the slowest stage faster, nothing moves back, and a
+A peer moves from the least loaded stage to the most loaded one. It moves only if its stage, with half a peer to spare,
+stays less loaded than the other stage was. So every move makes the slowest stage faster, no move is reversed, and a
 balanced swarm moves no peer. The same loads give the same decision.
 """
 
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from pipelined.aio.clock import Clock
 
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
-"""What the stage that gives must have to spare beyond the peer itself: parts of a peer, and of all that it has."""
+"""Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""
 
 Stage = Mapping[str, float | None]
-"""The peers of a stage and their loads: up to 1 the part of a peer that is in use, beyond it the length of its queue.
+"""The peers of a stage and their loads. Up to 1: the share of the peer in use. Above 1: the length of its queue.
 
-None: on its way, or not measured yet.
+None: the peer is on its way, or not measured yet.
 """
 
 
 def moves(stages: Sequence[Stage]) -> dict[str, int]:
-    """The peer that is to move now, with the stage where it goes; empty where the swarm is balanced.
+    """The peer that moves now, with its new stage; empty where the swarm is balanced.
 
-    The least loaded peer of the least loaded stage that can spare one goes to the most loaded stage; a stage without
-    peers is served first. No stage ever gives its last peer that serves.
+    The least loaded peer of the least loaded stage that can spare one moves to the most loaded stage. A stage without
+    peers is served first. No stage gives its last serving peer.
 
     Args:
         stages: by number.
@@ -43,13 +43,13 @@ def moves(stages: Sequence[Stage]) -> dict[str, int]:
 
 
 class _State(NamedTuple):
-    """What a stage has.
+    """The peers and the work of one stage.
 
     Args:
-        peers: also those on their way.
-        used: how many peers' worth of work it does.
+        peers: number of peers, including those on their way.
+        used: work of the stage, in peers.
         queue: mean load, not cut off at 1.
-        serving: peers that are not on their way.
+        serving: number of peers that are not on their way.
     """
 
     peers: int
@@ -59,22 +59,22 @@ class _State(NamedTuple):
 
     @property
     def load(self) -> float:
-        """The part of its peers that is in use; infinite of a stage without peers."""
+        """The share of its peers that is in use; infinite for a stage without peers."""
         return self.used / self.peers if self.peers else math.inf
 
     @property
     def order(self) -> tuple[float, float, int]:
-        """Less where it is less loaded; of stages alike where queues are shorter, then where there are more peers."""
+        """Sort key from least to most loaded: by load, then by length of queues, then by falling number of peers."""
         return self.load, self.queue, -self.peers
 
     def can_spare_one(self, load: float) -> bool:
-        """Whether it stays below a load without one of its peers, with some to spare."""
+        """Whether the stage stays below a load without one of its peers, with capacity to spare."""
         left = self.peers - 1 - max(BAND_PEERS, BAND_SHARE * self.peers)
         return self.serving > 1 and (math.isinf(load) or self.used <= load * left)
 
 
 def _states(stages: Sequence[Stage]) -> list[_State]:
-    """What all stages have; one at which no peer is measured is taken to do as much as the others."""
+    """The state of all stages. A stage without a measured peer counts with the median work of the others."""
     measured = [list(_measured(stage).values()) for stage in stages]
     used = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured]
     ordinary = statistics.median([each for each in used if each is not None] or [1.0])

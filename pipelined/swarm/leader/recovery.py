@@ -1,8 +1,8 @@
-"""What the leader does about a stage that loses its peers: it calls one of another stage, or rolls all stages back.
+"""What the leader does when a stage loses its peers: it moves a peer of another stage there, or rolls all stages back.
 
-A peer is called where the last of a stage is about to leave, or where all are lost and its state was saved; never the
-last of its own stage. All stages roll back to one step of one lineage where a stage has peers that join, and none that
-has its state: without that the swarm would wait for ever. Both are told by the head, as any other step is.
+A peer is moved if the last peer of a stage is about to leave, or if all are lost and the stage's state was saved; never
+the last peer of its own stage. All stages roll back to one step of one lineage if a stage has joining peers, but no
+peer that has its state: without a rollback the swarm would wait forever. The head announces both.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from pipelined.swarm.leader.rebalance import Stage, moves
 from pipelined.swarm.records import Phase, SavedStage, common_step
 
 PATIENCE_LEASES = 2
-"""Leases for which a stage must be lost: a peer that was cut off may come back, and has its state."""
+"""Leases for which a stage must be lost: a peer that was cut off may return with its state."""
 
 
 class Rollback:
-    """Finds out that all stages must go back to what was saved, and to which step.
+    """Detects that all stages must return to a saved step, and to which.
 
     Args:
-        resume: go back to any run's saved step; else only to one of this run.
+        resume: return to a saved step of any run; else only to one of this run.
     """
 
     def __init__(self, view: MembershipView, stages: int, lease_s: float, clock: Clock, resume: bool):
@@ -30,7 +30,7 @@ class Rollback:
         self._patience_s = PATIENCE_LEASES * lease_s
 
     async def needed(self) -> SavedStage:
-        """Wait until the swarm must go back, and can. Returns the saved step."""
+        """Wait until the swarm must roll back, and can. Returns the saved step."""
         while True:
             await self._view.wait_for(self._must)
             try:
@@ -49,7 +49,7 @@ class Rollback:
         return not self._view.census.holding(stage) and bool(self._view.joining(stage))
 
     def _latest(self) -> SavedStage | None:
-        """The latest step that all stages saved; None where the swarm is there already."""
+        """The latest step that all stages saved; None where the swarm is at this step."""
         here = self._view.head.version if self._view.head else None
         saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
         latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
@@ -57,9 +57,9 @@ class Rollback:
 
 
 class EmergencyReassignment:
-    """Finds out that a stage needs a peer of another: its last one leaves, or all are lost and its state was saved.
+    """Detects that a stage needs a peer of another: its last one drains, or all are lost and its state was saved.
 
-    Where peers stay at their stages (`rules.rebalance_s` of 0) no peer is called.
+    Where peers stay at their stages (`rules.rebalance_s` of 0) no peer is moved.
     """
 
     def __init__(self, view: MembershipView, rules: Rules, clock: Clock):
@@ -68,8 +68,7 @@ class EmergencyReassignment:
     async def needed(self) -> dict[str, int]:
         """Wait until a peer must change stage. Returns the peers' new stages by name.
 
-        No peer is called to a lost stage before two leases have passed: one that was cut off may come back, or another
-        join.
+        A lost stage gets a peer only after two leases: a peer that was cut off may return, or a new one join.
         """
         while True:
             await self._view.wait_for(lambda: bool(self._calls()))
@@ -99,8 +98,8 @@ class EmergencyReassignment:
         ]
 
     def _can_be_had(self, stage: int) -> bool:
-        """Whether a peer that is called can get the state: from a draining peer, or, where no peer holds it, from what
-        this run saved, or built anew before the first step.
+        """Whether a moved peer can get the stage's state: from a draining peer, or, where no peer holds it, from a step
+        that this run saved, or, before the first step, by building it.
         """
         if self._view.holding(stage):
             return self._parts(stage)

@@ -1,8 +1,8 @@
-"""The work of one step: the microbatches that stages still lack, and the slot that has each; with the slots' latencies.
+"""The work of one step: microbatches that stages still lack, the slots that have them, and the slots' latencies.
 
-Validation data is in it too, where the step's parameters are to be evaluated: those microbatches have the indices
-behind the batch, are given out after it, and count nowhere; they come back as a score. What the leader was told may be
-wrong: the ledgers of the peers are the truth, and `reconcile` brings them in before anything is summed.
+A queue also holds validation data if the step's parameters are to be evaluated. Those microbatches have the indices
+after the batch and are assigned after it. No stage counts them; their reports carry a score. Trainers' reports may be
+wrong: each peer's `Ledger` is authoritative, and `reconcile` corrects the queue by it before anything is summed.
 """
 
 import math
@@ -15,18 +15,18 @@ from pipelined.aio.latency import TimeoutEstimator
 from pipelined.swarm.protocol import Score
 
 ENOUGH = 1
-"""Latencies from which the limit is computed: a step may have few, and a second assignment in vain costs little."""
+"""Latencies from which the limit is computed: a step may have few, and a needless second assignment costs little."""
 
 
 class SlotLatency:
     """Seconds from the assignment of a microbatch to its report, over all slots of a swarm, and the slots in doubt.
 
-    An assignment is late by what was measured of assignments of its kind, never by a constant. This outlives a step, so
-    that a slot that let one microbatch lie does not delay every step anew.
+    Measured latencies of the same kind decide when an assignment is late, not a constant. This object outlives a step,
+    so that a slot that did not report one microbatch does not delay every later step.
 
     Args:
         now: the clock.
-        least: seconds that are never too long.
+        least: smallest limit, in seconds.
     """
 
     def __init__(self, now: Callable[[], float], least: float):
@@ -38,7 +38,7 @@ class SlotLatency:
         """Record the latency of one report; the slot is no longer in doubt.
 
         Args:
-            held_out: it was validation data, which goes forward only.
+            held_out: whether the microbatch was validation data, which needs the forward pass only.
         """
         self._patience[held_out].observe(seconds)
         self._doubted.discard(slot)
@@ -52,36 +52,36 @@ class SlotLatency:
         self._doubted.add(slot)
 
     def doubts(self, slot: str) -> bool:
-        """Whether the last assignment of a slot did not come back in time."""
+        """Whether the last assignment of a slot was not reported in time."""
         return slot in self._doubted
 
     def forget(self, gone: Callable[[str], bool]) -> None:
-        """Drop the slots that are gone."""
+        """Drop the slots that have left."""
         self._doubted = {slot for slot in self._doubted if not gone(slot)}
 
 
 class Assignment(NamedTuple):
-    """A microbatch for a slot of a trainer, and the stages that are to count it; no stage: it is to be scored."""
+    """A microbatch for a slot of a trainer, and the stages that must count it; no stage: it must be scored."""
 
     index: int
     stages: tuple[int, ...]
 
 
 class WorkQueue:
-    """One step's work.
+    """The work of one step.
 
     Args:
         batch: microbatches of the step.
         stages: of the model.
         held_out: microbatches of validation data.
         latency: of the slots; None: no slot is ever late.
-        over: no further step will be taken.
+        over: whether the run is over, so that the queue holds validation data only.
 
     Attributes:
-        took: seconds from its opening until every microbatch was counted at every stage; 0 before.
+        took: seconds from opening until every microbatch was counted at every stage; 0 before.
 
     Cost: every call is linear in its arguments, at any size of batch; the search for a late assignment is linear in the
-        assignments under way, and made once for all slots that wait until something changes.
+        number of current assignments, and happens once for all slots that wait until something changes.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class WorkQueue:
 
     @property
     def complete(self) -> bool:
-        """Every microbatch was counted at every stage, as far as is known."""
+        """Whether every microbatch was counted at every stage, as far as reported."""
         return not self._incomplete
 
     @property
     def scored(self) -> bool:
-        """All validation data has its score."""
+        """Whether all validation data has its score."""
         return not self._unscored
 
     @property
@@ -125,20 +125,20 @@ class WorkQueue:
 
     @property
     def left(self) -> int:
-        """Microbatches that still miss a stage or their score."""
+        """Microbatches that still lack a stage or their score."""
         return self._incomplete + self._unscored
 
     @property
     def loss(self) -> float:
-        """Mean over the samples of validation data, summed in the order of indices; needs `scored`, and some data."""
+        """Mean over the samples of validation data, summed in the order of indices; needs `scored` and some data."""
         samples = sum(score.samples for score in self._scores)
         return math.fsum(score.loss for score in self._scores) / samples
 
     def take(self, slot: str) -> Assignment | None:
-        """The next microbatch for this slot of a trainer; None while none is free: see `late_in`.
+        """The next microbatch for this slot of a trainer; None while no microbatch is free: see `late_in`.
 
-        Where all are assigned, a late one is assigned again. A slot whose assignment was late is in doubt: what it gets
-        stays free for other slots, and is the one that they would get last.
+        If all are assigned, a late one is assigned again. A slot with a late assignment is in doubt: it gets the
+        microbatch that other slots would get last, and that microbatch stays free for them.
         """
         index = self._last() if self._latency.doubts(slot) else self._next()
         if index is None:
@@ -152,11 +152,11 @@ class WorkQueue:
         return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())
 
     def late_in(self) -> float:
-        """Seconds until an assignment is late, if nothing is reported before; may be infinite."""
+        """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return self._earliest()[0] - self._latency.now()
 
     def record_done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
-        """A slot reports one of its microbatches; at the stages where it was not counted it is free again.
+        """Record a slot's report of one of its microbatches. If a stage did not count it, it is free again.
 
         Args:
             counted: by stage, the peer that counted it.
@@ -186,7 +186,7 @@ class WorkQueue:
             self._offer(index)
 
     def forget(self, peer: str, successor: str = "") -> None:
-        """A peer is gone: what its sum held is to be counted again, unless another took the sum over."""
+        """Remove a peer: the microbatches in its sum must be counted again, unless a successor took over the sum."""
         for stage, counted in enumerate(self._counted):
             for index in [index for index, holder in counted.items() if holder == peer]:
                 if successor:
@@ -195,7 +195,7 @@ class WorkQueue:
                     self._want(stage, index)
 
     def reconcile(self, missing: Sequence[Iterable[int] | None]) -> None:
-        """Take over what each stage's ledgers lack, as the peers report it: it overrules what trainers reported.
+        """Record what each stage's ledgers lack, as the peers report it; this overrules the reports of trainers.
 
         Args:
             missing: by stage; None where no peer reported.
@@ -209,7 +209,7 @@ class WorkQueue:
                     self._have(stage, index, self._counted[stage].get(index, ""))
 
     def _have(self, stage: int, index: int, peer: str) -> None:
-        """A stage has counted a microbatch, at this peer if one is named."""
+        """Record that a stage has counted a microbatch, at this peer if one is named."""
         missing = self._missing[index]
         if missing == {stage}:
             self._incomplete -= 1
@@ -233,14 +233,14 @@ class WorkQueue:
         return bool(self._missing[index]) if behind < 0 else self._scores[behind] is None
 
     def _offer(self, index: int) -> None:
-        """Make it free, if it is wanted and no slot that is not in doubt has it."""
+        """Make a microbatch free, if it is wanted and only slots in doubt have it."""
         expected = any(not self._latency.doubts(slot) for slot in self._given.get(index, ()))
         if self._wanted(index) and not expected and index not in self._offered:
             (self._free if index < len(self._missing) else self._held_out).append(index)
             self._offered.add(index)
 
     def _next(self) -> int | None:
-        """Take the next free one: what the step's sums wait for before validation data."""
+        """Take the next free microbatch: of the batch first, as the step's sums wait for it, then validation data."""
         while line := self._free or self._held_out:
             index = line.popleft()
             self._offered.discard(index)
@@ -249,24 +249,24 @@ class WorkQueue:
         return None
 
     def _last(self) -> int | None:
-        """The last free one, which stays free."""
+        """The last free microbatch, which stays free."""
         ends = chain(reversed(self._held_out), reversed(self._free))
         return next((index for index in ends if self._wanted(index) and index not in self._given), None)
 
     def _latest(self) -> int | None:
-        """The assignment that is late for longest; None: none is late."""
+        """The assignment that is late for longest; None: no assignment is late."""
         due, index = self._earliest()
         return index if due <= self._latency.now() else None
 
     def _earliest(self) -> tuple[float, int | None]:
-        """When the first assignment is late, and which it is; searched for only where it can have changed."""
+        """When the first assignment is late, and which it is; searched for only if it can have changed."""
         limits = self._latency.limit(False), self._latency.limit(True)
         if self._first_due is None or self._first_due[0] != limits:
             self._first_due = limits, *min(self._due(), default=(math.inf, None))
         return self._first_due[1:]
 
     def _due(self) -> Iterator[tuple[float, int]]:
-        """The moment at which each assignment is late; twice as long after each further slot that has it."""
+        """The moment at which each assignment is late; the limit doubles with each further slot that has it."""
         for index, holders in self._given.items():
             if self._wanted(index):
                 limit = self._latency.limit(index >= len(self._missing))
