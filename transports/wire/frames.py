@@ -1,13 +1,13 @@
-"""The bytes of a frame: preamble, header, body; how they are written, and read from a peer that is not trusted.
+"""The bytes of a frame (preamble, header, body): encoding, and parsing of bytes from an untrusted peer.
 
     preamble, 20 bytes, big-endian                    header                      body
     magic 4 | version 1 | kind 1 | channel 2 |        msgpack array               the blocks' raw bytes,
     header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
                                                       shape], ...]]
 
-Every number is checked against `Limits` before memory is taken for it: at the sender, so that it learns of its own
-mistake, and at the receiver, which need not trust the sender. Arrays are never copied: `encode` returns views of them,
-and a reader asks `transports.wire.arrays` for memory only once the header is known. No sockets, no awaiting, no clock.
+Sender and receiver check every number against `Limits` before they allocate memory for it: the sender to find its own
+mistakes, the receiver because it does not trust the sender. Arrays are never copied: `encode` returns views of them,
+and a reader allocates memory (`transports.wire.arrays`) only after it has parsed the header. No I/O and no clock.
 """
 
 import struct
@@ -30,29 +30,29 @@ PREAMBLE_BYTES = _PREAMBLE.size
 
 
 class Kind(IntEnum):
-    """What a frame is for."""
+    """The kind of a frame."""
 
-    MESSAGE = 1  # an addressed message, its body right behind the header
+    MESSAGE = 1  # an addressed message; its body follows the header
     RTS = 2  # ready to send: an addressed message whose body stays at the sender; `channel` is its number there
     BUFFER = 3  # bare bytes on `channel`, without a header
     ABORT = 4  # the sender failed; `note` is the reason
     GOODBYE = 5  # the sender closed in order and sends nothing more
-    SHARED = 6  # an addressed message whose body lies in memory that both ends share, from page `channel` on
-    RTS_BUFFER = 7  # as RTS for bare bytes, whose own channel is the key
+    SHARED = 6  # an addressed message whose body is in memory that both ends share, from page `channel` on
+    RTS_BUFFER = 7  # as RTS, for bare bytes; the key is their channel
     CTS = 8  # clear to send: a receive is posted for number `channel`
     DATA = 9  # the body of number `channel`, without a header
-    CREDIT = 10  # `note` bytes of unexpected messages have been taken
-    REQUEST = 11  # of one endpoint to another; its body follows in parts where `channel` names them
-    RESPONSE = 12  # to a request, in the same way
+    CREDIT = 10  # the receiver has consumed `note` bytes of unexpected messages
+    REQUEST = 11  # from one endpoint to another; if `channel` is set, the body follows in parts of that number
+    RESPONSE = 12  # to a request, in the same form
     REJECTED = 13  # instead of a response
-    CANCEL = 14  # the requester waits for the response no more
-    PART = 15  # bytes of the body that `channel` names, without a header; none: the rest will not come
+    CANCEL = 14  # the requester no longer waits for the response
+    PART = 15  # a part of the body with number `channel`, without a header; 0 bytes: the rest will not be sent
 
 
 WITHOUT_HEADER = (Kind.BUFFER, Kind.CTS, Kind.DATA, Kind.PART)
-MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # for Python 3.11 runs a function each time that a kind is named
-_KINDS = {kind.value: kind for kind in Kind}  # for `Kind(1)` takes a quarter of a microsecond
-_packer = msgpack.Packer()  # for to make one takes longer than what it packs here
+MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # faster: Python 3.11 calls a function at each `Kind.MESSAGE`
+_KINDS = {kind.value: kind for kind in Kind}  # faster: `Kind(1)` takes 0.25 µs
+_packer = msgpack.Packer()  # reused: creating one takes longer than packing a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Limits:
 
 
 class Preamble(NamedTuple):
-    """The fixed front of a frame: what it is, and how many bytes of header and body follow."""
+    """The fixed first part of a frame: its kind, its channel, and the sizes of header and body."""
 
     kind: Kind
     channel: int
@@ -84,7 +84,7 @@ class Preamble(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a message says of itself before its `nbytes` bytes come."""
+    """The header of a message, whose body has `nbytes` bytes."""
 
     key: Key
     note: Any
@@ -103,10 +103,10 @@ def encode(
     channel: int = 0,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[bytes | memoryview]:
-    """Lay a frame out as buffers to be written one after the other: the head, then each block that has bytes.
+    """Encode a frame as buffers to write one after the other: the head, then each block that is not empty.
 
     Raises:
-        WireError: the message is beyond a limit, or holds what the wire cannot carry.
+        WireError: the message is beyond a limit, or a value has no wire form.
     """
     head = encode_head(kind, key, blocks, note, channel, limits)
     return [head, *[block.data for block in blocks if block.nbytes]]
@@ -120,7 +120,7 @@ def encode_head(
     channel: int = 0,
     limits: Limits = DEFAULT_LIMITS,
 ) -> bytes:
-    """Preamble and header alone, for a body that travels by itself."""
+    """Preamble and header, without the body. Raises as `encode`."""
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
         raise _beyond("blocks", len(blocks), limits.blocks)
@@ -144,10 +144,10 @@ def encode_bare(kind: Kind, channel: int, nbytes: int) -> bytes:
 
 
 def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Preamble:
-    """Read the first `PREAMBLE_BYTES` of a frame; longer data is welcome, the rest is left alone.
+    """Parse the first `PREAMBLE_BYTES` of a frame; bytes after them are ignored.
 
     Raises:
-        WireError: too short, not ours, another version, an unknown kind, or sizes beyond the limits.
+        WireError: too short, wrong magic, another version, an unknown kind, or sizes beyond the limits.
     """
     if len(data) < PREAMBLE_BYTES:
         raise WireError(f"preamble cut short (bytes: {len(data)}, needed: {PREAMBLE_BYTES})")
@@ -167,10 +167,10 @@ def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAUL
 
 
 def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Header:
-    """Read the header, which is exactly `preamble.header_bytes` long.
+    """Parse the header, which is exactly `preamble.header_bytes` long.
 
     Raises:
-        WireError: it is not one, breaks a limit, or its blocks do not add up to the announced body.
+        WireError: it is malformed, exceeds a limit, or its blocks do not add up to the announced body size.
     """
     if len(data) != preamble.header_bytes:
         raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
@@ -193,10 +193,10 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
 
 
 def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
-    """Read a block's [dtype, shape].
+    """Parse a block's [dtype, shape].
 
     Raises:
-        WireError: it is none, or breaks a limit.
+        WireError: it is malformed, or exceeds a limit.
     """
     dtype, shape = _layout_fields(block)
     _checked_bytes(dtype, shape, limits)
@@ -204,7 +204,7 @@ def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
 
 
 def split_body(layouts: Sequence[Layout], body: memoryview) -> tuple[Block, ...]:
-    """View a body that lies in one piece, and is as long as they say, as its blocks."""
+    """View a contiguous body as blocks with these layouts; its length must be the sum of theirs."""
     if len(layouts) == 1:
         dtype, shape = layouts[0]
         return (Block(dtype, shape, body),)
@@ -254,7 +254,7 @@ def _layout_fields(block: Any) -> Sequence[Any]:
 
 
 def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: Limits) -> int:
-    """The bytes of an array of this dtype and shape, if it may be one."""
+    """The bytes of an array of this dtype and shape. Raises WireError if they are invalid or exceed a limit."""
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
     if len(shape) > limits.dims:
@@ -264,7 +264,7 @@ def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: Limits) -> int:
         if type(size) is not int or size < 0:
             raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
         nbytes *= size
-        most *= size or 1  # zeros count as ones, for numpy refuses (0, 2**62) too
+        most *= size or 1  # zeros count as ones: numpy refuses (0, 2**62) too
     if most > limits.body:
         raise _beyond("bytes of a block", most, limits.body)
     return nbytes
