@@ -1,6 +1,6 @@
 """Frames between ranks: open a transport by its URL, then send and receive addressed messages or bare buffers.
 
-Beside the wire lie the codecs: `pack` makes arrays smaller, and `unpack` believes nothing of what it is given.
+Also the codecs: `pack` makes arrays smaller, and `unpack` checks every field of its input.
 """
 
 from transports.base import Message, Traffic, Transport

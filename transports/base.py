@@ -1,7 +1,7 @@
 """The contract of every transport: addressed messages and bare buffers between ranks.
 
-*Addressed* messages carry a key and may be received in any order, before or after they arrive. *Bare* buffers carry
-only bytes, on a numbered channel between two ranks that both know the size: the collectives' inner loop.
+*Addressed* messages carry a key. A receive may be posted before or after the message arrives, in any order. *Bare*
+buffers carry only bytes, on a numbered channel between two ranks that both know the size; collectives use them.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ class Message(NamedTuple):
         source: the rank that sent it.
         key: the address; only ints and strings, at most 16 of them.
         blocks: the arrays, in the order they were sent.
-        note: anything small that msgpack can carry.
+        note: any small value that msgpack can encode.
     """
 
     source: int
@@ -32,9 +32,10 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Payload bytes and messages moved so far by this rank; headers are not counted.
+    """Payload bytes and messages that this rank has sent and received; headers are not counted.
 
-    Of a buffer the caller says how many of its bytes are a header; one that is a header alone is no message.
+    For a buffer, the caller states how many of its bytes are a header. A buffer that is only a header does not count
+    as a message.
     """
 
     bytes_sent: int = 0
@@ -44,7 +45,7 @@ class Traffic:
     bytes_to: dict[int, int] = field(default_factory=dict)
 
     def count_sent(self, peer: int, nbytes: int, header: int = 0) -> None:
-        """One more message or buffer went to this peer."""
+        """Count a message or buffer sent to this peer."""
         if header and header == nbytes:
             return
         self.messages_sent += 1
@@ -52,7 +53,7 @@ class Traffic:
         self.bytes_to[peer] = self.bytes_to.get(peer, 0) + nbytes - header
 
     def count_received(self, nbytes: int, header: int = 0) -> None:
-        """One more message or buffer came."""
+        """Count a received message or buffer."""
         if header and header == nbytes:
             return
         self.messages_received += 1
@@ -60,13 +61,13 @@ class Traffic:
 
 
 class Native(Protocol):
-    """A transport's own collectives over one group of ranks, as `Transport.native` gives them."""
+    """A transport's own collectives over one group of ranks; `Transport.native` returns one."""
 
     async def ready(self) -> None:
-        """Make ready on all ranks of the group; `all_reduce` does so at its first call.
+        """Prepare the collective on all ranks of the group; `all_reduce` does this at its first call.
 
-        Where groups overlap, all ranks must make them ready in one order (by channel, say) before any two reduce at
-        once: a library may have to block for it.
+        If groups overlap, every rank must prepare them in the same order (by channel, for example) before two of them
+        reduce at the same time: the library may block during preparation.
         """
 
     async def all_reduce(self, block: Block, op: str) -> None:
@@ -75,58 +76,60 @@ class Native(Protocol):
         Args:
             op: "sum" or "max".
         Raises:
-            ValueError: a dtype or op that the transport cannot reduce (it is named). Else as `Transport.receive`.
+            ValueError: the transport cannot reduce this dtype or op (the error names it). Else as `Transport.receive`.
         """
 
 
 class Shared(Protocol):
-    """Memory that the ranks of a group share, as `Transport.shared` gives it: a window for each rank, and meetings.
+    """Memory that the ranks of a group share: one window for each rank, and meetings. `Transport.shared` returns one.
 
-    What a rank has written into its window before a meeting, all others see after it. The memory and its descriptors
-    are freed with this object and the last array that views a window.
+    What a rank writes into its window before a meeting is visible to all other ranks after it. The memory and its
+    descriptors are freed with this object and the last array that views a window.
 
     Attributes:
         windows: writable memory of each rank, in the group's order; only its owner may write to it.
-        meetings: how many there were.
+        meetings: the number of meetings so far.
     """
 
     windows: Sequence[memoryview]
     meetings: int
 
     async def ready(self) -> bool:
-        """Let the ranks find one another's memory; whether all could, which all learn alike. Nothing else before it.
+        """Map the memory of all ranks. Returns whether every rank could; all ranks get the same answer.
+
+        Call this before any other method.
 
         Raises: as `Transport.receive`.
         """
 
     async def meet(self) -> None:
-        """Return once every rank of the group has called it as often as this one; let the loop run meanwhile.
+        """Return once every rank of the group has called this as often as this rank; the loop runs meanwhile.
 
-        Raises: as `Transport.receive`: a rank that has not come is gone, or some rank failed.
+        Raises: as `Transport.receive`: a rank that has not come is lost, or some rank failed.
         """
 
     async def pause(self) -> None:
-        """Let the loop run, and others of the node if they need this core; for long work between two meetings."""
+        """Let the loop run, and other ranks of the node if they need this core; for long work between two meetings."""
 
 
 class Transport(ABC):
     """One rank's end of the network. Every coroutine here runs on the event loop that opened the transport.
 
     After `close`, `abort`, or the loss of the peer concerned, every pending and every later operation raises a
-    `TransportError`: no operation waits for ever.
+    `TransportError`; no operation waits for ever.
     """
 
     rank: int
     world_size: int
     traffic: Traffic
     kill_world: Callable[[int], None] | None = None
-    """End every rank of the job now, with this exit code; None where each rank can end by itself after `abort`."""
+    """End every rank of the job now, with this exit code; None if each rank can exit by itself after `abort`."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """For every rank the number of its node: ranks of one number run on one machine. Equal on all ranks.
+        """For each rank, the number of its node: ranks with the same number run on one machine. Equal on all ranks.
 
-        A node's number is its lowest rank. All are on one node where the transport knows of no other.
+        A node's number is its lowest rank. Without information from the transport, all ranks are on one node.
         """
         return (0,) * self.world_size
 
@@ -134,88 +137,89 @@ class Transport(ABC):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         """Send an addressed message; return when the arrays' memory may be reused.
 
-        The message may stay at this end until its receive is posted, so do not await this where waiting would stop
-        the program: make it a task. Two messages with one key from one rank are received in the order sent. A rank may
-        send to itself.
+        The message may stay at the sender until its receive is posted. If waiting for that could deadlock the program,
+        run the send as a task. Two messages with the same key from the same rank are received in the order sent. A
+        rank may send to itself.
 
         Raises:
             PeerLost: the peer is gone. PeerAborted: some rank failed. Closed: this end is closed.
-            ValueError: no such rank. WireError: a key, note or array that the wire cannot carry.
-        Cancelled: the message is either delivered whole or not at all; the arrays may still be read until then, so
-            drop them rather than write to them.
+            ValueError: no such rank. WireError: the key, note or an array has no wire form.
+        Cancelled: the message is either delivered whole or not at all. Until then the transport may still read the
+            arrays, so drop them and do not write to them.
         """
 
     @abstractmethod
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
-        """Take the message with this key from this peer (None: from anyone); wait for it if need be.
+        """Receive the message with this key from this peer (None: from any peer); wait for it if necessary.
 
         Args:
-            into: writable arrays, one a block, to be filled in place where their byte sizes match (no copy is made
-                where the transport can avoid it); the message's blocks then view them.
+            into: writable arrays, one for each block, that are filled in place; the message's blocks then view them.
+                Byte sizes must match. The transport avoids a copy where it can.
         Raises:
             ValueError: an array in `into` cannot be filled in place (gaps, read-only, another byte order, or a dtype
-                without a wire form), which is checked before anything is awaited, or does not fit what came (the
-                message stays available). Else as `send`.
-        Cancelled: a message not yet begun stays available; one being received is kept for the next receive.
+                without a wire form; checked before the first await), or does not fit the message (which stays
+                available). Else as `send`.
+        Cancelled: a message whose transfer has not begun stays available; one in transfer is kept for the next receive.
         """
 
     @abstractmethod
     def holds(self, peer: int | None, key: Key) -> bool:
-        """Whether a message with this key has come from this peer (None: from anyone), for `receive` to take it."""
+        """Whether a message with this key has arrived from this peer (None: from any peer) and can be received."""
 
     @abstractmethod
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
         Args:
-            header: bytes of the buffer that `traffic` does not count, such as a collective's greeting.
+            header: bytes of the buffer that `traffic` does not count, such as a collective's header.
         Raises:
-            WireError: the buffer has gaps, or holds what is no plain number. Else as `send`.
+            WireError: the buffer has gaps, or items that are not plain numbers. Else as `send`.
         """
 
     @abstractmethod
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        """Fill `buffer` with the next bare bytes from this peer on this channel; the sizes must be equal.
+        """Fill `buffer` with the next buffer from this peer on this channel; the sizes must be equal.
 
         Args:
             header: bytes of the buffer that `traffic` does not count.
         Raises:
-            SizeMismatch: the sizes differ; do not use the channel any more. WireError: as `send_buffer`. Else as
+            SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`. Else as
             `receive`.
         """
 
     @abstractmethod
     async def abort(self, reason: str) -> None:
-        """Tell every peer, best effort and within a second, that this rank failed; then close without waiting."""
+        """Send every peer the reason for this rank's failure (best effort, at most 1 s); then close without waiting."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close in order: what was sent is delivered first. Idempotent."""
+        """Close in order: deliver what was sent, then close. Idempotent."""
 
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
-        """A hint that the local device is (or no longer is) busy, so that polling should be gentle (or keen)."""
+        """Hint that the local device is busy (poll rarely) or idle (poll often)."""
 
     def last_key(self, peer: int) -> Key | None:
-        """The key of the last message heard of from this peer, to report what a lost peer did last."""
+        """The key of the last message that arrived from this peer, for the report of a lost peer."""
         return None
 
     def count(self, what: Hashable) -> int:
-        """How often this was counted here before: for what all ranks do equally often, to tell the times apart."""
+        """How often this was counted before on this rank; numbers the calls that all ranks make equally often."""
         counted = self.__dict__.setdefault("_counted", Counter())
         counted[what] += 1
         return counted[what] - 1
 
     def native(self, ranks: Sequence[int], channel: int) -> Native | None:
-        """The transport's own collectives over these ranks, or None where it has none.
+        """The transport's own collectives over these ranks; None if it has no such collectives.
 
-        Every rank of the group asks, in the same order among its groups; the answer is kept by the group.
+        Every rank of the group must call this, in the same order among its groups; the group keeps the result.
         """
         return None
 
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> Shared | None:
-        """Memory that these ranks share, a window of so many bytes each, or None, on all alike, where they share none.
+        """Memory that these ranks share, with a window of `nbytes` bytes for each rank; None if they cannot share.
 
-        Every rank of the group asks with equal arguments, in the same order; each time it is other memory.
+        Every rank of the group must call this with equal arguments and in the same order; all get None or none does.
+        Each call returns new memory.
         """
         return None
 

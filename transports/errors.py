@@ -1,16 +1,16 @@
-"""Every error a transport can raise, in one place. Foreign exceptions are mapped to these at the border."""
+"""All errors that a transport can raise. Transports map the exceptions of libraries to these."""
 
 
 class TransportError(Exception):
-    """The root: anything that went wrong between two ranks."""
+    """The base class: an error between two ranks."""
 
 
 class PeerLost(TransportError):
-    """A peer's process or link is gone; nothing more will come from it.
+    """A peer's process or link is gone; no more messages will arrive from it.
 
     Args:
         rank: the peer that was lost.
-        reason: what was seen (a closed connection, a missed lease, a launcher's word).
+        reason: the evidence (a closed connection, a missed lease, a report of the launcher).
     """
 
     def __init__(self, rank: int, reason: str):
@@ -19,7 +19,7 @@ class PeerLost(TransportError):
 
 
 class PeerAborted(TransportError):
-    """A peer failed by itself and told everybody why before it went."""
+    """A peer failed and sent the reason to all ranks before it ended."""
 
     def __init__(self, rank: int, reason: str):
         super().__init__(reason)
@@ -27,12 +27,12 @@ class PeerAborted(TransportError):
 
 
 class SizeMismatch(TransportError):
-    """A bare buffer came that has another size than the receiver expected.
+    """A received bare buffer has another size than the receiver expected.
 
     Args:
         expected: bytes.
         came: bytes; None: more than expected.
-        beginning: the first bytes that came, where they were few enough to be at hand; at most `expected` of them.
+        beginning: the first bytes received, if they were kept; at most `expected` of them.
     """
 
     def __init__(self, peer: int, channel: int, expected: int, came: int | None, beginning: memoryview):
@@ -42,16 +42,16 @@ class SizeMismatch(TransportError):
 
 
 class WireError(TransportError):
-    """Bytes that are not a frame: from a stranger, another version, or beyond a limit (all three are named)."""
+    """Received bytes are not a valid frame: from another program or version, or beyond a limit; the error says which."""
 
 
 class AuthenticationError(TransportError):
-    """The other side could not prove that it holds the shared key."""
+    """The peer could not prove that it holds the shared key."""
 
 
 class RendezvousError(TransportError):
-    """The ranks could not find one another: a taken port, an unreachable coordinator, a rank that never came."""
+    """The ranks could not connect: a port in use, an unreachable coordinator, or a rank that did not start."""
 
 
 class Closed(TransportError):
-    """The transport was closed on this side while, or before, the operation ran."""
+    """The transport was closed on this side before or during the operation."""

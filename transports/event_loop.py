@@ -1,4 +1,4 @@
-"""The event loop to run transports on, with timers finer than a millisecond; yielding to it, and resolving futures."""
+"""The event loop for transports, with timers finer than a millisecond; yielding to it, and resolving futures."""
 
 import asyncio
 import ctypes
@@ -9,11 +9,11 @@ PR_SET_TIMERSLACK = 29
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop over select(2), whose timers are exact to the microsecond; epoll's round up to the next millisecond.
+    """A loop over select(2), with timers exact to the microsecond; epoll rounds them up to the next millisecond.
 
-    A transport that polls sleeps for a tenth of a millisecond at a time, and on epoll each such nap takes a whole one.
-    Linux wakes a sleeper up to 50 µs late to save power; the calling thread, which is to run the loop, gives that up.
-    select's price is a cap of 1,024 file descriptors. Use it as `asyncio.Runner(loop_factory=new_event_loop)`.
+    A polling transport sleeps for 0.1 ms at a time; on epoll each such nap takes 1 ms. Linux may wake a sleeping thread
+    up to 50 µs late to save power; this call sets that slack to 1 ns for the calling thread, which must run the loop.
+    select limits the process to 1,024 file descriptors. Use: `asyncio.Runner(loop_factory=new_event_loop)`.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1))
@@ -21,7 +21,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def step_aside() -> None:
-    """Go on after all that is due by now, timers too; after a bare `sleep(0)` the caller would go before them again."""
+    """Yield until all callbacks and timers due now have run; `sleep(0)` would resume before due timers."""
     loop = asyncio.get_running_loop()
     turn = loop.create_future()
     loop.call_at(loop.time(), _begin, turn)
@@ -34,9 +34,9 @@ def _begin(turn: asyncio.Future[None]) -> None:
 
 
 def settle(freed: asyncio.Future[None], error: BaseException | None = None) -> None:
-    """Resolve the future by which a sender learns that its memory is free, or that its message will not be sent.
+    """Resolve a sender's future: its memory is free, or, with an error, its message will not be sent.
 
-    A done future stays as it is, a cancelled one too: the sender no longer waits for it.
+    Resolving a done or cancelled future does nothing.
     """
     if freed.done():
         return
@@ -44,4 +44,4 @@ def settle(freed: asyncio.Future[None], error: BaseException | None = None) -> N
         freed.set_result(None)
     else:
         freed.set_exception(error)
-        freed.exception()  # a sender that was cancelled does not await it, and the loop would report that
+        freed.exception()  # else the loop would report an unread exception if the sender was cancelled

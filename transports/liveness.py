@@ -1,6 +1,6 @@
 """The state of one end of a transport: open or ended, and which peers are lost. The first reason is kept and raised.
 
-Also checks that a peer and a channel are in range; the error names the range.
+Also the range checks of ranks and channels.
 """
 
 from transports.errors import PeerLost, TransportError
@@ -12,8 +12,8 @@ class EndState:
     """Whether this end is open, and which peers are lost, in a world of this size.
 
     Attributes:
-        end: why this end neither sends nor receives any more, if that is so.
-        lost: for each peer that is gone, why.
+        end: the error that ended this end; None while it is open.
+        lost: the error for each lost peer.
     """
 
     def __init__(self, world_size: int):
@@ -22,20 +22,20 @@ class EndState:
         self.lost: dict[int, PeerLost] = {}
 
     def finish(self, error: TransportError) -> bool:
-        """End with this reason; False if it had ended already, with another."""
+        """End with this reason. Returns False if this end had already ended; the first reason stays."""
         first = self.end is None
         self.end = self.end or error
         return first
 
     def lose(self, error: PeerLost) -> None:
-        """Note that a peer is lost; the first reason is kept."""
+        """Record that a peer is lost; the first reason is kept."""
         self.lost.setdefault(error.rank, error)
 
     def check(self, peer: int | None, channel: int = 0) -> None:
         """Check that this end may receive from this peer (None: any) on this channel.
 
         Raises:
-            TransportError: why this end has ended.
+            TransportError: this end has ended; the error is the reason.
             ValueError: no such rank or channel.
         """
         if self.end is not None:

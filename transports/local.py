@@ -1,8 +1,8 @@
-"""All ranks in one process, on one event loop, with real frames between them.
+"""The `local` transport: all ranks in one process, on one event loop, with real frames between them.
 
-The one rule: a message stays in its sender's memory until the receiver takes it, and is then copied exactly once, into
-the receiver's arrays. So a program that would deadlock on a network deadlocks here too. Headers go through the wire
-module's bytes like anybody's. Knows nothing of threads: devices may compute in them, but only the loop calls in here.
+A message stays in its sender's memory until the receiver takes it, and is then copied once, into the receiver's arrays.
+So a program that would deadlock on a network deadlocks here too. Headers are encoded and parsed as on a network. Not
+thread-safe: only the event loop may call this module.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from transports.wire.frames import (
 
 
 def world(world_size: int) -> list["Local"]:
-    """The ranks of a world in this process, in order; to be used on one event loop."""
+    """The ranks of a world in this process, in order, for one event loop."""
     ranks: list[Local] = []
     ranks.extend(Local(rank, world_size, ranks) for rank in range(world_size))
     return ranks
 
 
 async def open_url(parts: SplitResult) -> "Local":
-    """`local://` is a world of one rank; larger ones come from `world`."""
+    """`local://`: a world of one rank; `world` makes larger ones."""
     check_nothing_else(parts)
     return world(1)[0]
 
@@ -61,7 +61,7 @@ class _Offer:
         self.release()
 
     def detach(self) -> None:
-        """Move into memory of its own, so that the sender may go."""
+        """Copy the arrays and release the sender."""
         self.blocks = copied(self.blocks)
         self.release()
 
@@ -161,7 +161,7 @@ class Local(Transport):
         return [other for other in self._ranks if other is not self]
 
     def _lose(self, error: PeerLost) -> None:
-        """Nothing passes between this rank and the lost one any more; what came before stays."""
+        """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""
         self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)

@@ -1,9 +1,9 @@
 """The mailbox matches unexpected arrivals with posted receives, by peer and key.
 
-An arrival is in exactly one place, kept here or taken by one receive; a receive that fails or is cancelled returns it
-to its old place in the order. An arrival's item is opaque: a whole message, or a handle by which the receiver pulls a
-message that is still held at its sender. No I/O in here; everything is O(1) but `arrivals`, `drop` and the cancelling
-of one of several receives with the same address.
+An arrival is either kept here or taken by one receive; a receive that fails or is cancelled returns it to its old place
+in the order. An arrival's item is opaque: a whole message, or a handle with which the receiver fetches a message that
+its sender still holds. No I/O. Cost: O(1), except `arrivals`, `drop` and cancelling one of several receives with the
+same address.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Arrival(NamedTuple, Generic[Item]):
-    """An item with the address it came under and its place in the order of arrival."""
+    """An item with its address and its place in the order of arrival."""
 
     peer: int
     key: Key
@@ -29,7 +29,7 @@ class Arrival(NamedTuple, Generic[Item]):
 
 @dataclass(slots=True)
 class _Receive:
-    """A posted receive: its place in the order, what to do at the match, and the future to resolve."""
+    """A posted receive: its place in the order, the callback for a match, and the future to resolve."""
 
     order: int
     accept: Callable[[Any], None]
@@ -40,7 +40,7 @@ class Mailbox(Generic[Item]):
     """Matches arrivals and receives by (peer, key); first come, first served on both sides.
 
     Args:
-        world_size: ranks in the world, this one included; when all others are gone, receives from anyone fail.
+        world_size: ranks in the world, including this one; when all others are gone, receives from any peer fail.
     """
 
     def __init__(self, world_size: int):
@@ -53,12 +53,12 @@ class Mailbox(Generic[Item]):
         self._failure: Exception | None = None
 
     def arrived(self, peer: int, key: Key, item: Item) -> None:
-        """Give the item to the receive that has waited longest for it, or keep it."""
+        """Give the item to the matching receive that has waited longest, or keep it."""
         self._last_keys[peer] = key
         self.put_back(Arrival(peer, key, next(self._order), item))
 
     def put_back(self, arrival: Arrival[Item]) -> None:
-        """Return what `take` gave, to its old place in the order (or to the next receive that waits for it)."""
+        """Undo a `take`: the arrival goes to the next matching receive, or back to its old place in the order."""
         while (receive := self._next_receive(arrival.peer, arrival.key)) is not None:
             try:
                 receive.accept(arrival.item)
@@ -72,17 +72,17 @@ class Mailbox(Generic[Item]):
     async def take(
         self, peer: int | None, key: Key, accept: Callable[[Item], None] = lambda item: None
     ) -> Arrival[Item]:
-        """Take the oldest arrival with this key from this peer; wait for it if need be.
+        """Take the oldest arrival with this key from this peer; wait for it if necessary.
 
-        From anyone (peer None) the peers take turns, each in its own order.
+        With peer None, the peers take turns, each in its own order.
 
         Args:
-            accept: runs in the same breath as the match (inside `arrived` for a receive that waited), so that a
-                transport may point the item at the receiver's memory before its bytes are read. A ValueError from it
-                goes to the receiver, and the item stays available.
+            accept: called at the match (inside `arrived` for a receive that waited), so that a transport can point
+                the item at the receiver's memory before it reads the bytes. A ValueError from it is raised in the
+                receiver, and the item stays available.
         Raises:
-            The error given to `fail_all`; or, if nothing is left to take, the one given to `fail_peer`.
-        Cancelled: an arrival not yet matched is untouched; a matched one is put back, accepted as it may be.
+            The error given to `fail_all`; or, if no matching arrival is left, the one given to `fail_peer`.
+        Cancelled: an arrival not yet matched is untouched; a matched one is put back, even if `accept` has run.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -102,18 +102,18 @@ class Mailbox(Generic[Item]):
         return peers is not None and (peer is None or peer in peers)
 
     def take_now(self, peer: int | None, key: Key) -> Arrival[Item] | None:
-        """What `take` would return without waiting; None if it would wait, or raise."""
+        """As `take`, without waiting; returns None where `take` would wait or raise."""
         return self._pop(peer, key) if self._failure is None else None
 
     def fail_peer(self, peer: int, error: Exception) -> None:
-        """Nothing more will come from this peer: fail the receives that wait for it; what arrived stays available."""
+        """Fail the receives that wait for this peer, now and later; its kept arrivals stay available."""
         self._gone.setdefault(peer, error)
         lost = [address for address in self._waiting if self._reason(address[0]) is not None]
         for address in lost:
             _fail(self._waiting.pop(address), error)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail every waiting and every later `take`; the first error stays."""
+        """Fail every waiting and every later `take`; a second call does not replace the error."""
         if self._failure is None:
             self._failure = error
             for receives in self._waiting.values():
@@ -121,16 +121,16 @@ class Mailbox(Generic[Item]):
             self._waiting.clear()
 
     def last_key(self, peer: int) -> Key | None:
-        """The key of what arrived last from this peer."""
+        """The key of the last arrival from this peer."""
         return self._last_keys.get(peer)
 
     def arrivals(self, peer: int) -> Iterator[Arrival[Item]]:
-        """What is kept from this peer, in no particular order of keys."""
+        """The kept arrivals from this peer, in no particular order of keys."""
         for peers in self._arrived.values():
             yield from peers.get(peer, ())
 
     def drop(self, peer: int) -> list[Arrival[Item]]:
-        """Forget what is kept from this peer, and return it."""
+        """Remove the kept arrivals from this peer and return them."""
         dropped = list(self.arrivals(peer))
         for key in {arrival.key for arrival in dropped}:
             self._forget(peer, key)
@@ -158,7 +158,7 @@ class Mailbox(Generic[Item]):
             self._front((peer, key))
 
     def _next_receive(self, peer: int, key: Key) -> _Receive | None:
-        """Pop the receive that has waited longest for this address, be it from this peer or from anyone."""
+        """Pop the receive that has waited longest for this address, either from this peer or from any peer."""
         if not self._waiting:
             return None
         exact, anyone = self._front((peer, key)), self._front((None, key))
@@ -171,7 +171,7 @@ class Mailbox(Generic[Item]):
         return receive
 
     def _front(self, address: tuple[int | None, Key]) -> _Receive | None:
-        """The receive that has waited longest here, if any is left once cancelled ones are dropped."""
+        """Drop done receives from the front of this queue; return the first that still waits, or None."""
         receives = self._waiting.get(address)
         if receives is None:
             return None
@@ -212,7 +212,7 @@ class Mailbox(Generic[Item]):
             del self._arrived[key]
 
     def _reason(self, peer: int | None) -> Exception | None:
-        """Why nothing more can come from this peer, if that is so."""
+        """The error for a receive from this peer (None: from any peer) if it can never match; else None."""
         if peer is not None:
             return self._gone.get(peer)
         return next(iter(self._gone.values())) if 0 < len(self._gone) >= self._world_size - 1 else None

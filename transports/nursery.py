@@ -1,8 +1,8 @@
-"""Tasks with a parent: they end before its block does, and the first error of any of them is what it raises.
+"""A nursery: child tasks that end before their parent's block ends; the block raises the first error of any of them.
 
-A cancellation from outside is never lost, and none is invented. `asyncio.TaskGroup` of Python 3.11 and 3.12 does both
-where a child fails while its parent waits or is being cancelled: the group raises the child's error alone, and a parent
-that catches the error and goes on does so for ever; or the group leaves the parent marked as cancelled.
+The nursery never loses a cancellation from outside, and never adds one. `asyncio.TaskGroup` of Python 3.11 and 3.12
+does both if a child fails while its parent waits or is being cancelled: it raises only the child's error, so a parent
+that catches the error never sees its cancellation; or it leaves the parent marked as cancelled.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ T = TypeVar("T")
 class Nursery:
     """An async context. A child that fails cancels its siblings and the block.
 
-    Leaving it waits for all children. A child that is made while the block ends is cancelled at its first step.
+    Leaving the block waits for all children. A child created after a failure is cancelled at its first step.
 
     Raises:
-        CancelledError: the parent was cancelled, whatever else happened. Else the first error of the block or a child,
-            as it was raised, in no group.
+        CancelledError: the parent was cancelled, even if a child failed too. Else the first error of the block or a
+            child, not wrapped in an exception group.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Nursery:
 
 
 def _raise(error: BaseException) -> None:
-    """Raise a child's error with the context it has: the parent's cancellation is no part of what happened."""
+    """Raise a child's error with its own context, without the parent's cancellation in it."""
     context = error.__context__
     try:
         raise error

@@ -1,8 +1,8 @@
-"""From a URL to a transport: the table of transports by URL scheme.
+"""The table of transports by URL scheme, and opening a transport by its URL.
 
 A transport is imported only when a URL of its scheme is opened, so a machine without MPI can still use TCP. Each
-defines `async def open_url(parts: SplitResult) -> Transport`, which checks what its URL may contain. The options that
-make links slow (`transports.emulation.options`) are taken out of the URL here; every transport has them.
+transport defines `async def open_url(parts: SplitResult) -> Transport`, which checks the rest of the URL. The options
+that make links slow (`transports.emulation.options`) work with every transport and are removed from the URL here.
 """
 
 from pkgutil import resolve_name
@@ -25,10 +25,10 @@ def schemes() -> list[str]:
 
 
 def read_url(url: str) -> tuple[SplitResult, Shape | None]:
-    """Take a transport's URL apart: what the transport is told, and how slow its links are to be made, if at all.
+    """Split a transport's URL into the parts for the transport, and the shape of its slow links (None: not slowed).
 
     Raises:
-        ValueError: no such scheme (the known ones are named), or links that cannot be.
+        ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
     """
     parts = urlsplit(url)
     if parts.scheme not in TRANSPORTS:
@@ -42,8 +42,8 @@ async def open_transport(url: str) -> Transport:
     """Open this rank's end of the network that the URL names, such as `mpi://` or `tcp://10.0.0.1:29500?delay=50ms`.
 
     Raises:
-        ValueError: no such scheme (the known ones are named), or a URL that the transport cannot read.
-        RendezvousError: the ranks did not find one another.
+        ValueError: no such scheme (the error lists the known ones), or a URL that the transport cannot parse.
+        RendezvousError: the ranks could not connect.
     """
     parts, shape = read_url(url)
     end = await resolve_name(TRANSPORTS[parts.scheme])(parts)
@@ -51,10 +51,10 @@ async def open_transport(url: str) -> Transport:
 
 
 def open_local(url: str, world_size: int) -> list[Transport]:
-    """All ranks of a `local://` world, in order, to be used on the running loop.
+    """All ranks of a `local://` world, in order, for the running loop.
 
     Raises:
-        ValueError: a URL that `local` cannot read.
+        ValueError: a URL that `local` cannot parse.
     """
     from transports.local import world
 

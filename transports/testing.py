@@ -1,6 +1,6 @@
-"""For tests and benchmarks: worlds of ranks in one process, on nodes as they please, and ranks that die.
+"""For tests and benchmarks: worlds of ranks in one process, with chosen nodes, and ranks that are killed.
 
-No program imports this. `transports.open_local` opens the ranks of a program that runs in one process.
+Programs do not import this; they open the ranks of one process with `transports.open_local`.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from transports.tcp.transport import Tcp, meet
 
 
 def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> list[Local]:
-    """The ranks of a `local` world, in order; to be used on one event loop.
+    """The ranks of a `local` world, in order, for one event loop.
 
     Args:
-        nodes: for every rank the lowest rank of the node that it pretends to be on; if empty, all are on one.
+        nodes: for each rank, the lowest rank of its pretended node; if empty, all ranks are on one node.
         shares: whether the ranks of a node offer shared memory.
     """
     if not nodes and not shares:
@@ -37,12 +37,12 @@ def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False
 async def tcp_world(
     world_size: int, key: bytes = b"", machines: Sequence[str] = (), limit: int = 0, unix: bool = False
 ) -> list[Tcp]:
-    """The ranks of a `tcp` world, in order, over loopback; to be used on one event loop.
+    """The ranks of a `tcp` world, in order, over loopback, for one event loop.
 
     Args:
-        machines: the name of the machine that each rank pretends to run on; if empty, all run on this one.
-        limit: bytes of unexpected messages that a rank keeps from each peer; 0: as programs have it.
-        unix: whether ranks of one machine take Unix sockets, as those of several processes do.
+        machines: the name of each rank's pretended machine; if empty, all ranks run on this machine.
+        limit: bytes of unexpected messages that a rank keeps from each peer; 0: the limit of programs.
+        unix: whether ranks of one machine use Unix sockets, as ranks in several processes do.
     """
     point, limit = InProcess(), limit or credit_limit(world_size)
     names = machines or [this_machine()] * world_size
@@ -56,10 +56,10 @@ async def tcp_world(
 
 @singledispatch
 def kill(end: Transport, reason: str = "it was killed") -> None:
-    """Let a rank die as a process does: without a word, and with all that it had not yet handed over.
+    """End a rank as if its process was killed: it sends nothing more, and what it had not yet delivered is lost.
 
     Raises:
-        TypeError: the ranks of such a transport are processes; kill those.
+        TypeError: ranks of this transport are processes; kill the process instead.
     """
     raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")
 
@@ -115,13 +115,13 @@ class OnNodes(Local):
         self._wake_sharers()
 
     def _wake_sharers(self) -> None:
-        """Let each rank that waits at a meeting check again which ranks are lost."""
+        """Let each rank that waits in a meeting check again which ranks are lost."""
         for table in self._tables.values():
             table.wake()
 
 
 class Table:
-    """Where the ranks of one group meet: their windows, how often each has come, and which wait for the others."""
+    """The meetings of one group: the ranks' windows, the count of meetings of each, and the ranks that wait."""
 
     def __init__(self, size: int, nbytes: int):
         self.windows = [memoryview(bytearray(nbytes)) for _ in range(size)]
@@ -137,12 +137,12 @@ class Table:
 
 
 class LocalShared:
-    """As `transports.base.Shared` promises it: no rank passes a meeting before all have come.
+    """`transports.base.Shared` in one process: no rank leaves a meeting before all have come.
 
     Args:
-        ranks: the group's.
-        place: this rank's among them.
-        check: raises if this end has ended or that rank is lost.
+        ranks: the ranks of the group.
+        place: this rank's index in `ranks`.
+        check: raises if this end has ended or the given rank is lost.
     """
 
     def __init__(self, table: Table, ranks: Sequence[int], place: int, check: Callable[[int], None]):
