@@ -1,4 +1,4 @@
-"""The one place where it is decided who is a member and which step is committed; see docs/directory.md."""
+"""The directory of a swarm: its membership and its committed step, with a journal on disk; see docs/directory.md."""
 
 from pipelined.directory.api import (
     Change,

@@ -1,8 +1,8 @@
-"""What a directory promises: a small, linearizable map of keys to values, with leases, watches and compare-and-set.
+"""The interface of a directory: a small, linearizable map of keys to values, with leases, watches and compare-and-set.
 
-Everything that must be agreed on in a swarm is agreed on here and nowhere else. Revisions are those of etcd: one
-number for the whole map that each change raises by one; a key's revision is that of its last change, 0 where it does
-not exist. Values are bytes; what they mean is the caller's business.
+All agreement in a swarm goes through the directory. Revisions are those of etcd: one number for the whole map, raised
+by one with each change. The revision of a key is that of its last change, 0 if the key does not exist. Values are
+bytes; the caller interprets them.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.timeouts import with_timeout
 
 Prefixes = str | tuple[str, ...]
-"""What keys begin with, or several such, as `str.startswith` takes them; "" is every key."""
+"""One prefix of keys, or several, as `str.startswith` takes them; "" selects every key."""
 RENEWALS = 3
-"""Renewals of a lease in its time; the lease survives if the first two fail."""
+"""Renewals per lease period; the lease survives if the first two fail."""
 
 
 class Entry(NamedTuple):
-    """A key that exists.
+    """The value of an existing key.
 
     Args:
         revision: of its last change.
-        lease: the lease that it dies with; 0: none.
+        lease: number of the lease whose end deletes the key; 0: no lease.
     """
 
     value: bytes
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One key was put (`entry`) or is gone (None)."""
+    """One key was put (`entry`) or deleted (`entry` is None)."""
 
     key: str
     entry: Entry | None
@@ -44,26 +44,30 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything below one or several prefixes at one revision."""
+    """All entries under one or several prefixes at one revision."""
 
     revision: int
     entries: Mapping[str, Entry]
 
 
 class CutOff(Exception):
-    """The directory cannot be reached. Whoever hears this must commit nothing until it can be reached again."""
+    """The directory cannot be reached. The caller must commit nothing until it can be reached again."""
 
 
 class WrongKey(CutOff):
-    """The directory is there, and holds another key than this process, or one of them holds none."""
+    """The directory replies, but its cluster key differs from this process's key, or only one of the two has a key."""
 
 
 class LeaseLost(Exception):
-    """The lease ran out or was revoked, and every key bound to it is gone; begin again under a new incarnation."""
+    """The lease expired or was revoked, and every key bound to it is deleted; start again under a new incarnation."""
 
 
 class Conflict(Exception):
-    """A transaction did not happen, for some key was not as expected; `found` is what those expected are now."""
+    """A transaction was refused because a key did not have the expected revision; nothing changed.
+
+    Attributes:
+        found: the current entries of all keys in `expect`; None: the key does not exist.
+    """
 
     def __init__(self, found: Mapping[str, Entry | None]):
         super().__init__("not as expected: " + ", ".join(sorted(found)))
@@ -71,19 +75,22 @@ class Conflict(Exception):
 
 
 class FellBehind(Exception):
-    """A watcher asked for changes that are no longer kept; read again, and watch from there."""
+    """A watcher requested changes that are no longer kept. Read again, and watch from the revision of that read."""
 
 
 class Full(Exception):
-    """The directory holds as much as it may, and did not do it; the message says of what, and how much."""
+    """A limit of the directory is reached; nothing changed. The message names the limit and the number."""
 
 
 class Lease(ABC):
-    """A promise to be heard from. Time is counted by the directory's own monotonic clock, never compared.
+    """A lease that the holder renews; when it expires, the directory deletes the keys bound to it.
+
+    The directory measures its time on its own monotonic clock; the clocks of two processes are never compared.
 
     Attributes:
-        number: names it in entries; that of a lease granted later is greater, whoever asked for it.
-        seconds: how long after the last renewal it lives.
+        number: names the lease in entries. A lease granted later has a greater number, also if another client
+            requested it.
+        seconds: from the last renewal until the lease expires.
     """
 
     number: int
@@ -91,18 +98,21 @@ class Lease(ABC):
 
     @abstractmethod
     async def renew(self) -> None:
-        """Say that the holder lives. Raises LeaseLost; CutOff."""
+        """Renew the lease for its full time. Raises LeaseLost; CutOff."""
 
     @abstractmethod
     async def revoke(self) -> None:
-        """Give it up: its keys are gone at once; nothing happens if they are already. Raises CutOff."""
+        """End the lease now and delete its keys; does nothing if it has ended. Raises CutOff."""
 
     async def disturbed(self) -> None:
-        """Wait until it is wise to renew at once, as when the connection broke; for ever, where nothing tells."""
+        """Wait until the lease should be renewed at once, for example because the connection broke.
+
+        The default never returns: for directories that do not see connections break.
+        """
         await asyncio.get_running_loop().create_future()
 
     async def keep(self, clock: Clock) -> NoReturn:
-        """Renew the lease until cancelled: after a third of its time, and at once when the connection broke.
+        """Renew the lease until cancelled: after each third of its time, and at once when the connection breaks.
 
         Raises:
             LeaseLost, CutOff: as `renew`.
@@ -114,14 +124,14 @@ class Lease(ABC):
 
 
 class Directory(ABC):
-    """A client. Calls go to the directory, and raise `CutOff` where it gives no answer in the time observed to do.
+    """A client of a directory. Calls raise `CutOff` if the directory does not reply in time.
 
-    Between a kill and a restart of the directory calls wait and try again for as long as `patience` seconds.
+    Calls retry for up to `patience` seconds, so that a killed directory can be restarted meanwhile.
     """
 
     @abstractmethod
     async def read(self, prefix: Prefixes = "") -> View:
-        """All keys that begin with a prefix, or with one of several, as of now: a linearizable read."""
+        """All keys that begin with a prefix, or with one of several: a linearizable read of the current revision."""
 
     @abstractmethod
     async def transact(
@@ -131,44 +141,46 @@ class Directory(ABC):
         delete: Sequence[str] = (),
         lease: Lease | None = None,
     ) -> int:
-        """Change all or nothing.
+        """Change several keys atomically.
 
         Args:
-            expect: the revision that each of these keys must have, 0 for one that must not exist.
+            expect: the revision that each of these keys must have; 0: the key must not exist.
             put: new values; bound to `lease`, if given.
-            delete: keys that are to be gone; need not exist.
-        Returns: the revision of the change; where nothing was put or gone, the current one.
+            delete: keys to delete; they need not exist.
+        Returns: the revision of the change, or the current revision if nothing was put or deleted.
         Raises:
-            Conflict: some key was not as expected.
-            LeaseLost: the lease given is gone.
-            CutOff: it is unknown whether it happened (it happens at most once); read to find out.
-            Full: there is no room for it.
-            ValueError: a key, value or number beyond `DirectoryLimits`.
+            Conflict: a key did not have the expected revision; nothing changed.
+            LeaseLost: the given lease has ended; nothing changed.
+            CutOff: the transaction happened once or not at all; read to find out.
+            Full: there is no room; nothing changed.
+            ValueError: a key, value or number is beyond `DirectoryLimits`; nothing was sent.
         """
 
     @abstractmethod
     def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
-        """What changes below one or several prefixes above the revision `after`.
+        """The changes under one or several prefixes after the revision `after`.
 
-        Each item holds the changes of one or more whole revisions, in order, so that what a watcher knows is always the
-        directory as it was at one revision. Below one prefix every change is told; below several, at least the last of
-        each key. Survives a restart of the directory.
+        Each item holds the changes of one or more whole revisions, in order, so a watcher that applies an item has
+        the directory as it was at one revision. With one prefix the watch yields every change; with several, at least
+        the last change of each key. The watch survives a restart of the directory.
 
         Raises:
-            CutOff: as other calls do. FellBehind: some of these changes are no longer known.
+            CutOff: as other calls.
+            FellBehind: some of these changes are no longer kept.
         """
 
     @abstractmethod
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
-        """A new lease, to live so long after each renewal, or longer where the directory counts in whole seconds.
+        """Request a new lease.
 
         Args:
-            lasting: it lives as long as that even if this process dies meanwhile.
+            seconds: until it expires after each renewal; a directory that counts in whole seconds rounds up.
+            lasting: the lease lasts its full time even if this process dies.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of the connection; leases run on."""
+        """Close the connection; leases keep running."""
 
     async def __aenter__(self) -> "Directory":
         return self

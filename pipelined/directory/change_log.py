@@ -1,7 +1,7 @@
 """The latest changes of a directory, kept for its watchers.
 
-A revision is kept whole or not at all. Every revision above `since` is here, without a gap, so a watcher that has seen
-`since` or more misses nothing.
+A revision is kept whole or not at all. The log holds every revision after `since`, without a gap, so a watcher that has
+seen `since` or a later revision misses nothing.
 """
 
 from collections import deque
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from pipelined.directory.api import Change, FellBehind, Prefixes
 
 CHANGE_BYTES = 100
-"""Bytes of a change beside its key and value, about."""
+"""Approximate bytes of a change in addition to its key and value."""
 
 
 class ChangeLog:
     """The changes of the latest revisions; the oldest are dropped.
 
     Args:
-        most: bytes of all changes that are kept; the last revision is kept even where it is larger.
-        since: the revision that the changes begin after.
+        most: bytes of changes to keep; the last revision is kept even if it is larger.
+        since: the revision before the first change of the log.
     """
 
     def __init__(self, most: int, since: int = 0):
@@ -27,11 +27,11 @@ class ChangeLog:
         self._revisions: deque[Sequence[Change]] = deque()
 
     def __iter__(self) -> Iterator[Sequence[Change]]:
-        """Each revision's changes, from the oldest."""
+        """The changes of each revision, oldest first."""
         return iter(self._revisions)
 
     def add(self, changes: Sequence[Change]) -> None:
-        """All changes of the next revision."""
+        """Append all changes of the next revision, and drop the oldest revisions beyond the limit."""
         self._revisions.append(changes)
         self._bytes += size(changes)
         while self._bytes > self._most and len(self._revisions) > 1:
@@ -40,11 +40,11 @@ class ChangeLog:
             self.since = oldest[0].revision
 
     def after(self, prefix: Prefixes, revision: int) -> list[Sequence[Change]]:
-        """What has changed below the prefixes since then, a revision an item.
+        """The changes under the prefixes after a revision, one item per revision.
 
         Raises:
-            FellBehind: some of it has been forgotten.
-        Cost: one look at each change since then.
+            FellBehind: some of these changes were dropped.
+        Cost: one comparison per change after that revision.
         """
         if revision < self.since:
             raise FellBehind(f"changes are kept from revision {self.since} on (after: {revision}); read again")
@@ -58,5 +58,5 @@ class ChangeLog:
 
 
 def size(changes: Sequence[Change]) -> int:
-    """About the bytes that changes take."""
+    """The approximate bytes of some changes."""
     return sum(CHANGE_BYTES + len(key) + (len(entry.value) if entry else 0) for key, entry, _ in changes)

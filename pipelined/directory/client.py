@@ -1,6 +1,6 @@
-"""A client of an embedded directory. The rule: a request keeps its number as often as it is asked, so it happens once.
+"""A client of an embedded directory.
 
-Knows a caller and what messages say; it must not know the machine.
+A request keeps its number in every retry, so the directory carries it out at most once.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -17,18 +17,18 @@ from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
 AGAIN = ("unknown topic", "busy", "failed", messages.STOPPING)
-"""Refusals of a directory that is not yet, no longer, or just now not able to answer."""
+"""Reasons of rejections after which the client retries: the directory is starting, stopping or busy."""
 
 
 class Forgotten(CutOff):
-    """The directory knows this client no more, or the request was settled: nobody can say whether it happened."""
+    """The directory has forgotten this client, or the request was settled; whether it happened is unknown."""
 
 
 class Caller:
-    """One client's way to the directory.
+    """Sends the requests of one client to the directory, and retries.
 
     Args:
-        patience: seconds without an answer after which it is cut off.
+        patience: seconds without a reply after which `request` raises `CutOff`.
     """
 
     def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float):
@@ -36,13 +36,13 @@ class Caller:
         self.retry = Retry(address, clock, patience)
 
     async def request(self, topic: str, message: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
-        """Ask until there is an answer; the same message each time.
+        """Send the same message until a reply comes.
 
         Args:
             wait: see `Retry.run`.
         Raises:
-            CutOff: see there; also where the answer can never come, as with a `WrongKey`.
-            Exception: what a refusal stands for, see `messages.MEANINGS`.
+            CutOff: see `Retry.run`; also if no retry can succeed, as with a `WrongKey`.
+            Exception: the exception that a rejection stands for, see `messages.MEANINGS`.
         """
         packed = messages.pack(message)
         return await self.retry.run(lambda: self._once(topic, packed), wait)
@@ -73,11 +73,11 @@ class EmbeddedDirectory(Directory):
     """A directory served by `serve_directory`.
 
     Args:
-        endpoint: asks for this client; stays its caller's.
-        address: where the directory is asked.
-        patience: seconds without an answer after which calls raise `CutOff`. A watch is asked anew, and so finds out
-            about silence, each half of it.
-        limits: as the directory has them.
+        endpoint: sends the requests; the caller closes it.
+        address: of the directory.
+        patience: seconds without a reply after which calls raise `CutOff`. A watch repeats its request after half of
+            this time, and so detects a directory that does not reply.
+        limits: the limits of the directory.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class EmbeddedDirectory(Directory):
 
     @property
     def grace(self) -> float:
-        """Seconds that this client asks for when its connection breaks: as many as it would wait for an answer."""
+        """Seconds for which the directory keeps the leases after the connection breaks: the time-out for a reply."""
         return self._round_trip.timeout
 
     @property
@@ -146,11 +146,11 @@ class EmbeddedDirectory(Directory):
         return self._caller.retry.round_trip
 
     async def ask_of_lease(self, topic: str, lease: int, **message: Any) -> None:
-        """What a lease asks for itself."""
+        """Send a request about a lease."""
         await self._ask(topic, lease=lease, **message)
 
     async def _ask_once(self, topic: str, **message: Any) -> dict[str, Any]:
-        """Ask for what must not happen twice."""
+        """Send a request that must not be carried out twice."""
         with self._numbered() as number:
             settled = next(iter(self._open))
             entered = await self._enter()
@@ -166,7 +166,11 @@ class EmbeddedDirectory(Directory):
         return await self._caller.request(topic, {"name": entered["name"], **message}, held)
 
     async def _enter(self) -> dict[str, Any]:
-        """Learn which directory this is, and which client; who was forgotten is another in the same directory."""
+        """Request a client number, and learn the directory's name.
+
+        A client that the directory has forgotten enters again under a new number, but keeps the directory's name: so a
+        directory that lost its journal rejects it.
+        """
         if self._closed:
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         known = self._entered
@@ -178,7 +182,7 @@ class EmbeddedDirectory(Directory):
 
     @contextmanager
     def _numbered(self) -> Iterator[int]:
-        """A request's number, which is settled at the end."""
+        """The number of a new request; it counts as settled when the block ends."""
         number, self._next = self._next, self._next + 1
         self._open[number] = None
         try:
@@ -187,7 +191,7 @@ class EmbeddedDirectory(Directory):
             del self._open[number]
 
     async def _say_alive(self, request: Request) -> Response:
-        """Nobody else answers for this incarnation."""
+        """Reply to the directory's check of this client with the incarnation of this endpoint."""
         return Response(note=self._caller.endpoint.incarnation)
 
     def _lost(self, party: Party) -> None:
@@ -201,7 +205,7 @@ class EmbeddedLease(Lease):
     """A lease of an embedded directory.
 
     Args:
-        breaks: how many times the connection had broken when it was asked for.
+        breaks: breaks of the connection that were counted before the lease was requested.
     """
 
     def __init__(self, directory: EmbeddedDirectory, number: int, seconds: float, breaks: int):

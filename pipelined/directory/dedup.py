@@ -1,7 +1,7 @@
-"""The results of clients' requests: a request that is sent again gets its reply again, and is not carried out again.
+"""The results of clients' requests: a repeated request gets the reply of the first, and is not carried out again.
 
-A client numbers its requests upwards. With each it sends the number below which it expects no reply any more; the
-results from there on are kept.
+A client numbers its requests upwards. Each request also carries the number below which the client expects no more
+replies; the results from that number on are kept.
 
 Source: Lee et al. (2015), Implementing Linearizability at Large Scale and Low Latency, section 3.
 """
@@ -15,12 +15,12 @@ from pipelined.directory.limits import DirectoryLimits
 
 
 class DirectoryRequest(NamedTuple):
-    """Names one request.
+    """Identifies one request.
 
     Args:
         client: the number that `StateMachine.enter` gave to the client.
         number: of the request; each client counts upwards.
-        settled: all requests with smaller numbers have been replied to or given up.
+        settled: the client has received the replies of all requests with smaller numbers, or given them up.
     """
 
     client: int
@@ -29,7 +29,7 @@ class DirectoryRequest(NamedTuple):
 
 
 class StaleRequest(Exception):
-    """The client has settled this request, or is not known any more; it must not be done."""
+    """The client has settled this request, or was forgotten; the request must not be carried out."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class Client:
     """One client.
 
     Args:
-        settled: the greatest it has said.
-        results: of its requests from there on, by their numbers.
+        settled: the greatest `settled` of its requests.
+        results: of its requests from that number on, by number.
     """
 
     settled: int = 0
@@ -46,7 +46,7 @@ class Client:
 
 
 class RequestDedup:
-    """The clients of a directory, from the one longest silent to the last heard.
+    """The clients of a directory, the client with the oldest last request first.
 
     Attributes:
         holders: for each lease that exists, the client to which it was granted.
@@ -59,13 +59,13 @@ class RequestDedup:
         self._held: Counter[int] = Counter()
 
     def enter(self, client: int) -> None:
-        """A new client; where there are too many, one without a lease is forgotten for it, the longest silent first."""
+        """Add a client. Beyond the limit another is forgotten: the longest silent without a lease, if there is one."""
         while len(self.clients) >= self._limits.clients:
             self._forget()
         self.clients[client] = Client()
 
     def hold(self, client: int, lease: int) -> None:
-        """A client was granted a lease: it is in use, however seldom it asks for anything."""
+        """Note that a client was granted a lease: clients without a lease are forgotten before it."""
         self.holders[lease] = client
         self._held[client] += 1
 
@@ -81,7 +81,7 @@ class RequestDedup:
         """The result of the request, if it has been carried out.
 
         Raises:
-            StaleRequest: it can no longer be known whether it has.
+            StaleRequest: its result is no longer kept, so whether it was carried out is unknown.
             Full: the client has too many requests that it has not settled.
         """
         client = self.clients.get(request.client)
@@ -96,7 +96,7 @@ class RequestDedup:
 
     def keep(self, request: DirectoryRequest, result: int) -> None:
         """Keep the result of a request that was carried out."""
-        client = self.clients.pop(request.client, None) or Client()  # a journal may be of other limits
+        client = self.clients.pop(request.client, None) or Client()  # the journal may come from other limits
         client.settled = max(client.settled, request.settled)
         client.results = {number: kept for number, kept in client.results.items() if number >= client.settled}
         client.results[request.number] = result

@@ -1,6 +1,6 @@
-"""Where a journal's bytes lie. The rule: what a method has returned from is there after a crash, and nothing blocks.
+"""The disks that a journal is written to: a file, memory of a simulated machine, or no disk.
 
-Knows bytes alone; it must not know what they say.
+When a method returns, its effect survives a crash. No method blocks the event loop.
 """
 
 import asyncio
@@ -17,35 +17,35 @@ T = TypeVar("T")
 
 
 class JournalError(Exception):
-    """The journal cannot be written; what was answered before is in it."""
+    """The journal cannot be written; it holds everything that was replied before."""
 
 
 class Disk(ABC):
-    """One file that grows, and is replaced whole now and then. One method at a time."""
+    """One file that is appended to, and sometimes replaced whole. Call one method at a time."""
 
     @abstractmethod
     async def load(self) -> bytes:
-        """All of it; nobody else may use it from now on. Raises UsageError."""
+        """Lock the disk against other processes, and read all of it. Raises UsageError."""
 
     @abstractmethod
     async def append(self, data: bytes) -> None:
-        """Write behind its end. Raises JournalError; a part may have been written."""
+        """Write at the end. Raises JournalError; a part may have been written."""
 
     @abstractmethod
     async def cut(self, size: int) -> None:
-        """Keep only so many bytes. Raises JournalError."""
+        """Truncate to this many bytes. Raises JournalError."""
 
     @abstractmethod
     async def replace(self, make: Callable[[], bytes]) -> int:
-        """Put this in its place, all or nothing; returns its size. Raises JournalError."""
+        """Replace the whole content atomically with the result of `make`; returns its size. Raises JournalError."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it."""
+        """Close and unlock the disk."""
 
 
 class NoDisk(Disk):
-    """Nothing is kept."""
+    """A disk that keeps nothing."""
 
     async def load(self) -> bytes:
         return b""
@@ -64,12 +64,13 @@ class NoDisk(Disk):
 
 
 class MemoryDisk(Disk):
-    """A disk of a simulated machine: it outlives whoever writes to it.
+    """The disk of a simulated machine; its data outlives the simulated process that writes to it.
 
     Args:
-        pause: waits as long as a write takes, say `lambda: clock.sleep(2e-3)`; who dies meanwhile has not written.
+        pause: waits as long as a write takes, for example `lambda: clock.sleep(2e-3)`. A writer that is cancelled
+            meanwhile has written nothing.
     Attributes:
-        data: what is on it.
+        data: the content.
     """
 
     def __init__(self, pause: Callable[[], Any] | None = None):
@@ -98,7 +99,7 @@ class MemoryDisk(Disk):
 
 
 class FileDisk(Disk):
-    """A file; beside it lie PATH.lock, held by the one process that writes, and while it is replaced PATH.new.
+    """A file. PATH.lock is locked by the process that writes; PATH.new exists while the file is replaced.
 
     Args:
         path: need not exist; its directory must.
@@ -124,7 +125,7 @@ class FileDisk(Disk):
         await self._in_thread(self._close)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do it without blocking the loop; a caller who is cancelled waits for its end, for the file is open."""
+        """Run in a thread. A cancelled caller still waits for the thread, because the thread uses the open file."""
         doing = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
         try:
             return await asyncio.shield(doing)
@@ -177,7 +178,7 @@ class FileDisk(Disk):
 
 
 def disk_of(journal: "str | Path | Disk | None") -> Disk:
-    """The disk that is meant: a file by its path, none by None."""
+    """The disk for a `journal` argument: a path is a `FileDisk`, None is `NoDisk`, a `Disk` is itself."""
     if journal is None:
         return NoDisk()
     return journal if isinstance(journal, Disk) else FileDisk(journal)

@@ -1,11 +1,12 @@
-"""A machine's deeds on a disk. The rule: a deed is durable before anybody is told of it, or nobody is ever told.
+"""The journal of a directory: the deeds of its state machine on a disk.
 
     the magic line      records, one after the other
     MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of deeds
 
-Numbers are big-endian. One write is one record, of all deeds that waited for it, so of the records only the last can be
-torn: its beginning is there, and nothing or zeros behind. It is cut off at the next start; any other damage is refused.
-A file that has grown is replaced by one record that makes the same machine.
+The server replies only when the deeds before its reply are durable. Numbers are big-endian. One write is one record of
+all deeds that waited for it, so only the last record can be torn: its beginning is there, followed by nothing or by
+zeros. A torn record is cut off at the next start; any other damage is refused. A file that has grown beyond its limit
+is replaced by one record that restores the same state.
 """
 
 import struct
@@ -25,14 +26,14 @@ from transports import Closed
 MAGIC = b"pipelined directory journal 1\n"
 _LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
 LEAST_COMPACTED = 4 << 20
-"""Bytes that a journal may have before it is made anew; later twice what was left of it."""
+"""Bytes that a journal may reach before its first compaction; later the limit is twice the compacted size, if more."""
 
 
 class Journal:
-    """The journal of one machine.
+    """The journal of one state machine.
 
     Args:
-        disk: nobody else's.
+        disk: used by this journal alone.
         name: of the file, for messages.
         least_compacted: see `LEAST_COMPACTED`.
     """
@@ -45,10 +46,10 @@ class Journal:
         self._wanted, self._progress, self._ended = Notifier(), Notifier(), False
 
     async def recover(self, machine: StateMachine) -> None:
-        """Make an empty machine what the journal says, or begin the journal of a new one.
+        """Replay the journal into an empty state machine, or begin the journal of a new one.
 
         Raises:
-            UsageError: it is no journal, or damaged elsewhere than at its end.
+            UsageError: the file is not a journal, or is damaged before its end.
             JournalError: it cannot be written.
         """
         data = await self._disk.load()
@@ -66,14 +67,14 @@ class Journal:
             await self._compact(machine)
 
     def keep(self, deeds: Sequence[Deed]) -> None:
-        """To be written next."""
+        """Queue deeds for the next write."""
         if deeds:
             self._deeds.extend(deeds)
             self._kept += len(deeds)
             self._wanted.notify_all()
 
     async def durable(self) -> None:
-        """Wait until all that was kept so far is on the disk. Raises Closed: it will never be."""
+        """Wait until all deeds queued so far are on the disk. Raises Closed: `write` has ended before that."""
         goal = self._kept
         while self._written < goal:
             if self._ended:
@@ -81,7 +82,7 @@ class Journal:
             await self._progress.wait()
 
     async def write(self, machine: StateMachine) -> NoReturn:
-        """Write what is kept until cancelled. Raises JournalError."""
+        """Write queued deeds until cancelled. Raises JournalError."""
         try:
             while True:
                 if not self._deeds:
@@ -92,11 +93,11 @@ class Journal:
             self._progress.notify_all()
 
     async def close(self) -> None:
-        """Let go of the disk."""
+        """Close the disk."""
         await self._disk.close()
 
     async def _append(self) -> None:
-        """All deeds that wait become one record."""
+        """Write all queued deeds as one record."""
         deeds, self._deeds, goal = self._deeds, [], self._kept
         data = _record(deeds)
         await self._disk.append(data)
@@ -104,7 +105,7 @@ class Journal:
         self._reached(goal)
 
     async def _compact(self, machine: StateMachine) -> None:
-        """The machine as it stands takes the place of all that it did, also of what waits."""
+        """Replace the file by a snapshot of the machine, which includes the queued deeds."""
         snapshot, goal = machine.snapshot(), self._kept
         self._deeds = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
@@ -123,7 +124,7 @@ def _record(deeds: Sequence[Deed]) -> bytes:
 
 
 def _read(data: bytes, name: str) -> tuple[list[Deed], int]:
-    """All deeds, and where the last whole record ends."""
+    """All deeds, and the offset at which the last whole record ends."""
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data):
             return [], 0
@@ -144,13 +145,13 @@ def _read(data: bytes, name: str) -> tuple[list[Deed], int]:
 
 
 def _length(rest: memoryview) -> int | None:
-    """The first record's payload's, if it can be believed."""
+    """The payload length of the first record; None if its checksum is wrong."""
     length, checksum, _ = _HEAD.unpack(rest[: _HEAD.size]) if len(rest) >= _HEAD.size else (0, 0, 0)
     return length if zlib.crc32(rest[: _LENGTH.size]) == checksum else None
 
 
 def _payload(rest: memoryview) -> memoryview | None:
-    """What the first record holds, if it is whole."""
+    """The payload of the first record; None if the record is not whole."""
     length = _length(rest)
     if length is None or len(rest) < _HEAD.size + length:
         return None
@@ -159,7 +160,10 @@ def _payload(rest: memoryview) -> memoryview | None:
 
 
 def _is_torn(rest: memoryview) -> bool:
-    """Whether the first record, which is not whole, can be what the last write left."""
+    """Whether the first record, which is not whole, can be a torn last write.
+
+    Its length is known and reaches the end of the file, or its length is lost and only zeros follow.
+    """
     length = _length(rest)
     if length is None:
         return not any(rest[_HEAD.size :])

@@ -1,7 +1,4 @@
-"""When leases run out. The rule: time is what the caller says it is, and only differences between moments count.
-
-Knows moments alone; it must not know keys.
-"""
+"""The terms of leases: when each lease expires. The caller passes the current time; no clock is read here."""
 
 import heapq
 import math
@@ -10,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Term:
-    """How a lease stands.
+    """The state of one lease.
 
     Args:
-        seconds: how long it lives after a renewal.
-        end: the moment it runs out, if nobody renews it.
-        item: the moment it has in the heap, at its end or before.
-        spared: whether it has been given more time since the last renewal.
+        seconds: from a renewal until it expires.
+        end: time at which it expires unless it is renewed.
+        item: time of its item in the heap, at most `end`.
+        spared: whether it was extended by `Leases.spare` since the last renewal.
     """
 
     seconds: float
@@ -26,9 +23,10 @@ class Term:
 
 
 class Leases:
-    """All leases that live.
+    """All leases that have not ended.
 
-    Each has an item in a heap at its end or before; one that comes up too early goes back, so a renewal costs nothing.
+    The heap has an item for each lease, at its end or earlier. An item that comes up too early is pushed back, so a
+    renewal does not touch the heap.
     """
 
     def __init__(self) -> None:
@@ -42,33 +40,33 @@ class Leases:
         return len(self._terms)
 
     def lengths(self) -> dict[int, float]:
-        """The seconds of each lease."""
+        """The length of each lease in seconds."""
         return {lease: term.seconds for lease, term in self._terms.items()}
 
     def add(self, lease: int, seconds: float) -> None:
-        """A lease that does not run out before it has been renewed once."""
+        """Add a lease; it cannot expire before its first renewal."""
         self._terms[lease] = Term(seconds)
 
     def remove(self, lease: int) -> None:
-        """It is gone; what the heap has of it is passed over."""
+        """Remove a lease; `due` skips its items in the heap."""
         del self._terms[lease]
 
     def renew(self, lease: int, now: float) -> float:
-        """It lives its whole time again, which is returned."""
+        """Start the time of a lease again; returns its length in seconds."""
         term = self._terms[lease]
         term.end, term.spared = now + term.seconds, False
         self._queue(lease)
         return term.seconds
 
     def hurry(self, lease: int, end: float) -> None:
-        """It runs out at this moment at the latest."""
+        """Let a lease expire at `end` at the latest, unless it is renewed before."""
         term = self._terms.get(lease)
         if term and end < term.end:
             term.end = end
             self._queue(lease)
 
     def due(self) -> float | None:
-        """When the first one runs out."""
+        """The time at which the next lease expires; None: no lease has an end."""
         while self._heap:
             moment, lease = self._heap[0]
             term = self._terms.get(lease)
@@ -81,7 +79,7 @@ class Leases:
         return None
 
     def run_out(self, now: float) -> list[int]:
-        """Remove those whose end has come, the first to end first."""
+        """Remove the leases that have expired, and return them, earliest end first."""
         gone = []
         while (due := self.due()) is not None and due <= now:
             gone.append(self._heap[0][1])
@@ -89,7 +87,10 @@ class Leases:
         return gone
 
     def spare(self, now: float) -> None:
-        """For a while up to now nobody was listened to: what ran out meanwhile lives on for as long again, but once."""
+        """Extend the leases that expired while this process did not run and received no renewal.
+
+        Each gets as much time as has passed since its end, at most its length, and only once between two renewals.
+        """
         for lease, term in self._terms.items():
             if term.end <= now and not term.spared:
                 term.spared, term.end = True, now + min(now - term.end, term.seconds)

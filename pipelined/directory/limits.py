@@ -1,6 +1,6 @@
-"""How much a directory holds and takes. The rule: what is beyond a limit is named with both numbers and never stored.
+"""The limits of a directory, and the checks of keys, values and numbers against them.
 
-Knows sizes alone; it must not know what is kept where, nor who asks.
+A refusal names the number and the limit.
 """
 
 import math
@@ -10,23 +10,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLimits:
-    """The most of everything; sizes in bytes.
+    """The upper limits of a directory; sizes in bytes.
 
     Args:
-        key: of a key or prefix, in UTF-8.
-        value: of one value.
-        keys_at_once: that a transaction expects, or that it puts and deletes; etcd takes 128, some of them our own.
-        request: of all keys and values of a transaction.
+        key: size of a key or prefix, in UTF-8.
+        value: size of one value.
+        keys_at_once: keys that a transaction expects, or that it puts and deletes. etcd takes 128, and the client's
+            own marks need some of them.
+        request: size of all keys and values of a transaction.
         entries: keys that exist.
-        total: of all keys and values that exist.
-        leases: that live at a time.
+        total: size of all keys and values that exist.
+        leases: leases that exist at a time.
         longest_lease: in seconds.
-        clients: whose requests are remembered; beyond them those longest silent are forgotten, those without a lease
-            first. With twice as many as leases no client that holds one is ever forgotten.
-        unsettled: requests of one client whose answers it has not said to have heard.
-        history: of changes kept for those who watch.
-        longest_wait: in seconds, that an asker may be kept waiting for a change.
-        prefixes: that one read or watch names.
+        clients: clients of which requests are remembered. Beyond this number the longest silent clients are
+            forgotten, those without a lease first. With twice as many clients as leases a client with a lease is
+            never forgotten.
+        unsettled: requests of one client with unacknowledged replies.
+        history: size of the changes kept for watchers.
+        longest_wait: seconds for which a request may wait for a change.
+        prefixes: prefixes in one read or watch.
     """
 
     key: int = 512
@@ -44,7 +46,7 @@ class DirectoryLimits:
     prefixes: int = 16
 
     def check_prefixes(self, prefixes: object) -> None:
-        """Raises ValueError: no text or tuple of such, one is too long, or there are too many or none."""
+        """Raises ValueError: not text or a tuple of texts, one is too long, or there are too many or zero."""
         several = (prefixes,) if isinstance(prefixes, str) else prefixes
         if not isinstance(several, tuple):
             raise ValueError(f"prefixes are text, or a tuple of such (type: {type(prefixes).__name__})")
@@ -54,7 +56,7 @@ class DirectoryLimits:
             self.check_prefix(prefix)
 
     def check_prefix(self, prefix: object) -> None:
-        """Raises ValueError: no text, or too long."""
+        """Raises ValueError: not text, or too long."""
         if not isinstance(prefix, str):
             raise ValueError(f"a key is text (type: {type(prefix).__name__})")
         size = len(prefix.encode("utf-8"))  # UnicodeEncodeError, for lone surrogates, is a ValueError
@@ -68,14 +70,14 @@ class DirectoryLimits:
             raise ValueError("a key has at least one character (characters: 0)")
 
     def check_seconds(self, seconds: object) -> None:
-        """Raises ValueError: no such length of a lease."""
+        """Raises ValueError: not a number, or not above 0 and at most `longest_lease`."""
         if type(seconds) not in (int, float) or not 0 < seconds <= self.longest_lease:
             raise ValueError(
                 f"no such lease (seconds: {seconds!r}); it lives more than 0, at most {self.longest_lease}"
             )
 
     def check_transaction(self, expect: Mapping[str, int], put: Mapping[str, bytes], delete: Sequence[str]) -> None:
-        """Raises ValueError: something in it is of the wrong kind or too large, or a key is put and deleted at once."""
+        """Raises ValueError: a part has the wrong type or is too large, or a key is both put and deleted."""
         most = max(len(expect), len(put) + len(delete))
         if most > self.keys_at_once:
             raise ValueError(f"too many keys in a transaction (keys: {most}, most: {self.keys_at_once}); make several")

@@ -1,7 +1,7 @@
-"""What clients and an embedded directory write to one another. Bytes and values; nothing read is believed unchecked.
+"""The messages between clients and an embedded directory, to and from bytes; every part of a request is checked.
 
-A request is one msgpack map: the directory's name, and what its topic needs. An answer is one, too: what was found, or
-`conflict`. What else may come of a request is a rejection whose reason stands for an exception on both sides.
+A request is one msgpack map: the directory's name and the fields of its topic. A reply is one msgpack map: the result,
+or `conflict`. Every other outcome is a rejection with a reason that stands for an exception on both sides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
     TOPIC + each for each in ("enter", "read", "changes", "transact", "grant", "renew", "revoke")
 )
 ALIVE = TOPIC + "alive"
-"""What the directory asks a client: who it is; answered with its incarnation as a note."""
+"""Topic of the directory's request to a client: is it alive? The reply has the client's incarnation as its note."""
 ANOTHER, STOPPING = "another directory", "stopping"
 OVERHEAD = 64
-"""Bytes that a key takes in a request at most, beside itself and its value."""
+"""Upper limit of the bytes that a key adds to a request, in addition to itself and its value."""
 
 MEANINGS: dict[str, type[Exception]] = {
     "lease lost": LeaseLost,
@@ -34,34 +34,34 @@ MEANINGS: dict[str, type[Exception]] = {
 
 
 def rejection_of(error: Exception) -> Rejected:
-    """The rejection that stands for an error."""
+    """The rejection for an error."""
     reason = next(reason for reason, kind in MEANINGS.items() if isinstance(error, kind))
     return Rejected(reason, why=str(error))
 
 
 def error_of(rejection: Rejected) -> Exception:
-    """The error that a rejection stands for; itself, if for none."""
+    """The error that a rejection stands for; the rejection itself if its reason is not in `MEANINGS`."""
     kind = MEANINGS.get(rejection.reason)
     return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
 
 
 def most_bytes(limits: DirectoryLimits) -> int:
-    """Of the largest request there is."""
+    """Upper limit of the bytes of a request."""
     return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent."""
+    """A message as bytes."""
     return msgpack.packb(message)
 
 
 def unpack(response: Response) -> dict[str, Any]:
-    """An answer as it was sent."""
+    """The message of a reply."""
     return msgpack.unpackb(response.blocks[0].data, strict_map_key=False)
 
 
 def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
-    """A request as it was sent: few containers, none with more than so many items. Raises ValueError: it is none."""
+    """The message of a request, with few containers of at most `most` items each. Raises ValueError: malformed."""
     if len(request.blocks) != 1:
         raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
     count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
@@ -76,7 +76,7 @@ def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
 
 
 class _Containers:
-    """Counts the lists and maps of a message as they are read, for empty ones take 60 times their bytes in memory."""
+    """Limits the lists and maps of a message while it is parsed: an empty one takes 60 times its bytes in memory."""
 
     most = 4
 
@@ -91,10 +91,10 @@ class _Containers:
 
 
 class Asking:
-    """What a request says, each part checked when it is read.
+    """The fields of a request; each is checked when it is read.
 
     Raises:
-        ValueError: from every method: it does not say so.
+        ValueError: from every method: the field is missing or malformed.
     """
 
     def __init__(self, request: Request, limits: DirectoryLimits):
@@ -107,19 +107,19 @@ class Asking:
         return self._told[name]
 
     def time(self, name: str) -> float:
-        """A length of time in seconds."""
+        """A duration in seconds."""
         check_length_of_time(name, self._told.get(name))
         return self._told[name]
 
     def prefix(self) -> Prefixes:
-        """What is read or watched."""
+        """The prefixes to read or watch."""
         told = self._told.get("prefix")
         prefixes = tuple(told) if isinstance(told, list) else told
         self._limits.check_prefixes(prefixes)
         return prefixes
 
     def seconds(self) -> float:
-        """How long a lease is to live."""
+        """The length of a lease in seconds."""
         self._limits.check_seconds(self._told.get("seconds"))
         return float(self._told["seconds"])
 
@@ -127,7 +127,7 @@ class Asking:
         return DirectoryRequest(self.whole("client"), self.whole("number"), self.whole("settled"))
 
     def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
-        """What is expected, put and deleted, and the lease."""
+        """The keys to expect, to put and to delete, and the lease."""
         expect, put, delete = (self._told.get(name) for name in ("expect", "put", "delete"))
         if not isinstance(expect, dict) or not isinstance(put, dict) or not isinstance(delete, list):
             raise ValueError("a transaction expects and puts maps, and deletes a list")
@@ -136,22 +136,22 @@ class Asking:
 
 
 def tell_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
-    """Keys and what they hold, as plain lists."""
+    """Entries by key, as plain lists."""
     return [[key, entry and list(entry)] for key, entry in entries.items()]
 
 
 def read_entries(told: Any) -> dict[str, Entry | None]:
-    """The same as they were told."""
+    """The inverse of `tell_entries`."""
     return {key: entry and Entry(*entry) for key, entry in told}
 
 
 def tell_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
-    """Changes, a revision an item."""
+    """Changes as plain lists, one item per revision."""
     return [
         [changes[0].revision, tell_entries({change.key: change.entry for change in changes})] for changes in revisions
     ]
 
 
 def read_changes(told: Any) -> list[Change]:
-    """The same as they were told, one after another."""
+    """The inverse of `tell_changes`, as one flat list."""
     return [Change(key, entry, at) for at, each in told for key, entry in read_entries(each).items()]

@@ -1,10 +1,10 @@
-"""A process's own place in the directory: a record bound to a lease that is renewed for as long as the block runs.
+"""The registration of a process in the directory: a record bound to a lease, which is renewed while a block runs.
 
-The one rule: a lease that is lost ends the block, for everything done under it may have been given to others by then.
-Being cut off from the directory does not: the lease may outlive that.
+A lost lease cancels the block, because the leader may already have assigned the process's work to another. A process
+that is cut off from the directory continues: it may reach the directory again before the lease expires.
 
-A name belongs to one process. The record of a former process dies with its lease, so a process that finds one under its
-name waits for that; if the record is there for longer, its process lives, and this one ends.
+A name belongs to one process. The record of an earlier process is deleted when its lease expires, so a process that
+finds a record under its name waits for that. If the record stays longer, its process is alive, and this one exits.
 """
 
 from collections.abc import AsyncIterator
@@ -19,13 +19,15 @@ from pipelined.swarm.records import Record, address_in
 from transports import TransportError
 
 NAME_LEASES = 2.0
-"""Leases after which a process that has a name lives: its lease ends after one, after two if the directory restarts."""
+"""Lease periods after which a process that still has a name must be alive: the lease of a dead process expires after
+one period, or after two if the directory restarts.
+"""
 LOOKS = 8
-"""Looks at a name that is held, in the time of a lease."""
+"""Reads of a held name per lease period."""
 
 
 class NameTaken(UsageError):
-    """Another process of the swarm, which lives, has this process's name."""
+    """Another process of the swarm, which is alive, has this process's name."""
 
     def __init__(self, name: str, address: str, seconds: float):
         fact = f"another process of this swarm has the name {name} (at {address or 'an unknown address'}"
@@ -33,12 +35,12 @@ class NameTaken(UsageError):
 
 
 class Registration:
-    """One key that is ours.
+    """One key of this process.
 
     Args:
-        lease: that the key dies with; its number is the incarnation.
-        address: of this process. A record that names it is a former one of this process, and is taken over at once;
-            None: so is any record.
+        lease: the key is deleted when it ends; its number is the incarnation.
+        address: of this process. A record with this address is an earlier one of this process, and is overwritten
+            at once. None: any record is overwritten at once.
     """
 
     def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
@@ -55,10 +57,10 @@ class Registration:
         return Registration(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
 
     async def claim(self) -> int:
-        """Wait until no other process has the key. Returns the revision of our own record there, 0 if there is none.
+        """Wait until no other process has the key. Returns the revision of this process's own record, 0 if missing.
 
         Raises: NameTaken; CutOff.
-        Cost: one small question; while another process has the key `LOOKS` in the time of a lease.
+        Cost: one small request; while another process has the key, `LOOKS` requests per lease period.
         """
         seconds, began = self.lease.seconds, self._clock.now()
         while True:
@@ -81,9 +83,9 @@ class Registration:
         )
 
     async def put(self, record: Record) -> None:
-        """Say what we are now.
+        """Write the record of this process under its key, and under its index if it has one.
 
-        Raises: LeaseLost: also where another process took our key. NameTaken: as `claim`. CutOff.
+        Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
         """
         while True:
             put, index = {self._key: record.pack()}, record.index
@@ -106,16 +108,16 @@ class Registration:
 async def registered(
     directory: Directory, key: str, seconds: float, clock: Clock, address: str | None = None
 ) -> AsyncIterator[Registration]:
-    """Hold a lease for as long as the block runs; nothing is written under the key before `Registration.put`.
+    """Hold a lease while the block runs; nothing is written under the key before `Registration.put`.
 
-    The block begins when no other process has the key; see `Registration.claim`.
+    With an address, the block begins when no other process has the key; see `Registration.claim`.
 
-    Behind the block the lease is revoked, so that others need not wait for its end; that takes as long as it would
-    live, at most.
+    After the block the lease is revoked, so that other processes need not wait until it expires. The attempt takes at
+    most one lease period.
 
     Raises:
-        LeaseLost: it was lost; the block is cancelled first.
-        NameTaken: another process has the key, and lives.
+        LeaseLost: the lease was lost; the block is cancelled first.
+        NameTaken: another process has the key, and is alive.
     """
     lease = await directory.grant(seconds)
     try:
@@ -132,7 +134,7 @@ async def registered(
 
 
 def _index_of(kind: type[Record], found: Entry) -> str | None:
-    """The second key of a former record; None where it cannot be read: then it dies with the former lease."""
+    """The second key of an earlier record; None if it cannot be read: then it is deleted when its lease expires."""
     try:
         return kind.unpack(found.value).index
     except ValueError:

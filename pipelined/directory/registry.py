@@ -1,6 +1,6 @@
-"""From a URL to a directory: `etcd://` is a cluster, any endpoint's address is where an embedded one is served.
+"""Opens a directory by its URL: `etcd://` is an etcd cluster; an endpoint's address is an embedded directory.
 
-The rule: what one kind alone needs is imported only for it.
+The etcd client and its packages are imported only for `etcd://`.
 """
 
 from pipelined.aio.clock import Clock
@@ -14,13 +14,13 @@ ETCD = "etcd"
 
 
 def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:
-    """A client of the directory at a URL; nothing is asked yet.
+    """A client of the directory at a URL; no request is sent yet.
 
     Args:
-        endpoint: asks an embedded directory; stays its caller's.
-        patience: seconds without an answer after which calls raise `CutOff`.
+        endpoint: sends the requests to an embedded directory; the caller closes it.
+        patience: seconds without a reply after which calls raise `CutOff`.
     Raises:
-        UsageError: no such kind of directory (the known ones are named), or a URL that makes no sense.
+        UsageError: an unknown kind of directory (the message lists the known ones), or a malformed URL.
     """
     scheme = url.partition("://")[0]
     if scheme == ETCD:

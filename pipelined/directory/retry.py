@@ -1,4 +1,4 @@
-"""Send a request again until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
+"""Retries a request until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -10,7 +10,7 @@ from pipelined.directory.api import CutOff
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
-"""Default seconds for which a client retries: enough to start a coordinator again."""
+"""Default seconds for which a client retries: enough to restart a coordinator."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 
 
@@ -46,7 +46,7 @@ class Retry:
         end, last = self._clock.now() + max(self.patience, wait or 0.0), None
         for tries, pause in enumerate(_pauses()):
             start = self._clock.now()
-            if last is not None and start >= end:  # it slept longer than it was to
+            if last is not None and start >= end:  # the sleep lasted longer than requested
                 raise self._cut_off(last) from last
             timeout = (wait or 0.0) + self.round_trip.timeout * 2**tries
             try:

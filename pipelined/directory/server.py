@@ -1,8 +1,9 @@
-"""The embedded directory itself: a machine, its journal, and an endpoint that is asked.
+"""The server of an embedded directory: a state machine, its journal, and the endpoint that receives the requests.
 
-The rule: nobody is told what may still be forgotten: every answer waits until all deeds before it are in the journal.
-Time is this process's own. A lease is held by who asked for it or renewed it last. When a connection with its holder
-breaks, it is asked whether it lives; until it says so or renews, its leases have only the grace that it asked for.
+Every reply waits until all deeds before it are in the journal, so a crash cannot lose what a client has seen. Times
+are those of this process's clock. The holder of a lease is the client that requested or last renewed it. When a
+connection to the holder breaks, the server requests a sign of life from it. Until the holder replies or renews, its
+leases last only for the grace period of its last request.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,15 +28,15 @@ from transports import TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
 LATE_S = 0.1
-"""A timer that is later than this says that the process did not run meanwhile."""
+"""If a timer fires later than this, the process did not run meanwhile."""
 PART_BYTES = 1 << 20
-"""Changes beyond these are told in the next answer."""
+"""Bytes of changes in one reply; further changes go into the next."""
 SHARED = 1024
-"""Answers that are kept for others that ask the same, until something changes."""
+"""Packed replies that are kept for other clients with the same request, until the next change."""
 
 Told = dict[str, Any]
 Decide = Callable[[Asking], Awaitable[Told | bytes]]
-"""Answers one kind of request; bytes are a message that is packed already."""
+"""Makes the reply to one kind of request; bytes are a message that is already packed."""
 
 
 async def serve_directory(
@@ -45,16 +46,16 @@ async def serve_directory(
     limits: DirectoryLimits | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> NoReturn:
-    """Be the directory at this endpoint's address until cancelled; the endpoint stays its caller's.
+    """Serve a directory at this endpoint's address until cancelled; the caller closes the endpoint.
 
     Args:
-        journal: a file from which it goes on after a restart, or a simulated machine's disk; None: a restart would
-            begin another directory, which its clients refuse.
-        limits: on what is held and taken.
-        ready: called as soon as it is one.
+        journal: a file from which the directory recovers after a restart, or a simulated machine's disk. None: a
+            restart begins another directory, which the clients refuse.
+        limits: on the contents and on each request.
+        ready: called when the directory can reply to requests.
     Raises:
-        UsageError: the file is no journal, or cannot be used.
-        JournalError: it cannot be written any more; nobody was told of what is not in it.
+        UsageError: the file is not a journal, or cannot be used.
+        JournalError: the journal cannot be written any more; every reply so far is in it.
     """
     limits = limits or DirectoryLimits()
     machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
@@ -81,7 +82,7 @@ class _Server:
         self._stopped = False
 
     async def run(self) -> NoReturn:
-        """Answer, write the journal, and end leases."""
+        """Reply to requests, write the journal, and end leases."""
         async with self._tasks as tasks:
             self._open()
             tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
@@ -107,7 +108,7 @@ class _Server:
         self._endpoint.on_lost(self._lost)
 
     async def _end_leases(self) -> NoReturn:
-        """End each when its time has come."""
+        """End each lease when it expires."""
         while True:
             self._catch_up()
             due = self._machine.due()
@@ -128,7 +129,7 @@ class _Server:
         return respond
 
     async def _outcome(self, decide: Decide, request: Request) -> Told | bytes | Rejected:
-        """What a request comes to; nothing is told yet."""
+        """Carry out a request; returns its reply, which is not sent yet."""
         if self._stopped:
             return Rejected(messages.STOPPING)
         try:
@@ -152,7 +153,7 @@ class _Server:
         return {"revision": view.revision, "entries": messages.tell_entries(view.entries)}
 
     async def _changes(self, asking: Asking) -> bytes:
-        """Wait for changes, at most as long as the sender says."""
+        """Reply when there are changes, or after the time that the request names."""
         prefixes, after = asking.prefix(), asking.whole("after")
         end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
         with self._watchers.waiting(prefixes) as group:
@@ -166,9 +167,9 @@ class _Server:
                     await with_timeout(self._clock, left, group.wait())
 
     def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
-        """As much as one answer takes, and whether that is anything.
+        """A packed reply with the next changes, and whether it has any.
 
-        It is worked out once for all that have heard as much, until something changes.
+        The reply is computed once for all watchers at the same revision, until the next change.
         """
         if (prefixes, after) not in self._told:
             if len(self._told) >= SHARED:
@@ -200,14 +201,14 @@ class _Server:
         return {}
 
     def _hold(self, lease: int, holder: Party, grace: float) -> None:
-        """From now on this is who is asked whether it lives."""
+        """Note the holder of a lease and its grace period in seconds."""
         if self._machine.lives(lease):
             self._let_go(lease)
             self._holders[lease] = holder
             self._held.setdefault(holder, {})[lease] = grace
 
     def _let_go(self, lease: int) -> None:
-        """Nobody holds this lease any more."""
+        """Remove the holder of a lease."""
         holder = self._holders.pop(lease, None)
         if holder is not None:
             del self._held[holder][lease]
@@ -215,7 +216,7 @@ class _Server:
                 del self._held[holder]
 
     def _lost(self, party: Party) -> None:
-        """A connection with a party broke, perhaps not the only one."""
+        """A connection with a party broke; other connections with it may exist."""
         held = self._held.get(party)
         if not held or self._stopped:
             return
@@ -225,7 +226,7 @@ class _Server:
         self._tasks.create_task(self._look_after(party, max(held.values())), name=f"ask whether {party.address} lives")
 
     async def _look_after(self, party: Party, grace: float) -> None:
-        """Ask a party whether it lives; if it does, so do its leases."""
+        """Request a sign of life from a party; if it replies, renew its leases."""
         with suppress(TransportError, TimeoutError):
             response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
             if response.note != party.incarnation:
@@ -234,7 +235,7 @@ class _Server:
                 self._machine.renew(lease, self._clock.now())
 
     def _catch_up(self) -> None:
-        """End what has run out, unless this process did not run while it should have heard of renewals."""
+        """End expired leases; extend them first if this process did not run and so could not receive renewals."""
         now, due = self._clock.now(), self._machine.due()
         if due is not None and now - due > LATE_S:
             self._machine.spare(now)
@@ -242,7 +243,7 @@ class _Server:
         self._announce()
 
     def _announce(self) -> None:
-        """Tell the journal and those who watch of what was done."""
+        """Pass new deeds to the journal, and their changes to the watchers."""
         for name, *told in self._machine.deeds:
             if name == "end":
                 self._let_go(told[0])
@@ -254,7 +255,7 @@ class _Server:
 
 
 def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
-    """As many of these as one answer takes, at least one."""
+    """The first of these revisions, up to `PART_BYTES`, at least one."""
     nbytes = 0
     for told, changes in enumerate(revisions):
         nbytes += size(changes)

@@ -1,8 +1,8 @@
-"""The directory as a state machine: no input, no output and no clock; the same deeds give the same state.
+"""The directory as a state machine: no I/O and no clock; the same deeds give the same state.
 
 Each request is decided in one call, so all clients see one order of changes. Every change is appended to `deeds`; the
-server writes them to the journal before it replies, and `replay` repeats them. So the directory is linearizable across
-a restart.
+server writes them to the journal before it replies, and `replay` repeats them. So the directory stays linearizable
+across a restart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ Deed = tuple[Any, ...]
 
 
 class Folders:
-    """The entries by folder: what stands before the last slash of a key.
+    """The entries by folder; the folder of a key is the part up to its last slash.
 
-    Members of a swarm read and watch whole folders. With this index the cost of a read follows from the folders that
-    it names, not from the number of all keys.
+    Members of a swarm read and watch whole folders. With this index the cost of a read depends on the folders that
+    it names, not on the number of all keys.
     """
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Folders:
             del self._folders[folder]
 
     def below(self, prefix: Prefixes) -> dict[str, Entry]:
-        """All that begins with one of the prefixes.
+        """All entries with a key that begins with one of the prefixes.
 
-        Cost: one look at each folder, and at each key of those whose keys may begin so.
+        Cost: one comparison per folder, and one per key in folders that match a prefix only in part.
         """
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         found: dict[str, Entry] = {}
@@ -54,14 +54,14 @@ class Folders:
 
 
 class StateMachine:
-    """A map of keys to values with leases, of which every change has a revision.
+    """A map of keys to values with leases; every change has a revision.
 
     Args:
-        name: drawn when the directory began; distinguishes it from one that lost its journal.
-        limits: on what it holds. The size of one request is checked before.
+        name: a number drawn when the directory began; it distinguishes this directory from one that lost its journal.
+        limits: on the contents. The size of one request is checked before.
     Attributes:
         revision: of the last change.
-        deeds: done since the list was last emptied.
+        deeds: since the server last emptied the list.
     """
 
     def __init__(self, name: int, limits: DirectoryLimits | None = None):
@@ -75,25 +75,25 @@ class StateMachine:
         self._leases, self._log, self._dedup = Leases(), ChangeLog(self.limits.history), RequestDedup(self.limits)
 
     def read(self, prefix: Prefixes) -> View:
-        """Everything below the prefixes. Cost: as `Folders.below`."""
+        """All entries under the prefixes. Cost: as `Folders.below`."""
         return View(self.revision, self._folders.below(prefix))
 
     def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
-        """All changes below the prefixes since a revision, a revision an item. Raises FellBehind."""
+        """All changes under the prefixes after a revision, one item per revision. Raises FellBehind."""
         return self._log.after(prefix, after)
 
     def latest(self) -> list[Change]:
-        """The changes since the last call, without those that are no longer kept."""
+        """The changes since the last call, except those that are no longer kept."""
         since, self._told = max(self._told, self._log.since), self.revision
         return [change for changes in self._log.after("", since) for change in changes]
 
     def enter(self) -> int:
-        """A new client's number."""
+        """Add a client; returns its number."""
         self._do("enter", self._numbers + 1)
         return self._numbers
 
     def grant(self, request: DirectoryRequest, seconds: float, now: float) -> int:
-        """A new lease's number. Raises StaleRequest; Full."""
+        """Grant a lease; returns its number. Raises StaleRequest; Full."""
         lease = self._dedup.result(request)
         if lease is None:
             if len(self._leases) >= self.limits.leases:
@@ -110,11 +110,11 @@ class StateMachine:
         return self._leases.renew(lease, now)
 
     def lives(self, lease: int) -> bool:
-        """Whether there is such a lease."""
+        """Whether the lease exists."""
         return lease in self._leases
 
     def revoke(self, lease: int) -> None:
-        """End a lease, and delete its keys; does nothing if it has ended."""
+        """End a lease and delete its keys; does nothing if the lease has ended."""
         if lease in self._leases:
             self._do("end", lease)
 
@@ -126,7 +126,7 @@ class StateMachine:
         delete: Sequence[str] = (),
         lease: int = 0,
     ) -> int:
-        """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: nothing has changed."""
+        """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: in each case nothing changed."""
         done = self._dedup.result(request)
         if done is not None:
             return done
@@ -141,16 +141,16 @@ class StateMachine:
         return self.revision
 
     def due(self) -> float | None:
-        """The moment at which the next lease runs out."""
+        """The time at which the next lease expires; None: no lease has an end."""
         return self._leases.due()
 
     def expire(self, now: float) -> None:
-        """End all leases whose time has come."""
+        """End all expired leases."""
         for lease in self._leases.run_out(now):
             self._do("end", lease)
 
     def hurry(self, lease: int, end: float) -> None:
-        """The connection of its holder broke: end the lease at this moment, unless it is renewed before."""
+        """The connection to the holder broke: end the lease at `end` at the latest, unless it is renewed before."""
         self._leases.hurry(lease, end)
 
     def spare(self, now: float) -> None:
@@ -158,7 +158,7 @@ class StateMachine:
         self._leases.spare(now)
 
     def begin(self, now: float) -> None:
-        """After a restart every lease lives its whole time."""
+        """After a restart, start the time of every lease again."""
         for lease in self._leases.lengths():
             self._leases.renew(lease, now)
 

@@ -1,8 +1,8 @@
-"""Waking those that wait for changes: only where something changed below their prefixes, and many changes at once.
+"""Wakes the watchers of a directory: those with a change under their prefixes, once for several changes.
 
-Watchers of the same prefixes form a group. A change marks the groups that it concerns; a task wakes them in the next
-turn of the loop, or later where those that were woken last still take the directory's time. So a storm of changes
-becomes few messages to each watcher, and a change alone is told at once.
+Watchers of the same prefixes form a group. A change marks the groups that it concerns. A task wakes the marked groups
+in the next turn of the loop, or later while the directory is busy with the watchers that it woke before. So a burst of
+changes becomes few messages to each watcher, and a single change is sent at once.
 """
 
 import asyncio
@@ -15,21 +15,23 @@ from pipelined.aio.notifier import Notifier
 from pipelined.directory.api import Change, Prefixes
 
 ANSWER_S = 5e-5
-"""About what the answer to one watcher takes of a core. After waking N watchers none is woken for N times as long."""
+"""Approximate seconds of one core for the reply to one watcher. After waking N watchers the task pauses for N times
+this.
+"""
 
 
 class Group:
-    """Those that watch the same prefixes."""
+    """The watchers of the same prefixes."""
 
     def __init__(self) -> None:
         self.waiting, self._notifier = 0, Notifier()
 
     def wait(self) -> "asyncio.Future[None]":
-        """The next change, to be awaited."""
+        """A future that is done at the next change."""
         return self._notifier.wait()
 
     def wake(self) -> int:
-        """Wake those that wait; how many."""
+        """Wake the waiting watchers; returns their number."""
         self._notifier.notify_all()
         return self.waiting
 
@@ -46,7 +48,7 @@ class Watchers:
 
     @contextmanager
     def waiting(self, prefixes: Prefixes) -> Iterator[Group]:
-        """Be one of a group; what changes from the call of its `wait` on is not missed."""
+        """Join the group of these prefixes while the block runs; no change after a call of its `wait` is missed."""
         group = self._groups.get(prefixes) or self._add(prefixes)
         group.waiting += 1
         try:
@@ -57,7 +59,7 @@ class Watchers:
                 self._remove(prefixes)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """These changes were made. Cost: one look-up for each character of each key."""
+        """Mark the groups that these changes concern. Cost: one look-up per character of each key."""
         for key, _, _ in changes:
             for length in range(len(key) + 1):
                 for group in self._by_prefix.get(key[:length], ()):
@@ -66,7 +68,7 @@ class Watchers:
             self._news.notify_all()
 
     async def wake(self) -> NoReturn:
-        """Wake those that changes concern, until cancelled."""
+        """Wake marked groups until cancelled."""
         while True:
             if not self._marked:
                 await self._news.wait()
