@@ -42,7 +42,7 @@ class SizeMismatch(TransportError):
 
 
 class WireError(TransportError):
-    """Received bytes are not a valid frame: from another program or version, or beyond a limit; the error says which."""
+    """Received bytes are not a valid frame: another program or version sent them, or they exceed a limit."""
 
 
 class AuthenticationError(TransportError):
