@@ -1,4 +1,4 @@
-"""The schedules, one a file; a file's name is the schedule's name everywhere."""
+"""The schedules, one per file (the file's name is the schedule's name), and the worker that they command."""
 
 from pipelined.schedules.layout import SCALES, Layout, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.registry import Schedule, find, known, require_known

@@ -1,10 +1,10 @@
-"""Ravnest's pipeline inside a cluster: no flush, and each worker takes what is there, gradients first.
+"""Asynchronous 1F1B, Ravnest's pipeline inside a cluster: no flush; a worker takes what has arrived, gradients first.
 
-As soon as a gradient has come its stage goes back and is updated, whatever else is under way; a forward is taken when
-no gradient is there and fewer than D-s microbatches are alive on stage s. So the order, and with it the delay of a
-gradient, depends on the timing: w(t+1) = w(t) - lr g(w(t-tau)), where tau, the updates the stage made since the
-microbatch's forward, is at most D-1-s, none on the last stage, and reported. The gradient is taken at the weights of
-the forward, which are kept. A step is N updates. Source: Ravnest (2024), Algorithm 1 and equation 2.
+When a gradient has arrived, its stage runs the backward and updates its weights at once. A stage runs a forward when no
+gradient has arrived and fewer than D-s microbatches are alive on it (stage s). So the order, and with it the delay of a
+gradient, depends on the timing: w(t+1) = w(t) - lr g(w(t-tau)). tau is the number of updates that the stage made since
+the microbatch's forward: at most D-1-s, 0 on the last stage; training reports it. The gradient is computed at the
+weights of the forward, which are kept. A step is N updates. Source: Ravnest (2024), Algorithm 1 and equation 2.
 """
 
 from pipelined.schedules.layout import Shape, StageMap, Updates
@@ -18,7 +18,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One stretch of one worker."""
+    """Run one stretch on one worker."""
     alive, most = 0, worker.layout.depth - worker.index
     while True:
         entering = await worker.enters(0)

@@ -1,9 +1,10 @@
-"""A bound on a user's own schedule: code that runs too many bytecodes has an endless loop, and is stopped.
+"""A limit on the bytecodes that a user's own schedule may run, which ends an endless loop; a notice on slow imports.
 
-Its import has no bound, as it may load torch or read a long file; where it takes long, the user is told of it.
+Python offers no other way to end a loop that neither awaits nor calls anything of this project. The limit counts
+bytecodes, not lines, because a loop in one line begins no new line. It does not count the bytecodes of the standard
+library and of this project.
 
-Python offers no other way to end a loop that neither awaits nor calls anything of ours. It must count bytecodes, as a
-loop in one line begins no new line. Those of the standard library and of this project are not counted.
+An import has no limit, because it may load torch or read a long file; a slow one is announced on stderr.
 """
 
 import sys
@@ -16,26 +17,28 @@ from typing import Any
 from pipelined.schedules.layout import ScheduleError
 
 CODES, CODES_EACH = 1_000_000, 1000
-"""Bytecodes that a schedule may run: in all, and more for each instruction that a right one has at most."""
+"""Bytecodes that a schedule may run: a fixed number, plus this many per instruction of the longest correct schedule."""
 UNCOUNTED = frozenset(sys.stdlib_module_names) | {"pipelined"}
 
 SLOW_S = 10.0
-"""Seconds after which the user is told which code this process waits for."""
+"""Seconds after which stderr names the line that a slow block has reached."""
 
 
 class _Endless(BaseException):
-    """No `except Exception` of the user's catches it: Python stops tracing where a trace function raises."""
+    """Raised by the trace function. A BaseException, so that a user's `except Exception` does not catch it: Python
+    stops tracing when a trace function raises, so it could not be raised again."""
 
 
 @contextmanager
 def bounded(what: str, instructions: int) -> Iterator[None]:
-    """Let a user's code run in the block, on this thread.
+    """Limit the bytecodes that a user's code runs in the block, on this thread.
 
     Args:
-        what: the beginning of the error.
-        instructions: the most that a right schedule has.
+        what: the beginning of the error message.
+        instructions: the most instructions that a correct schedule has.
     Raises:
-        ScheduleError: it ran more bytecodes than any right schedule needs. Not where a debugger traces the thread.
+        ScheduleError: the code ran more bytecodes than any correct schedule needs. Never while a debugger traces this
+            thread, since a thread has only one trace function.
     """
     most = CODES + CODES_EACH * instructions
     left = most
@@ -70,10 +73,10 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Tell the user on stderr where this thread is, once, if the block takes longer than `SLOW_S`.
+    """Print to stderr, once, the line that this thread has reached if the block takes longer than `SLOW_S`.
 
     Args:
-        what: what the block does, behind "still".
+        what: what the block does; the message puts it after "still".
     """
     thread = threading.get_ident()
 

@@ -1,14 +1,14 @@
 """Chimera: 1F1B pipes run down and up the same workers at once, each filling the other's bubbles.
 
-A *unit* is the schedule of D microbatches (or fewer) over 2f pipes; units follow one another without a gap in the
-order. Inside a unit everything has a slot, and no two instructions of a worker ever share one, because D is even.
+A *unit* is the schedule of D microbatches (or fewer) over 2f pipes. Units follow one another in the order without a
+gap. Inside a unit each instruction has a slot; no two instructions of a worker share one, because D is even.
 
-Bubble of a worker with N = KD, F and B seconds a forward and a backward, free messages:
+Bubble of a worker for N = KD, where F and B are the seconds of a forward and a backward and messages are free:
   direct            (D/2f-1)((F+B) + (2K-1)(B-F))    B >= F      D/2+1 … D live microbatches (f = 1)
   forward doubling  (D/2-1)((F+B+X) + (K-2)(B-2F))   K even, B >= 2F            3D/2+1 … 2D
                     (D/2-1)((F+B+X) + (K-3)(B-2F) + 2(B-F))   K odd, at least 3
   backward halving  (D/2-1)((F+B+X)/2 + (K-1)(B-2F))   B >= 2F                  half of those
-with X = max(0, B-3F), which is none where a backward takes two to three forwards, as it does in practice.
+with X = max(0, B-3F), which is 0 where a backward takes as long as two to three forwards, as it does in practice.
 Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more microbatches), 3.6 (more pipes).
 """
 
@@ -22,10 +22,10 @@ from pipelined.schedules.worker import Worker
 
 @dataclass(frozen=True)
 class Unit:
-    """A stretch of the step that is scheduled as one.
+    """A part of the step that is scheduled as a whole.
 
     Args:
-        shares: microbatches in each pipe.
+        shares: the number of microbatches in each pipe.
         pair: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
     """
 
@@ -35,16 +35,16 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class ChimeraStageMap(StageMap):
-    """A layout that remembers its units, in their order."""
+    """A layout with its units, in order."""
 
     units: tuple[Unit, ...]
 
 
 def layout(shape: Shape) -> ChimeraStageMap:
-    """Down pipe i puts stage s on worker (i·D/f + s) mod D, up pipe i on D-1 minus that.
+    """Down pipe i puts stage s on worker (i·D/f + s) mod D; up pipe i puts it on D-1 minus that number.
 
-    Takes any number of microbatches: K units of D and one of the remainder. With forwards doubled a unit has 2D, and
-    an odd K ends in a plain unit; backward halving is the same over 2N halves.
+    Takes any number of microbatches: K units of D and one of the remainder. With forwards doubled a unit has 2D
+    microbatches, and the last unit is a plain one if K is odd. Backward halving does the same with 2N halves.
 
     Raises:
         ScheduleError: an odd depth, pipes that are not 2f with f a divisor of D/2, more than one chunk, or a scale
@@ -60,14 +60,15 @@ def layout(shape: Shape) -> ChimeraStageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker."""
+    """Run one step on one worker."""
     doubled = worker.layout.units[0].pair == 2
     for op, pipe in _phases(worker) if doubled else ((op, pipe) for _, op, pipe in slots(worker)):
         await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
 
 
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
-    """(slot, op, pipe) in order: microbatch j of a unit goes down the stages from slot 2j, and back up."""
+    """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
+    backwards in the reverse order of stages."""
     depth, order = worker.layout.depth, []
     for number, unit in enumerate(worker.layout.units):
         for pipe, stage in worker.layout.held_by(worker.index):
@@ -78,10 +79,10 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
 
 
 def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
-    """(op, pipe) with forwards doubled, for two pipes (section 3.5, Figure 7d).
+    """(op, pipe) in order with forwards doubled, for two pipes (section 3.5, Figure 7d).
 
-    `own` is the pipe in which the worker holds its smaller stage. A unit's last backwards of it run between the first
-    forwards of the next unit.
+    `own` is the pipe in which the worker holds the stage of the smaller number. The last backwards of that pipe in one
+    unit run between the first forwards of the next unit.
     """
     half = worker.layout.depth // 2
     own, other = (0, 1) if worker.index < half else (1, 0)
@@ -116,7 +117,7 @@ def _units(shape: Shape, pipes: int, parts: int) -> Iterator[Unit]:
 
 
 def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each pipe its microbatches, numbered unit by unit and inside a unit pipe by pipe."""
+    """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
     pipes: list[list[int]] = [[] for _ in units[0].shares]
     number = 0
     for unit in units:
@@ -127,7 +128,7 @@ def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _each_way(shape: Shape) -> int:
-    """f, the pipes in each direction."""
+    """f, the number of pipes in each direction."""
     check_even("chimera", shape)
     pipes, half = shape.pipes or 2, shape.depth // 2
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]

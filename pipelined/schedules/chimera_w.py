@@ -1,14 +1,15 @@
 """Chimera-W: Chimera's order with the backward split; pending weight halves run while a worker waits for a message.
 
-It is dynamic: the order of forwards and input halves is Chimera's, whatever the timing; the oldest pending weight half
-runs whenever the message of the next of them has not come (one that is due is given a moment), or a forward would bring
-more than D microbatches alive.
-That cap cannot block: in Chimera's order fewer than D wait for their input half before a forward, so where D are alive
-one has had it, and its weight half is pending. Weight halves run first in, first out, so sums keep their bits.
+The schedule is dynamic. The order of forwards (F) and input halves (I) is Chimera's for every timing. The oldest
+pending weight half (W) runs in two cases: the message of the next F or I has not arrived (the worker waits a short time
+for a message that is due), or the next forward would make more than D microbatches alive.
+This cap cannot deadlock: in Chimera's order fewer than D microbatches wait for their input half before a forward. So if
+D are alive, one of them has finished its input half, and its weight half is pending. Weight halves run first in, first
+out, so gradient sums do not change by a bit.
 
 bubble = (D/2f-1) max(F, I) where weight halves tile the gaps, as with (F, I, Wg) = (1, 1, 1), (2, 2, 1) and (1, 2, 1);
-docs/chimera_w.md says where they do not, and how much longer it is. Source: Li and Hoefler, Chimera (2021), for the
-order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the split. The combination is this project's own.
+docs/chimera_w.md says where they do not, and how much longer the bubble is then. Source: Li and Hoefler, Chimera
+(2021), for the order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the split. The combination is our own.
 """
 
 from collections import deque
@@ -20,18 +21,19 @@ from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> chimera.ChimeraStageMap:
-    """As Chimera's. Takes any even depth, its pipes, and any number of microbatches.
+    """As Chimera's layout. Takes any even depth, Chimera's numbers of pipes, and any number of microbatches.
 
     Raises:
-        ScheduleError: what Chimera refuses, or a scale: pairs of forwards would keep more than D alive.
+        ScheduleError: Chimera refuses the shape, or the scale is not "direct": pairs of forwards would make more than
+            D microbatches alive.
     """
     check_direct("chimera_w", shape)
     return chimera.layout(shape)
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker."""
-    pending: deque[int] = deque()  # the pipes whose weight halves are to come, oldest first
+    """Run one step on one worker."""
+    pending: deque[int] = deque()  # the pipe of each pending weight half, oldest first
     alive = 0
     for _, slot, pipe in chimera.slots(worker):
         op = "I" if slot == "B" else "F"
@@ -49,5 +51,5 @@ async def schedule(worker: Worker) -> None:
 
 
 async def _held_up(worker: Worker, op: str, pipe: int, alive: int) -> bool:
-    """Whether the next instruction cannot start yet: a forward where D are alive, or one without its message."""
+    """Whether the next F or I cannot start yet: D microbatches are alive before an F, or its message is missing."""
     return (op == "F" and alive == worker.layout.depth) or not await worker.comes(op, pipe)

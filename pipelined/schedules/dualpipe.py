@@ -1,8 +1,8 @@
 """DualPipe: microbatches enter at both ends of the workers at once, and weight halves fill the cool-down.
 
-With F and B one after the other, bubble = (D/2-1)(F + I - Wg) for even N >= 2D, Wg <= I <= F and F <= I + Wg; where a
-forward takes longer than a whole backward it is longer. D+1 microbatches are alive on a worker, weights are held twice.
-Fewer microbatches, or an odd number, keep the order with those beyond left out.
+With F and B one after the other, bubble = (D/2-1)(F + I - Wg) for even N >= 2D, Wg <= I <= F and F <= I + Wg; it is
+longer where a forward takes longer than a whole backward. D+1 microbatches are alive on a worker, and each stage's
+weights are held twice. With fewer microbatches, or an odd number, the order is the same without the missing ones.
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
@@ -13,10 +13,10 @@ from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:
-    """Pipe 0 runs down the workers, pipe 1 up, each with half of the microbatches; an odd one goes down.
+    """Pipe 0 runs down the workers, pipe 1 up, each with half of the microbatches; pipe 0 has one more if N is odd.
 
     Raises:
-        ScheduleError: an odd depth, or the shape asks for other pipes, chunks, or a scale of its own.
+        ScheduleError: an odd depth, or the shape has another number of pipes or chunks, or a scale.
     """
     down = (shape.microbatches + 1) // 2
     made = both_ways("dualpipe", shape, (tuple(range(down)), tuple(range(down, shape.microbatches))))
@@ -25,7 +25,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker: the same from both ends of the row."""
+    """Run one step on one worker; the order is symmetric about the middle of the row of workers."""
     depth, entering = worker.layout.depth, len(worker.layout.microbatches[0])
     index, first, second = worker.index, (0, worker.index), (1, depth - 1 - worker.index)
     if index >= depth // 2:

@@ -1,11 +1,11 @@
-"""The order that DualPipe and DualPipe-V share, for one worker and its two places.
+"""The order of instructions that DualPipe and DualPipe-V share, for one worker and its two places.
 
-The rule: a worker knows how far it is from its end of the row and from the turning point, and nothing else. A
-microbatch comes by `first` on its way in and by `second` on its way out; there it matters not whether the second half
-of the way is on other workers (DualPipe) or on the same ones (DualPipe-V).
+The order depends only on the worker's distance from its end of the row and from the turning point. A microbatch passes
+place `first` in the first half of its path and place `second` in the second half. The order is the same whether the
+second half runs on other workers (DualPipe) or on the same ones (DualPipe-V).
 
-Forwards and backwards that the original computes as one kernel follow each other here, forward first, and each whole
-backward is an input half with its weight half right behind, so that its gradient leaves before the weights' is done.
+Where the original computes a forward and a backward in one kernel, this order runs the forward, then the backward. Each
+whole backward is an input half followed at once by its weight half, so its gradient is sent before the weight half.
 Source: DeepSeek-V3 technical report (2024), section 3.2.1; github.com/deepseek-ai/DualPipe, `step`, phases 1-8.
 """
 
@@ -15,12 +15,12 @@ from pipelined.schedules.shapes import Place
 
 
 def dualpipe_order(index: int, half: int, rounds: int, first: Place, second: Place) -> Iterator[tuple[str, Place]]:
-    """(op, place) in their order.
+    """(op, place) in order.
 
     Args:
-        index: workers between this one and the row's end.
-        half: workers of one half of the way, P.
-        rounds: microbatches that enter by each place, at least 2P.
+        index: the number of workers between this one and the row's end.
+        half: the number of workers in one half of the path, P.
+        rounds: the number of microbatches that enter at each place, at least 2P.
     """
     inside = half - 1 - index
     yield from [("F", first)] * (2 * inside)

@@ -1,8 +1,9 @@
 """DualPipe-V: DualPipe cut in half; the stages are folded like a V, and weights are held once.
 
-P workers, D = 2P stages; what goes up a DualPipe's other half of the workers comes back here. With f, i and w seconds a
-forward and the halves of a backward of one stage, bubble = (P-1)(f + i - w) for N >= 2P, w <= i <= f and f <= i + w.
-2P+1 stage inputs are alive on a worker. Fewer microbatches keep the order with those beyond left out.
+P workers, D = 2P stages. The stages that DualPipe puts on the other half of the workers run here on the same workers,
+in reverse order. f, i and w are the seconds of a forward, an input half and a weight half of one stage:
+bubble = (P-1)(f + i - w) for N >= 2P, w <= i <= f and f <= i + w. 2P+1 stage inputs are alive on a worker. With fewer
+microbatches the order is the same without the missing ones.
 Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
 """
 
@@ -18,7 +19,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker."""
+    """Run one step on one worker."""
     workers, entering = worker.layout.workers, len(worker.layout.microbatches[0])
     first, second = (0, worker.index), (0, 2 * workers - 1 - worker.index)
     await follow(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))

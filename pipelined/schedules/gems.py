@@ -1,7 +1,7 @@
-"""GEMS: two copies of the model take turns from both ends of the workers, so that one microbatch alone is alive.
+"""GEMS: two copies of the model take turns from both ends of the workers, so that only one microbatch is alive.
 
-The next microbatch goes forward right behind the last one's backward: T = DF + (N-1)(DB + F) + DB for B >= F, else with
-DF + B in the middle. Weights are held twice.
+The next microbatch starts its forwards right after the backwards of the one before: T = DF + (N-1)(DB + F) + DB for
+B >= F; for B < F, DF + B takes the place of DB + F. Weights are held twice.
 Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.
 """
 
@@ -11,12 +11,13 @@ from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:
-    """Pipe 0 runs down the workers, pipe 1 up; they take the microbatches in turn. Takes any depth and number."""
+    """Pipe 0 runs down the workers, pipe 1 up; they take microbatches in turn. Takes any depth and any number of
+    microbatches."""
     return both_ways("gems", shape, (tuple(range(0, shape.microbatches, 2)), tuple(range(1, shape.microbatches, 2))))
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker: each microbatch there and back, then the next from the other end."""
+    """Run one step on one worker: forward and backward of one microbatch, then of the next in the other pipe."""
     for microbatch in range(sum(map(len, worker.layout.microbatches))):
         await worker.forward(microbatch % 2)
         await worker.backward(microbatch % 2)

@@ -14,7 +14,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker."""
+    """Run one step on one worker."""
     microbatches = len(worker.layout.microbatches[0])
     for _ in range(microbatches):
         await worker.forward(0)

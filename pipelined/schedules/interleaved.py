@@ -1,10 +1,10 @@
 """Interleaved 1F1B: a worker holds v stages far apart, so that filling and draining take 1/v of the time.
 
-P workers, D = vP stages, N a multiple of P. Microbatches go through in rounds of P: all of a round through the first P
-stages, then through the next P, and so on. With f and b seconds a forward and a backward of one stage:
-T = Nv(f+b) + (P-1)(f+b). Worker w has (v-1)P + 2(P-1-w) + 1 of its Nv stage inputs alive, or all if they are fewer;
-with v = 1 it is 1F1B, and D-w. Source: Narayanan et al., Efficient large-scale language model training (2021),
-section 2.2.
+P workers, D = vP stages, N a multiple of P. Microbatches run in rounds of P: all of a round through the first P stages,
+then all through the next P, and so on. With f and b the seconds of a forward and a backward of one stage:
+T = Nv(f+b) + (P-1)(f+b). Worker w has (v-1)P + 2(P-1-w) + 1 of its Nv stage inputs alive, or all Nv if that is fewer.
+With v = 1 the schedule is 1F1B, and D-w are alive.
+Source: Narayanan et al., Efficient large-scale language model training (2021), section 2.2.
 """
 
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
@@ -33,7 +33,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker: warm-up, steady state and cool-down, in which the stages take turns of P microbatches."""
+    """Run one step on one worker: warm-up, steady state, cool-down; each stage runs P microbatches, then the next."""
     workers, stages = worker.layout.workers, worker.layout.stages_of(worker.index)
     chunks, total = len(stages), len(stages) * len(worker.layout.microbatches[0])
     to_the_end = workers - 1 - worker.index
@@ -46,6 +46,6 @@ async def schedule(worker: Worker) -> None:
 
 
 def _multiples(number: int, of: int) -> str:
-    """The multiples on both sides of a number."""
+    """The nearest multiples of `of` below and above a number, for a message."""
     below = number // of * of
     return f"{below} or {below + of}" if below else str(of)

@@ -1,4 +1,4 @@
-"""The shape that a schedule is asked for and the stage map that it answers."""
+"""The shape that the caller requests from a schedule, and the stage map that the schedule returns."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,20 @@ SCALES = ("direct", "forward-doubling", "backward-halving")
 
 
 class ScheduleError(UsageError):
-    """A shape the schedule cannot take, or a program that is wrong; the message says what would do."""
+    """A shape that the schedule cannot take, or a program that is wrong; the message ends in the remedy."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is asked of a schedule.
+    """The sizes requested from a schedule.
 
     Args:
-        depth: stages, D.
+        depth: the number of stages, D.
         microbatches: per pipeline group and step, N.
         pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
-        chunks: stages a worker holds in one pipe, V.
-        scale: how to go beyond D microbatches, one of `SCALES`.
-        steps: of a stretch without a flush; only asynchronous schedules take more than one at a time.
+        chunks: the stages that a worker holds in one pipe, V.
+        scale: how to schedule more than D microbatches, one of `SCALES`.
+        steps: steps in a stretch; more than 1 only for asynchronous schedules, which do not flush between steps.
     """
 
     depth: int
@@ -34,16 +34,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Updates:
-    """How an asynchronous schedule updates weights: stage by stage, while microbatches are under way.
+    """How an asynchronous schedule updates weights: stage by stage, while microbatches are in flight.
 
-    Versions of a stage's weights are counted from 0 at the start of a stretch; update u makes version u + 1 out of the
+    Versions of a stage's weights are counted from 0 at the start of a stretch. Update u makes version u + 1 from the
     gradients of microbatches u·every … u·every + every - 1, as soon as the stage has the last of them. Stage s may have
-    D - s microbatches alive, no more.
+    at most D - s microbatches alive.
 
     Args:
-        every: microbatches of a group whose gradients make one update.
-        delay: a forward takes the weights this many versions before the one its gradient is subtracted from (at first:
-            those of the start); None: the newest its stage has, so that the order of instructions is the delay.
+        every: the number of microbatches of a group whose gradients make one update.
+        delay: a forward uses the weights this many versions before the version that its gradient is subtracted from
+            (at the start of training: the initial weights). None: a forward uses the newest version of its stage, so
+            the order of instructions determines the delay.
     """
 
     every: int
@@ -52,17 +53,17 @@ class Updates:
 
 @dataclass(frozen=True)
 class StageMap:
-    """The layout that answers a shape: which worker holds which stage of which pipe, and which microbatches enter it.
+    """The layout for one shape: which worker holds which stage of which pipe, and which microbatches enter each pipe.
 
     Args:
-        depth: stages, D.
-        workers: ranks of one pipeline group.
+        depth: the number of stages, D.
+        workers: the number of ranks in one pipeline group.
         placement: (pipe, stage) to the workers that hold it (one, until tensors are sharded).
-        microbatches: for each pipe its microbatches in the order they enter; each of 0 … N-1 once over all pipes.
-        parts: pieces into which each microbatch of the shape is cut; the pieces are the microbatches here (2 where
-            backwards are halved). A piece has 1/parts of the sequences and of the cost.
-        updates: of an asynchronous schedule; its microbatches are those of a whole span of steps. None: all weights
-            are updated together, behind the step.
+        microbatches: for each pipe its microbatches in the order in which they enter; each of 0 … N-1 is in one pipe.
+        parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
+            here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
+        updates: the update rule of an asynchronous schedule; its microbatches are those of a whole stretch. None: all
+            weights are updated together, after the step.
     """
 
     depth: int
@@ -77,13 +78,13 @@ class StageMap:
         return len(self.microbatches)
 
     def held_by(self, worker: int) -> list[tuple[int, int]]:
-        """The (pipe, stage) pairs a worker holds, by pipe, then stage."""
+        """The (pipe, stage) pairs that a worker holds, sorted by pipe, then stage."""
         return sorted(place for place, workers in self.placement.items() if worker in workers)
 
     def stages_of(self, worker: int) -> list[int]:
-        """The distinct stages a worker holds, ascending."""
+        """The distinct stages that a worker holds, ascending."""
         return sorted({stage for _, stage in self.held_by(worker)})
 
 
 Layout = StageMap
-"""The earlier name, which users' own schedules may import."""
+"""The earlier name of `StageMap`; users' own schedules may import it."""

@@ -1,7 +1,7 @@
-"""What the asynchronous schedules share: one pipe that is filled once a stretch, not once a step.
+"""The layout and the order that asynchronous schedules share: one pipe, filled once per stretch, not once per step.
 
-The rule: stage s has at most D - s microbatches alive; so the weights a microbatch meets on its way are those of a
-definite past, however long the stretch is.
+Stage s must have at most D - s microbatches alive. Otherwise the age of the weights that a microbatch uses would
+depend on the length of the stretch.
 """
 
 from dataclasses import replace
@@ -15,14 +15,14 @@ def stretch(name: str, shape: Shape, updates: Updates) -> StageMap:
     """A single pipe that takes the microbatches of all steps of a stretch one after another.
 
     Raises:
-        ScheduleError: the shape asks for more pipes, chunks, or a scale of its own.
+        ScheduleError: the shape has more pipes or chunks, or a scale.
     """
     microbatches = tuple(range(shape.steps * shape.microbatches))
     return replace(one_pipe(name, shape), microbatches=(microbatches,), updates=updates)
 
 
 async def one_f_one_b(worker: Worker) -> None:
-    """One stretch of one worker: warm-up, then a forward and a backward in turn, and a single cool-down at the end."""
+    """Run one stretch on one worker: warm-up, then a forward and a backward in turn, and one cool-down at the end."""
     alive, most = 0, worker.layout.depth - worker.index
     while await worker.enters(0):
         await worker.forward(0)

@@ -1,4 +1,4 @@
-"""1F1B with a flush (DAPPLE): as soon as a backward can run it does, so fewer microbatches are alive.
+"""1F1B with a flush (DAPPLE): a backward runs as soon as it can, so fewer microbatches are alive.
 
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
@@ -14,7 +14,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker: warm-up, steady state, cool-down."""
+    """Run one step on one worker: warm-up, steady state, cool-down."""
     microbatches = len(worker.layout.microbatches[0])
     warm_up = min(microbatches, worker.layout.depth - 1 - worker.index)
     for _ in range(warm_up):

@@ -1,7 +1,4 @@
-"""A schedule of the user's own: a file, or a module on the path. Whatever its code does wrong becomes one message.
-
-Knows files and modules; must not know what any schedule does.
-"""
+"""A user's own schedule, imported from a .py file or a module on the path; an error in its code becomes one message."""
 
 import importlib
 import importlib.util
@@ -20,10 +17,10 @@ from pipelined.schedules.worker import Worker
 
 @dataclass(frozen=True)
 class OwnSchedule:
-    """A user's module, whose `layout` fails in one message and answers a layout.
+    """A user's schedule module, with checks around its `layout`.
 
     Args:
-        name: by which it was asked for.
+        name: the name that the user gave on the command line.
     """
 
     name: str
@@ -34,7 +31,11 @@ class OwnSchedule:
         return self.name
 
     def layout(self, shape: Shape) -> StageMap:
-        """What the module answers; raises ScheduleError, whatever it raises."""
+        """The layout that the module returns.
+
+        Raises:
+            ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap.
+        """
         with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
             answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
         if not isinstance(answer, StageMap):
@@ -47,11 +48,11 @@ class OwnSchedule:
 
 
 def load(name: str, others: Sequence[str]) -> OwnSchedule:
-    """Import a schedule; an import that takes long is told on stderr, with the line it is at.
+    """Import a schedule; a slow import is announced on stderr, with the line that it has reached.
 
     Args:
         name: the path of a .py file, or the name of a module on the path.
-        others: names that could have been meant instead.
+        others: the known schedules, for the error message.
     Raises:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
@@ -66,17 +67,17 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
 
 
 def is_module(name: str) -> bool:
-    """Whether there is such a module on the path; only what is inside a package is imported to find out."""
+    """Whether a name may be a module on the path. A dotted name counts without a look: only an import would tell."""
     return "." in name or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
 
 
 def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> Any:
-    """Let a user's code run; whatever it raises becomes one message that says where.
+    """Run a user's code; turn each exception into one message with the file and line.
 
     Args:
-        what: the beginning of that message, and `remedy` its end.
+        what: the beginning of that message; `remedy` is its end.
     Raises:
-        ScheduleError: the code's own, or one that names what it raised instead.
+        ScheduleError: raised by the code itself, or made from the exception that it raised.
     """
     try:
         return work()
@@ -89,15 +90,15 @@ def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> 
 
 
 def _imported(name: str) -> ModuleType:
-    """The module; of a file the same one until the file is changed, so that its classes are what they were."""
+    """The module. A file is imported again only after it has changed, so that its classes stay identical."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     path = Path(name).resolve()
-    key = f"<{path} {path.stat().st_mtime_ns}>"  # no import statement can reach it, so it hides nothing
+    key = f"<{path} {path.stat().st_mtime_ns}>"  # not a valid module name, so it cannot hide another module
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
-    module = sys.modules[key] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+    module = sys.modules[key] = importlib.util.module_from_spec(spec)  # @dataclass looks its module up in sys.modules
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,7 +1,7 @@
-"""PipeDream: no flush; every gradient updates its stage at once, and a microbatch keeps the weights it went in with.
+"""PipeDream: no flush; each gradient updates its stage at once; a backward uses the weights of its forward.
 
-Each worker computes all the time once the pipe is full. Stage s has D-s microbatches alive and, as each of them met
-other weights, D-s versions of its weights: w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where w_s is stage s.
+Each worker computes all the time once the pipe is full. Stage s has D-s microbatches alive. Each of them used other
+weights, so the stage keeps D-s versions: w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where w_s is stage s.
 A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
@@ -16,5 +16,5 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One stretch of one worker."""
+    """Run one stretch on one worker."""
     await one_f_one_b(worker)

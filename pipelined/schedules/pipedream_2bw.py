@@ -1,7 +1,8 @@
-"""PipeDream-2BW: no flush; the gradients of N >= D microbatches are added up, and two versions of the weights do.
+"""PipeDream-2BW: no flush; one update per N >= D microbatches, with two versions of the weights.
 
-w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: microbatch m, counted over the whole run, goes forward and back
-with version max(m // N - 1, 0), so where a stretch ends makes no difference. Stage s has D-s microbatches alive.
+w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: the forward and the backward of microbatch m, counted over the
+whole run, use version max(m // N - 1, 0), so the length of a stretch does not change the result. Stage s has D-s
+microbatches alive.
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 
@@ -14,7 +15,7 @@ def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, at least as many microbatches, and any number of steps.
 
     Raises:
-        ScheduleError: fewer microbatches than stages: then more than two versions would be under way.
+        ScheduleError: fewer microbatches than stages, which would need more than two versions.
     """
     made = stretch("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
     if shape.microbatches < shape.depth:
@@ -24,5 +25,5 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One stretch of one worker."""
+    """Run one stretch on one worker."""
     await one_f_one_b(worker)

@@ -1,4 +1,4 @@
-"""The table of schedules, and how a schedule is found by its name, path or module."""
+"""The table of schedules, and the search for a schedule by name, path or module."""
 
 import importlib
 import shlex
@@ -25,7 +25,7 @@ SCHEDULES = {
     "zb_h1": "pipelined.schedules.zb_h1",
     "zb_v": "pipelined.schedules.zb_v",
 }
-"""The module of each schedule, by name (its file's); imported when asked for. A new schedule gets a line here."""
+"""The module of each schedule, by name (its file's name); imported on first use. A new schedule gets a line here."""
 
 ELSEWHERE = {
     "1f1b": "one_f_one_b",
@@ -39,20 +39,20 @@ ELSEWHERE = {
     "2bw": "pipedream_2bw",
     "ravnest": "async_1f1b",
 }
-"""What schedules are called by papers and other libraries, in small letters with underscores, and here."""
+"""Names of schedules in papers and other libraries, in lower case with underscores, to their names here."""
 
 
 class Schedule(Protocol):
-    """What a schedule file gives."""
+    """The two functions that a schedule module defines."""
 
     __name__: str
 
     def layout(self, shape: Shape) -> StageMap:
-        """Who holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
+        """Which worker holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
         ...
 
     async def schedule(self, worker: Worker) -> None:
-        """What one worker does in one step."""
+        """Run one step on one worker."""
         ...
 
 
@@ -64,12 +64,12 @@ def known() -> list[str]:
 def require_known(name: str, given: str | None = None) -> None:
     """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
 
-    A path or a module is code, which runs when it is looked up; only the command line may name it.
+    A path or a module is code, and looking it up runs that code; so only the command line may name it.
 
     Args:
-        given: the schedule that the command line names, if any; that name is allowed.
+        given: the schedule that the command line names, if any; this name is allowed too.
     Raises:
-        ScheduleError: another name; nothing has been looked up.
+        ScheduleError: another name; nothing has been imported.
     """
     if name not in SCHEDULES and name != given:
         fact = f"the schedule {name!r} is none of this project's own, and code that only a file names is not run"
@@ -80,7 +80,7 @@ def find(name: str) -> Schedule:
     """The schedule of this name: one of `known()`, or the user's own module, .py file or .csv table.
 
     Raises:
-        ScheduleError: there is no such schedule, it cannot be read, or it is not one.
+        ScheduleError: there is no such schedule, it cannot be read, or it is not a schedule.
     """
     if name in SCHEDULES:
         return importlib.import_module(SCHEDULES[name])

@@ -1,7 +1,4 @@
-"""Layouts that several schedules share, the checks that refuse an impossible shape, and how to follow a fixed order.
-
-A refusal gives the fact, the numbers and the remedy.
-"""
+"""Layouts that several schedules share, checks of shapes, and the run of a fixed order on a worker."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,10 +11,10 @@ Place = tuple[int, int]
 
 
 def one_pipe(name: str, shape: Shape) -> StageMap:
-    """A single pipe: stage s on worker s, microbatches in their order.
+    """A single pipe: stage s on worker s, microbatches in the order of their numbers.
 
     Raises:
-        ScheduleError: the shape asks for more pipes, chunks, or a scale of its own.
+        ScheduleError: the shape has more pipes or chunks, or a scale.
     """
     check_positive(shape)
     check_chunks(name, shape)
@@ -31,9 +28,9 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     """Two pipes over the same workers: stage s of pipe 0 on worker s, of pipe 1 on worker D-1-s.
 
     Args:
-        microbatches: those of each pipe, in their order.
+        microbatches: those of each pipe, in the order in which they enter.
     Raises:
-        ScheduleError: the shape asks for other pipes, chunks, or a scale of its own.
+        ScheduleError: the shape has another number of pipes or chunks, or a scale.
     """
     check_positive(shape)
     check_chunks(name, shape)
@@ -47,10 +44,10 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
 def folded(name: str, shape: Shape) -> StageMap:
     """One pipe down D/2 workers and up again, like a V: worker w holds the stages w and D-1-w.
 
-    There is only one way to fold, so a shape that says nothing of chunks (1) is taken for one that says 2.
+    Only 2 chunks are possible, so a shape with the default number of chunks (1) is taken as one with 2.
 
     Raises:
-        ScheduleError: an odd depth, or the shape asks for more pipes, other chunks, or a scale of its own.
+        ScheduleError: an odd depth, or the shape has more pipes, another number of chunks, or a scale.
     """
     check_positive(shape)
     check_pipes(name, shape, 1)
@@ -63,7 +60,7 @@ def folded(name: str, shape: Shape) -> StageMap:
 
 
 async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
-    """Tell a worker each (op, place) of an order, past the last microbatch of a pipe nothing.
+    """Run an order of (op, place) on a worker; skip those past the last microbatch of their pipe.
 
     Args:
         order: op is F, B, I or W; each takes the next microbatch of its place.
@@ -90,14 +87,14 @@ def check_chunks(name: str, shape: Shape) -> None:
 
 
 def check_pipes(name: str, shape: Shape, pipes: int) -> None:
-    """Refuse another number of pipes than the schedule has."""
+    """Refuse a number of pipes other than the schedule's."""
     if shape.pipes not in (0, pipes):
         has = "one pipe" if pipes == 1 else f"{pipes} pipes"
         raise ScheduleError(f"{name} has {has} (pipes: {shape.pipes}); leave --pipes out, or use chimera")
 
 
 def check_direct(name: str, shape: Shape) -> None:
-    """Refuse a scale of its own."""
+    """Refuse a scale other than "direct"."""
     if shape.scale != "direct":
         raise ScheduleError(f"{name} takes its microbatches as they are (scale: {shape.scale}); use --scale direct")
 

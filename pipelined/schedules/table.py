@@ -1,12 +1,15 @@
-"""Schedules as CSV tables: a row a worker, in each cell a stage, an action and a microbatch, as in `2F0`.
+"""Schedules as CSV tables: one row per worker; each cell names a stage, an action and a microbatch, as in `2F0`.
 
-This is the notation of torch.distributed.pipelining, and its compute-only tables are read here as they are. Blank
-cells are idle moments there and nothing here. Messages, sums and shards (SEND_F, REDUCE_GRAD, UNSHARD and their like)
-look after themselves here: those cells are left out, and counted. `(0F1;1B0)OVERLAP_F_B` is done one after the other.
-Where there are several pipes a cell ends in its pipe, `2F0p1`: that is our own addition, which torch does not read.
-So is a first row `updates every 4 delay 1`, for a table without a flush: its rows are a stretch, not a step.
+This is the notation of torch.distributed.pipelining. Its compute-only tables can be read without change:
+- A blank cell is an idle moment there; here it is skipped.
+- Actions on messages, sums and shards (SEND_F, REDUCE_GRAD, UNSHARD and similar) are skipped and counted: the runtime
+  does these without an instruction.
+- The two actions of `(0F1;1B0)OVERLAP_F_B` run one after the other.
 
-The rule: a table is a schedule like any other, of the one shape that it has; a stretch may be as long as one likes.
+Two additions are our own; torch does not read them. With several pipes a cell ends in its pipe: `2F0p1`. A first row
+`updates every 4 delay 1` marks a table without a flush; its rows are a stretch, not a step.
+
+A table is a schedule for one shape only; a table without a flush takes a stretch of any length.
 """
 
 import csv
@@ -39,10 +42,10 @@ class Table:
     """A schedule read from a table.
 
     Args:
-        name: where it was read.
-        rows: what each worker does, in order.
-        left_out: actions that look after themselves here, and how many there were.
-        updates: where there is no flush, how weights are updated.
+        name: the path of the file.
+        rows: the instructions of each worker, in order.
+        left_out: the skipped actions of messages, sums and shards, and how often each occurred.
+        updates: the update rule of a table without a flush, else None.
     """
 
     name: str
@@ -56,16 +59,17 @@ class Table:
 
     @cached_property
     def shape(self) -> Shape:
-        """The one shape that it takes; without a flush all of it counts as one step here, but others do as well."""
+        """The one shape that the table takes. Without a flush the whole table counts as one step here; other numbers of
+        microbatches are taken too."""
         (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), pipes, max(held.values()))
 
     def layout(self, shape: Shape) -> StageMap:
-        """Each stage on the worker that does most in it.
+        """Each stage on the worker that has most of its instructions.
 
         Raises:
-            ScheduleError: another shape is asked for, a stage or pipe is nowhere in the table, or a table without a
-                flush is no stretch.
+            ScheduleError: the caller requests another shape, a stage or pipe has no instruction in the table, or the
+                rows of a table without a flush cannot be repeated.
         """
         self._check_shape(shape)
         depth, pipes = self._sizes
@@ -81,7 +85,7 @@ class Table:
         return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
 
     async def schedule(self, worker: Worker) -> None:
-        """One step of one worker, or its stretch where there is no flush: its row."""
+        """Run the worker's row: one step, or one stretch where there is no flush."""
         if self.updates is not None:
             return await follow_stretch(worker, self.rows[worker.index], self.shape.microbatches)
         verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
@@ -99,7 +103,7 @@ class Table:
 
     @cached_property
     def _holders(self) -> dict[tuple[int, int], int]:
-        """(pipe, stage) to the worker with most instructions of it, so that a stray one is found to be one."""
+        """(pipe, stage) to the worker with most of its instructions; so the check reports a stray instruction."""
         votes: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         for worker, row in enumerate(self.rows):
             for _, pipe, stage, _ in row:
@@ -117,7 +121,7 @@ class Table:
 
 
 class Recorded(Protocol):
-    """As much as a table needs of a program."""
+    """The part of a program that `write_table` reads."""
 
     layout: StageMap
     workers: tuple[tuple[object, ...], ...]
@@ -127,7 +131,7 @@ def read_table(path: Path) -> Table:
     """Read a table.
 
     Raises:
-        ScheduleError: no such file, no table, or a cell that cannot be read; the message names row and column.
+        ScheduleError: no such file, not a table, or a cell that cannot be read; the message names row and column.
     """
     left_out: Counter[str] = Counter()
     try:
@@ -146,10 +150,10 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(program: Recorded) -> str:
-    """A program as a table. Reading it gives the same program back, where every pipe has a microbatch.
+    """A program as a table. Reading the table returns the same program if every pipe has a microbatch.
 
     Raises:
-        ScheduleError: microbatches are cut into parts, which a table cannot say.
+        ScheduleError: microbatches are cut into parts, which a table cannot express.
     """
     if program.layout.parts != 1:
         fact = f"a table cannot say that microbatches are cut (parts: {program.layout.parts})"
@@ -165,7 +169,7 @@ def write_table(program: Recorded) -> str:
 
 
 def _updates(line: Sequence[str]) -> Updates | None:
-    """What the first row says of updates, if it does."""
+    """The update rule in the first row, or None if that row has none."""
     found = UPDATES.fullmatch(",".join(line).strip(" ,"))
     return found and Updates(int(found[1]), None if found[2] is None else int(found[2]))
 
@@ -186,14 +190,14 @@ def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -
 def check_stretch(
     name: str, rows: Sequence[Sequence[Cell]], entering: Sequence[Sequence[int]], updates: Updates
 ) -> None:
-    """Refuse a table whose rows cannot follow on themselves.
+    """Refuse a table without a flush if its rows cannot be repeated.
 
     Args:
-        name: of the table.
+        name: the path of the table.
         entering: the microbatches of each pipe.
     Raises:
-        ScheduleError: it has several pipes, its microbatches are not whole updates numbered from 0, or a row takes
-            their forwards out of their order.
+        ScheduleError: it has several pipes, its microbatches are not whole updates numbered from 0, or a row has
+            forwards that are not in the order of their microbatches.
     """
     if len(entering) != 1:
         fact = f"{name} has updates on the way and {len(entering)} pipes"
@@ -212,10 +216,10 @@ def check_stretch(
 
 
 async def follow_stretch(worker: Worker, row: Sequence[Cell], microbatches: int) -> None:
-    """Follow a row, and again from its beginning, for as long as further microbatches enter.
+    """Run a row, and repeat it while further microbatches enter.
 
     Args:
-        microbatches: how many the row has.
+        microbatches: the number of microbatches in the row.
     """
     verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
     end = math.inf

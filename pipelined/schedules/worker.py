@@ -1,11 +1,11 @@
-"""The worker that a schedule's coroutine commands: forward, backward, its two halves, and whether a message is here.
+"""The worker that a schedule's coroutine commands: forward, backward, its two halves, and queries for arrived messages.
 
 A schedule is a module with two functions: `layout(shape)`, which refuses an impossible shape and returns the stage map,
 and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its pipe
-unless one is given, waits for its message, computes and sends; it never waits for a send.
+unless the caller names one, waits for its message, computes and sends; it never waits for a send.
 
-A *dynamic* schedule also asks `ready` or `comes`: whether the message of an instruction has arrived. The answer may
-change when weight halves run, and nothing else: the order of F, B and I must be the same for all answers.
+A *dynamic* schedule also calls `ready` or `comes`, which return whether the message of an instruction has arrived. The
+result may only change when weight halves run: the order of F, B and I must be the same for all results.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +19,8 @@ class Worker(ABC):
     """One worker as its schedule sees it: the verbs, its index and the stage map.
 
     Args:
-        index: of the worker in its group, 0 … workers-1.
-        layout: the whole group's layout.
+        index: the worker's number in its group, 0 … workers-1.
+        layout: the stage map of the whole group.
     """
 
     def __init__(self, index: int, layout: StageMap):
@@ -29,11 +29,11 @@ class Worker(ABC):
         self._first = {pipe: stage for pipe, stage in reversed(layout.held_by(index))}
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Forward of the next (or the given) microbatch of a pipe through this worker's stage of it."""
+        """Forward of the next (or the given) microbatch of a pipe through this worker's stage of that pipe."""
         await self._do("F", pipe, stage, microbatch)
 
     async def backward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Whole backward: gradient of the input and of the weights."""
+        """Whole backward: the gradients of the input and of the weights."""
         await self._do("B", pipe, stage, microbatch)
 
     async def backward_input(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
@@ -45,27 +45,27 @@ class Worker(ABC):
         await self._do("W", pipe, stage, microbatch)
 
     def ready(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
-        """Whether the next (or given) F, B or I of a pipe could start now; takes nothing."""
+        """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
         return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
 
     async def comes(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
-        """As `ready`, but wait a moment, much less than a weight half, for a message that is due."""
+        """As `ready`, but wait a short time, much less than a weight half, for a message that is due."""
         at = op, pipe, *self._next(op, pipe, stage, microbatch)
         return self.arrived(*at) or await self.arrives(*at)
 
     async def first_of(self, *choices: tuple[str, int]) -> str:
-        """Wait until the next instruction of one of these (op, pipe) could start; where several could, the first named.
+        """Wait until the next instruction of one of these (op, pipe) could start.
 
-        Only an asynchronous schedule may let what it does depend on this.
+        Only an asynchronous schedule may let its order depend on the result.
 
-        Returns: the op.
+        Returns: its op; if several could start, the op of the first in `choices`.
         """
         while not (able := [op for op, pipe in choices if self.ready(op, pipe)]):
             await self.any_arrival([(op, pipe, *self._next(op, pipe, None, None)) for op, pipe in choices])
         return able[0]
 
     async def enters(self, pipe: int) -> bool:
-        """Whether another microbatch of a pipe is to go forward here; training may end a span of steps early."""
+        """Whether another microbatch of a pipe enters this worker; training may end a stretch early."""
         stage = self._stage(pipe)
         return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
 
@@ -76,24 +76,24 @@ class Worker(ABC):
 
     @abstractmethod
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        """Do one instruction: op is F, B, I or W."""
+        """Run one instruction; op is F, B, I or W."""
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether the message of an instruction has arrived, or it needs none; returns at once.
+        """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
-        A worker that cannot tell returns True, as here: then nothing runs in the meantime, and the verb waits.
+        A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.
         """
         return True
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether the message of an instruction, which has not `arrived`, arrives within a short wait.
+        """Whether the message of an instruction arrives within a short wait; it has not `arrived` yet.
 
-        A worker that cannot tell which message is due does not wait, as here.
+        A worker that does not know which message is due does not wait, as here.
         """
         return False
 
     async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
-        """Wait until the message of one of these (op, pipe, stage, microbatch) has arrived; none of them has yet."""
+        """Wait until one of these (op, pipe, stage, microbatch) has its message; at the call none has."""
         fact = f"worker {self.index} cannot wait for one of several messages"
         raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
 

@@ -1,7 +1,7 @@
-"""ZB-H1: 1F1B with the backward split; weight halves are put off by a worker's index and fill its cool-down.
+"""ZB-H1: 1F1B with the backward split; a worker delays its weight halves by its index, and they fill its cool-down.
 
 bubble = (D-1)(F + I - Wg) for N >= D and Wg <= I <= F, where 1F1B's is (D-1)(F + I + Wg); I and Wg are the seconds of
-the input and of the weight half. Every worker has min(N, D) microbatches alive, as 1F1B's first has.
+the input and of the weight half. Every worker has min(N, D) microbatches alive, like the first worker of 1F1B.
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.
 """
 
@@ -16,7 +16,7 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker: 1F1B's order of F and I; the weight half of an I comes `index` input halves later."""
+    """Run one step on one worker: 1F1B's order of F and I; the weight half of an I runs `index` input halves later."""
     microbatches = len(worker.layout.microbatches[0])
     warm_up, put_off = (min(microbatches, n) for n in (worker.layout.depth - 1 - worker.index, worker.index))
     for _ in range(warm_up):

@@ -1,9 +1,9 @@
 """ZB-V: stages folded like a V and the backward split, so that no worker idles once the pipe is full.
 
-P workers, D = 2P stages. Where the forward and both halves of a backward of a stage take one unit each,
-T = 6N + P - 1 for N >= 2P-1, so the bubble is that of waiting for the first microbatch alone; with other costs it is
-longer. 2P stage inputs are alive on a worker, as much as P microbatches of 1F1B. Fewer microbatches keep the order with
-those beyond left out. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
+P workers, D = 2P stages. Where the forward and both halves of a backward of a stage take one unit of time each,
+T = 6N + P - 1 for N >= 2P-1: the only bubble is the wait for the first microbatch. With other costs it is longer.
+2P stage inputs are alive on a worker, as much as P microbatches of 1F1B. With fewer microbatches the order is the same
+without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """One step of one worker."""
+    """Run one step on one worker."""
     await follow(worker, _order(worker.index, worker.layout.workers, len(worker.layout.microbatches[0])))
 
 
 def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, Place]]:
-    """(op, place) in their order; `down` is the worker's stage on the way in, `up` on the way out."""
+    """(op, place) in order; `down` is the worker's stage in the first half of the path, `up` in the second."""
     down, up = (0, worker), (0, 2 * workers - 1 - worker)
     behind = workers - worker
     rounds = max(microbatches, 2 * workers - 1)
