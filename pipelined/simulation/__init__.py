@@ -1,1 +1,1 @@
-"""One step of a whole job on a priced machine, on the virtual clock; see docs/simulator.md."""
+"""One step of a job on a described machine, simulated on the virtual clock; see docs/simulator.md."""

@@ -1,7 +1,7 @@
-"""Cores on the virtual clock: ranks that compute share them evenly where there are more of them than cores.
+"""Cores on the virtual clock: if more ranks compute than there are cores, they share the cores evenly.
 
-The rule: with n busy ranks on K cores each computes at min(1, K/n) of full speed, whatever n becomes meanwhile, as a
-fair operating system would have it. Source: processor sharing, Kleinrock (1967).
+With n busy ranks on K cores each rank computes at min(1, K/n) of full speed at each moment, as under a fair operating
+system. Source: processor sharing, Kleinrock (1967).
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from pipelined.aio.clock import VirtualClock
 
 
 class VirtualCores:
-    """A number of cores.
+    """A number of cores that ranks share.
+
+    `_done` is the work, in seconds at full speed, that a rank busy since the start would have got. All busy ranks get
+    the same, so a piece of work ends when `_done` reaches its value at the beginning plus the length of the piece.
 
     Args:
-        number: 0 for one each.
-
-    The work done for one rank since the start is the same for all that were busy all the time, so each piece of work
-    ends when that amount reaches what it was at its beginning plus its own.
+        number: cores; 0 for one per rank.
     """
 
     def __init__(self, number: int):
@@ -29,7 +29,7 @@ class VirtualCores:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, seconds: float) -> None:
-        """Compute for so long at full speed, and longer where cores are short."""
+        """Compute work of this many seconds at full speed; it takes longer if the cores are shared."""
         if math.isinf(self._number):
             await self._clock.sleep(seconds)
             return
@@ -40,13 +40,13 @@ class VirtualCores:
         await finished
 
     def _advance(self) -> None:
-        """Add up what has been done for each busy rank until now."""
+        """Add the work that each busy rank got since the last call."""
         now = self._clock.now()
         self._done += (now - self._asked) * self._speed
         self._asked = now
 
     def _set_timer(self) -> None:
-        """Wake up when the first of the busy ranks is done, if no other begins before."""
+        """Arm the timer for the end of the shortest piece of work; a rank that begins earlier re-arms it."""
         if self._timer:
             self._timer.cancel()
         if self._busy:
@@ -54,7 +54,7 @@ class VirtualCores:
             self._timer = self._clock.call_at(self._clock.now() + left / self._speed, self._finish)
 
     def _finish(self) -> None:
-        """The first is done; so are those that differ from it by rounding alone."""
+        """End the shortest piece of work, and those whose end differs from its end only by rounding."""
         self._advance()
         self._done = max(self._done, self._busy[0][0])
         while self._busy and (self._busy[0][0] <= self._done or math.isclose(self._busy[0][0], self._done)):

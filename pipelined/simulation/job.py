@@ -1,7 +1,4 @@
-"""What is simulated: a plan of a workload on a machine, and how the step is run there.
-
-The rule: it is only said here, and refused where it cannot be; nothing runs.
-"""
+"""The description of a simulated step, with its checks: plan, workload, machine, start of sums, all-reduce."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,12 +13,12 @@ from pipelined.simulation.traffic import totals_bytes, updates_a_step
 from pipelined.simulation.workload import Workload
 
 STEP_TOTALS = "ledger"
-"""The name of the sum of the few numbers that all ranks agree on."""
+"""The name of the all-reduce of the step totals in simulated traces (kept from earlier versions)."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A step to be simulated; the arguments are `simulator.simulate`'s.
+    """A step to simulate; the arguments are those of `simulator.simulate`.
 
     Raises:
         UsageError: an unknown name, an algorithm without a closed form, or costs for another number of stages.
@@ -49,26 +46,27 @@ class Job:
 
     @property
     def updates_a_step(self) -> int:
-        """How often each parameter is updated in a step: once, or without a flush as its schedule says."""
+        """Updates of each parameter in a step: one, or without a flush the number that the schedule sets."""
         return updates_a_step(self.plan)
 
     def seconds(self, instruction: Instruction) -> float:
-        """How long an instruction takes on a core of its own."""
+        """Seconds of an instruction on a core of its own."""
         costs = self.workload.stages[instruction.stage]
         return costs.seconds(instruction.op, self.recompute) / self.plan.layout.parts
 
     def message_bytes(self, stage: int) -> float:
-        """What goes from a stage to the next, and comes back, for one of the schedule's microbatches."""
+        """Bytes of the activation from a stage to the next, and of the gradient back, for one of the schedule's
+        microbatches."""
         return self.workload.stages[stage].message_bytes / self.plan.layout.parts
 
     def coding(self, stage: int) -> float:
-        """Seconds that such a message spends in a codec."""
+        """Seconds that such a message spends in its codec."""
         return self.workload.stages[stage].coding / self.plan.layout.parts
 
     def sums(self) -> dict[Hashable, tuple[tuple[int, ...], float]]:
-        """Who sums what, and how long that takes ranks that do nothing else.
+        """The all-reduces of a step: their ranks, and their seconds if these ranks do nothing else.
 
-        Returns: the parameters of each set of stages by these stages, and what all ranks agree on as `STEP_TOTALS`.
+        Returns: (ranks, seconds) by name: for parameters the stages that hold them, for the step totals `STEP_TOTALS`.
         """
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:

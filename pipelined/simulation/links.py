@@ -1,8 +1,8 @@
-"""Links on the virtual clock. A link leads from one rank to another and carries one message at a time, in order.
+"""Links on the virtual clock: one from each rank to each other rank; a link carries one message at a time, in order.
 
-The rule: a message holds its link for m·beta seconds and arrives alpha after it has left it, so short messages do not
-hinder one another and long ones queue. Links with different ends never hinder one another, and neither do gradient
-sums, which are priced by their own closed forms. Source: Hockney's alpha-beta model, with the gap of LogGP.
+A message of m bytes occupies its link for m·beta seconds and arrives alpha seconds after that. So short messages do not
+delay one another, and long ones queue. Different links do not delay one another. Gradient sums do not use these links:
+their own closed forms price them. Source: Hockney's alpha-beta model, with the gap of LogGP.
 """
 
 from collections import defaultdict
@@ -11,21 +11,21 @@ from pipelined.simulation.machine import Machine
 
 
 class VirtualLinks:
-    """Every link of a machine, and how long each is held."""
+    """The links of a machine, and the time until which each is occupied."""
 
     def __init__(self, machine: Machine):
         self._machine = machine
         self._free: dict[tuple[int, int], float] = defaultdict(float)
 
     def travel(self, source: int, target: int, nbytes: float) -> float:
-        """Seconds over a free link; none from a rank to itself."""
+        """Seconds of a message over a free link; 0 from a rank to itself."""
         if source == target:
             return 0.0
         link = self._machine.link(source, target)
         return link.alpha + nbytes * link.beta
 
     def send(self, source: int, target: int, nbytes: float, now: float) -> float:
-        """Carry a message as soon as those before it have left the link; returns when it arrives."""
+        """Send a message once the link is free of earlier ones; returns the time of its arrival, in seconds."""
         if source == target:
             return now
         link = self._machine.link(source, target)

@@ -1,7 +1,6 @@
-"""The machine a step is priced on: what its links cost, how its ranks lie on nodes, and how many cores they share.
+"""The machine of a simulated step: the costs of its links, its ranks per node, and the number of cores.
 
-The rule: only what a link or a core costs is said here, never what is done with it. A message of m bytes holds its link
-for m·beta seconds and arrives alpha after it has left it.
+A message of m bytes occupies its link for m·beta seconds and arrives alpha seconds after that.
 """
 
 from dataclasses import dataclass, field
@@ -15,18 +14,19 @@ FREE = Links(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Machine:
-    """What ranks run on.
+    """The machine that ranks run on.
 
     Args:
-        near: links between ranks of one node, in seconds and seconds a byte.
-        far: links between nodes; None where they are as the near ones.
-        node: ranks a node; 0 puts all on one.
-        cores: how many ranks can compute at full speed at once; busy ranks beyond them share. 0: one for each rank.
-        interference: share of a rank's computing that is lost while a gradient sum is under way on it, 0 ≤ … < 1.
-        sums: links as gradient sums find them, between ranks of one node; None where they are as for messages.
-        far_sums: the same between nodes; None where they are as `far`.
+        near: links between ranks of one node, in seconds and seconds per byte.
+        far: links between nodes; None: the same as `near`.
+        node: ranks per node; 0 puts all ranks on one node.
+        cores: the number of ranks that can compute at full speed at once; more busy ranks share the cores. 0: one core
+            per rank.
+        interference: share of a rank's computing that is lost while a gradient sum runs on it, 0 ≤ … < 1.
+        sums: links between ranks of one node as measured for gradient sums; None: the same as for messages.
+        far_sums: links between nodes as measured for gradient sums; None: the same as `far`.
     Raises:
-        UsageError: a count is negative, or the interference no such share.
+        UsageError: a count is negative, or the interference is out of range.
     """
 
     near: Links = field(default=FREE)
@@ -45,17 +45,17 @@ class Machine:
             raise UsageError(f"interference={self.interference} is no share; give 0 or more, and less than 1")
 
     def link(self, source: int, target: int) -> Links:
-        """What a message from one rank to another costs."""
+        """The link that a message from one rank to another takes."""
         return self._far if self.node and source // self.node != target // self.node else self.near
 
     def links(self, ranks: tuple[int, ...]) -> Links:
-        """What a sum over these ranks is priced by: the far links as soon as they lie on more than one node."""
+        """The link costs of a sum over these ranks: those between nodes if the ranks are on more than one node."""
         if self.node and ranks[0] // self.node != ranks[-1] // self.node:
             return self.far_sums or self._far
         return self.sums or self.near
 
     def shares(self, ranks: int) -> bool:
-        """Whether so many ranks have to share its cores."""
+        """Whether this number of ranks has to share the cores."""
         return 0 < self.cores < ranks
 
     @property

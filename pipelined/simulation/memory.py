@@ -1,7 +1,7 @@
-"""The bytes a rank holds in a step, worked out: weights, gradients, optimizer state, and activations at their fullest.
+"""The bytes that a rank holds in a step, calculated: weights, gradients, optimizer state, and the peak of activations.
 
-The rule: nothing is measured and no tensor is made. What a stage's microbatch keeps is told by the workload; when it is
-alive is read off the instructions: from a forward to the last backward, whole or weight half.
+No tensor is allocated. The workload gives the bytes that a microbatch keeps in a stage. The instructions give the time
+for which it keeps them: from its forward to its last backward, whole or weight half.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ from pipelined.schedules import Updates
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 MOMENTS = 2
-"""What AdamW keeps of each number of a parameter; beside these it counts its updates, in one number a parameter."""
+"""Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
 COUNT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes one rank holds at its fullest."""
+    """Bytes that one rank holds at its peak."""
 
     weights: int
     gradients: int
@@ -28,12 +28,12 @@ class RankMemory:
 
     @property
     def state(self) -> int:
-        """What is held all the time."""
+        """Bytes held during the whole step."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """State and activations together."""
         return self.state + self.activations
 
 
@@ -44,11 +44,11 @@ def rank_memory(
     parts: int = 1,
     recompute: bool = False,
 ) -> RankMemory:
-    """What a rank holds that holds these stages and does this in a step.
+    """The memory of a rank with these stages and these instructions in a step.
 
     Args:
-        held: its stages; parameters that several of them share are held once.
-        parts: pieces each microbatch is cut into, `StageMap.parts`.
+        held: its stages; a parameter that several of them share is counted once.
+        parts: pieces into which each microbatch is cut, `StageMap.parts`.
     """
     stages = set(held)
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
@@ -57,26 +57,26 @@ def rank_memory(
 
 
 def without_flush(memory: RankMemory, updates: Updates, instructions: Iterable[Instruction]) -> RankMemory:
-    """What a rank holds whose schedule has no flush: its weights in versions, and two gradients.
+    """The memory of a rank under a schedule without a flush: several versions of its weights, and two gradients.
 
-    One gradient is being added up, the other was subtracted last, or waits for that.
+    One gradient is being accumulated. The other was used in the last update, or waits for its update.
     """
     versions = versions_held(updates, most_alive(instructions))
     return replace(memory, weights=versions * memory.weights, gradients=2 * memory.gradients)
 
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:
-    """Bytes of these parameters, which are those of their gradients too."""
+    """Bytes of these parameters; their gradients take the same."""
     return sum(group.nbytes for group in parameters)
 
 
 def optimizer_bytes(parameters: Iterable[Parameters]) -> int:
-    """Bytes AdamW keeps of these parameters after its first update."""
+    """Bytes that AdamW keeps for these parameters after its first update."""
     return sum(MOMENTS * group.nbytes + COUNT_BYTES * group.tensors for group in parameters)
 
 
 def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction], recompute: bool = False) -> int:
-    """The most bytes of activations alive at once; a recomputed forward is alive beside what is kept of the others."""
+    """The most bytes of activations alive at once, those of a recomputed forward included."""
     alive = peak = 0
     for instruction in instructions:
         before, during, after = _kept(stages[instruction.stage], instruction.op, recompute)
@@ -86,7 +86,7 @@ def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction]
 
 
 def _kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, int]:
-    """Bytes of a microbatch before, during and after an instruction; what a half leaves may be more than it took."""
+    """Bytes of a microbatch before, during and after an instruction; an input half may leave more than it had."""
     whole = costs.activation_bytes
     kept = costs.boundary_bytes if recompute else whole
     if op == "F":

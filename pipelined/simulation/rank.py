@@ -1,6 +1,6 @@
-"""One rank of a simulated job: what it computes and sends on, and the order of its step.
+"""One rank of a simulated job: its share of the hardware, and the order of its step.
 
-A rank does in order what a trainer's rank does; each part takes the seconds that it takes on the machine.
+The order is that of a rank in training; each part takes the seconds that it costs on the machine.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from pipelined.simulation.workload import Parameters
 
 @dataclass(frozen=True)
 class Hardware:
-    """What all ranks of a job use together, as it is during one step."""
+    """The state of one simulated step that all ranks share."""
 
     demands: Demands
     links: VirtualLinks
@@ -35,10 +35,10 @@ class Hardware:
 
 
 class GroupBench(Bench):
-    """What the workers of one pipeline group compute on and send over.
+    """The cores and links of the workers of one pipeline group.
 
     Args:
-        group: which; it says what ranks the workers are.
+        group: the number of the group; it gives the ranks of the workers.
     """
 
     def __init__(self, job: Job, hardware: Hardware, group: int):
@@ -48,7 +48,7 @@ class GroupBench(Bench):
         self._certain = not machine.interference and not machine.shares(job.plan.world_size)
 
     async def compute(self, worker: int, seconds: float) -> None:
-        """Compute; what a sum took away meanwhile is made up for at the end, as long as there is any."""
+        """Compute, then compute the share that gradient sums took in the meantime, until no time is lost any more."""
         while seconds > 0:
             start = self._clock.now()
             await self.hardware.cores.run(seconds)
@@ -70,7 +70,7 @@ class GroupBench(Bench):
         return share and share * self.hardware.sums.overlap(self._first + worker, start, self._clock.now())
 
     def _carried(self, token: Token) -> tuple[float, float]:
-        """(bytes, seconds of coding); a gradient goes to the stage whose activation came from there."""
+        """(bytes, seconds of coding) of a message; a gradient has those of the activation over the same boundary."""
         kind, _, stage, _ = token
         if kind not in MESSAGES:
             return 0.0, 0.0
@@ -82,10 +82,10 @@ class Rank:
     """One rank in one step.
 
     Args:
-        bench: what its group computes on.
-        post: shared by the workers of its group.
-        prepared: its instructions of a step, and its stages whose sums begin at once.
-        tasks: the parent of its sums.
+        bench: the cores and links of its group.
+        post: the messages of its group.
+        prepared: its instructions of a step, and its stages whose gradient sum starts at once.
+        tasks: the parent of the tasks of its sums.
     """
 
     def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
@@ -101,7 +101,7 @@ class Rank:
         self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
 
     async def step(self) -> None:
-        """Run the schedule, finish the sums, agree with all ranks, update."""
+        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""
         await self._prepared.schedule.schedule(self.worker)
         await self._sync.finish()
         await self._hardware.sums.join(STEP_TOTALS)
@@ -109,7 +109,7 @@ class Rank:
         await self._hardware.cores.run(update)
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Answer for one of its sums."""
+        """Start a gradient sum as a task."""
         return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
 
     async def _sum(self, parameters: Parameters) -> None:
@@ -117,7 +117,7 @@ class Rank:
             await self._hardware.sums.join(parameters.stages)
 
     def _count(self, done: Instruction) -> None:
-        """Tell the sums when the last backward of a stage has ended."""
+        """Count backwards; after the last one of a stage, its gradient is ready to be summed."""
         if done.op in "BW":
             self._left[done.stage] -= 1
             if not self._left[done.stage]:

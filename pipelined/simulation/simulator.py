@@ -1,8 +1,8 @@
-"""The simulator: one whole step of a job on a priced machine, with one coroutine a rank on the virtual clock.
+"""The simulator: one whole step of a job on a described machine, with one coroutine per rank on the virtual clock.
 
-The rule: what runs is what trains: the schedule's own coroutine, and the trainer's own order of gradient sums. Only
-computing, sending and summing are replaced, by the seconds that they take on the machine. A step is: run the schedule,
-finish the sums, agree on the norm in one small sum over all ranks, update.
+It runs the code of training: the schedule's own coroutine, and the trainer's own order of gradient sums. Only
+computing, sending and summing are replaced by the seconds that they cost on the machine. A step is: run the schedule,
+finish the gradient sums, sum the step totals (loss, norm) over all ranks, update.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,17 @@ from pipelined.simulation.workload import Workload
 
 @dataclass(frozen=True)
 class Simulated:
-    """One step as it went; without a flush, one of many that overlap.
+    """The result of a simulated step; without a flush, of one step among many that overlap.
 
     Args:
-        plan: what was simulated.
-        groups: what the workers of each pipeline group computed and when; without a flush in a whole stretch.
-        sums: the gradient sums of the step, in the order in which they were complete; without a flush none are told.
-        step_seconds: when the last rank had updated its parameters; without a flush what a further step takes.
-        memory: bytes each rank holds at its fullest.
+        plan: the simulated arrangement.
+        groups: the timeline of each pipeline group; without a flush that of a whole stretch.
+        sums: the gradient sums of the step, in the order in which all their ranks had joined; empty without a flush.
+        step_seconds: the time at which the last rank has updated its parameters; without a flush the seconds that one
+            more step adds.
+        memory: the peak bytes of each rank.
         traffic: bytes by (from rank, to rank).
-        steps: that `groups` did.
+        steps: the number of steps in `groups`.
     """
 
     plan: Plan
@@ -52,25 +53,25 @@ class Simulated:
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last backward of all groups has ended; without a flush those of a step."""
+        """Seconds until the last backward of all groups has ended; without a flush `step_seconds`."""
         if self.plan.layout.updates is not None:
             return self.step_seconds
         return max(timeline.makespan for timeline in self.groups)
 
     @property
     def exposed_sync(self) -> float:
-        """Seconds that gradients were still being summed after the last backward."""
+        """Seconds of gradient sums after the last backward."""
         return max([0.0, *(done.end - self.makespan for done in self.sums)])
 
     @property
     def busy(self) -> list[float]:
-        """Seconds of a step for which each rank computed forwards and backwards."""
+        """Seconds per step that each rank spends in forwards and backwards."""
         every = [worker for group in self.groups for worker in group.workers]
         return [sum(done.end - done.start for done in worker) / self.steps for worker in every]
 
     @property
     def bubble_ratio(self) -> float:
-        """The idle share of all ranks' time until the last backward."""
+        """The idle share of all ranks' time until the end of the last backward."""
         return 1.0 - sum(self.busy) / (self.makespan * self.plan.world_size)
 
 
@@ -86,17 +87,18 @@ def simulate(
     """Run one step on the virtual clock. Where a loop is running, call this through `asyncio.to_thread`.
 
     Args:
-        plan: the arrangement; its ranks stand on the machine in their order.
+        plan: the arrangement; its ranks fill the nodes of the machine in order.
         workload: costs and parameters of `plan.depth` stages.
-        machine: what it runs on; free messages and a core for each rank if none.
-        sync: when a stage's gradient sum begins: with its last backward ("eager"), then if an idle gap follows
-            ("gap"), or "after" the flush.
-        recompute: keep only what enters and leaves a stage, and run its forward again before its backward.
+        machine: the machine; None: free messages and a core per rank.
+        sync: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap follows
+            ("gap"), or after the flush ("after").
+        recompute: keep only the input and output of a stage, and run its forward again before its backward.
         all_reduce: the algorithm of gradient sums; it must have a closed form.
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
         UsageError: an unknown name, or costs for another number of stages.
-    Cost: about 40 µs an instruction of every rank; without a flush those of the steps that fill the pipe twice.
+    Cost: about 40 µs per instruction of every rank; without a flush twice the instructions of the steps that fill the
+        pipe.
     """
     job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan)
     sums: tuple[Sum, ...] = ()
@@ -128,7 +130,7 @@ async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline,
 
 
 def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
-    """The same with the stages whose sums begin at once on each worker; the trainer's rule says before which gaps."""
+    """The same with the stages whose sums start at once by `job.sync`; for "gap" they are already in `prepared`."""
     if job.sync == "gap":
         return prepared
     begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(prepared))]
@@ -136,7 +138,7 @@ def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
 
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:
-    """What each worker of a group holds; with a flush of a dynamic schedule, too, at the fullest of any timing."""
+    """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
     layout, stages_of = job.plan.layout, job.plan.layout.stages_of
     program = group.program if layout.updates else in_time(find(job.plan.schedule), layout)
     held = [

@@ -1,8 +1,8 @@
-"""A schedule without a flush on a priced machine: stretches of steps, and what a further step takes in a full pipe.
+"""A schedule without a flush on a described machine: stretches of steps, and the time that one more step adds.
 
-The rule: weights are updated when the trainer would update them (`pipelined.training.without_flush.stage_updates`): a
-stage's own behind the sum of their gradient, before anything else is done, and others when a forward needs them. What
-all ranks agree on comes steps behind, so nobody waits for it.
+Weights are updated at the same points as in training (`pipelined.training.without_flush.stage_updates`). A parameter
+that only this stage holds is updated right after the sum of its gradient, before the next instruction. Another one is
+updated when a forward needs it. The step totals are exchanged several steps later, so no rank waits for them.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from pipelined.simulation.workload import Parameters
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps from one drain to the next.
+    """The steps from one drain to the next.
 
     Args:
-        groups: what the workers of each pipeline group computed and when.
-        seconds: until the last update.
-        steps: how many they are.
+        groups: the timeline of each pipeline group.
+        seconds: the time of the last update, from the start.
+        steps: the number of steps.
     """
 
     groups: tuple[Timeline, ...]
@@ -43,7 +43,7 @@ class Stretch:
 def simulate_stretches(job: Job) -> tuple[Stretch, float]:
     """Run a short and a longer stretch on the virtual clock.
 
-    Returns: the longer one, and the seconds of a step in it: by how much it is longer, for each further step.
+    Returns: the longer one, and the seconds of a step: the difference in time over the difference in steps.
     """
     full = steps_to_fill(job.plan.shape)
     short, long = (run_virtual(_stretch(job, steps)) for steps in (full, full + FURTHER))
@@ -71,7 +71,7 @@ async def _stretch(job: Job, steps: int) -> Stretch:
 
 
 def _sums(job: Job, updates: int) -> dict[Hashable, tuple[tuple[int, ...], float]]:
-    """The sums behind each update, by (the stages of the parameters, the update)."""
+    """The gradient sum of each update, by (the stages of the parameters, the update)."""
     priced = job.sums()
     return {(group.stages, n): priced[group.stages] for group in job.workload.parameters for n in range(updates)}
 
@@ -81,8 +81,9 @@ class _Bucket:
     """Parameters that the same stages hold.
 
     Args:
-        seconds: of an update of them.
-        follows_order: whether forwards take the newest version, rather than one that depends on their numbers alone.
+        seconds: of one update of these parameters.
+        follows_order: True if a forward uses the newest version; False if the number of its microbatch determines the
+            version.
     """
 
     parameters: Parameters
@@ -93,7 +94,7 @@ class _Bucket:
 
 
 class _Updates:
-    """The updates of the one stage of a worker."""
+    """The updates of a worker's stage; it has only one."""
 
     def __init__(self, job: Job, hardware: Hardware, layout: StageMap, index: int, tasks: Nursery):
         (stage,) = layout.stages_of(index)
@@ -139,14 +140,14 @@ class _Updates:
 
 
 class _Worker(VirtualWorker):
-    """One worker that updates its stage on its way through a stretch."""
+    """A worker that updates its stage during a stretch."""
 
     def __init__(self, index: int, layout: StageMap, post: Post, bench: GroupBench, updates: _Updates):
         super().__init__(index, layout, bench.hardware.demands, post, bench)
         self._updates = updates
 
     async def run(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
-        """The whole stretch, until nothing is left to be updated."""
+        """Run the whole stretch, the last updates included."""
         await schedule(self)
         await self._updates.drain()
 

@@ -1,8 +1,8 @@
-"""Sums over many ranks on the virtual clock: a sum begins when the last of its ranks has joined.
+"""Sums over many ranks on the virtual clock: a sum can start when the last of its ranks has joined.
 
-A rank takes part in one sum at a time, as its sums share its way to the network, and a sum lasts what its
-algorithm's closed form says. Of several that are complete the one completed first goes first on every rank, so no two
-wait for each other.
+A rank takes part in one sum at a time, because its sums share its link to the network. A sum takes the seconds of its
+algorithm's closed form. Sums start in the order in which they became complete, the same on every rank, so two sums
+cannot wait for each other.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from pipelined.aio.clock import VirtualClock
 
 @dataclass(frozen=True)
 class Sum:
-    """One sum as it went, in seconds from the step's start.
+    """One sum of a simulated step; times are in seconds from the step's start.
 
     Args:
-        what: its name; the stages of the parameters, for a gradient's.
-        ranks: those that took part.
-        start: when it went on its way: all had joined, and none was in an earlier one.
-        end: when every rank had the result.
+        what: its name; for a gradient sum the stages of the parameters.
+        ranks: the ranks of the sum.
+        start: its start: all ranks have joined and have ended their earlier sums.
+        end: the time at which every rank has the result.
     """
 
     what: Hashable
@@ -31,12 +31,12 @@ class Sum:
 
     @property
     def name(self) -> str:
-        """As a trace of training calls it."""
+        """The name that a trace of training gives it."""
         return f"stage {'+'.join(map(str, self.what))}" if isinstance(self.what, tuple) else str(self.what)
 
 
 class _Meeting:
-    """The ranks of a sum, its seconds, how many ranks are missing, and its end once all have joined."""
+    """The ranks of a sum, its seconds, the number of ranks that have not joined, and its end once all have joined."""
 
     def __init__(self, ranks: tuple[int, ...], seconds: float):
         self.ranks, self.seconds, self.missing = ranks, seconds, len(ranks)
@@ -47,10 +47,10 @@ class VirtualSums:
     """All sums of a step.
 
     Args:
-        sums: by name, the ranks that take part, ascending, and the seconds it lasts.
+        sums: for each name the ranks of the sum, ascending, and its seconds.
 
     Attributes:
-        done: those that have begun, in the order of their completion.
+        done: the sums that all ranks have joined, in that order.
     """
 
     def __init__(self, sums: Mapping[Hashable, tuple[tuple[int, ...], float]]):
@@ -59,11 +59,11 @@ class VirtualSums:
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def ranks(self, what: Hashable) -> tuple[int, ...]:
-        """Who takes part in a sum."""
+        """The ranks of a sum."""
         return self._meetings[what].ranks
 
     async def join(self, what: Hashable) -> None:
-        """Take part in a sum and wait for its end; each of its ranks calls this once."""
+        """Join a sum and wait for its end; each of its ranks calls this once."""
         meeting = self._meetings[what]
         meeting.missing -= 1
         if not meeting.missing:
@@ -73,7 +73,7 @@ class VirtualSums:
         await self._clock.sleep(meeting.end - self._clock.now())
 
     def overlap(self, rank: int, start: float, end: float) -> float:
-        """Seconds of a stretch in which a rank takes part in a sum."""
+        """Seconds between `start` and `end` in which a rank is in a sum."""
         spans: Sequence[tuple[float, float]] = self._spans.get(rank, ())
         return sum(max(0.0, min(end, high) - max(start, low)) for low, high in spans)
 

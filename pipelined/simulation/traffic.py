@@ -1,7 +1,7 @@
-"""The bytes every link carries in a step, in closed form: activations, gradients, and what all ranks sum.
+"""The bytes that each link carries in a step, in closed form: activations, gradients, gradient sums and step totals.
 
-The rule: payloads as transports count them (`Traffic.bytes_to`), headers left out; nothing is run. A link leads from
-one rank to another; what a rank tells itself uses none.
+These are payload bytes as transports count them (`Traffic.bytes_to`), without headers. A link leads from one rank to
+another; a message from a rank to itself uses no link.
 """
 
 from collections import Counter
@@ -15,14 +15,14 @@ from pipelined.simulation.workload import Workload
 Link = tuple[int, int]
 """(from rank, to rank)."""
 TOTALS_ITEM = 8
-"""Bytes of one of a step total's numbers, float64."""
+"""Bytes of one number of the step totals, a float64."""
 
 
 def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, int]:
     """Bytes by link.
 
     Args:
-        all_reduce: a name `collectives.all_reduce` knows, and that has closed forms.
+        all_reduce: the name of an algorithm of `collectives.all_reduce` with closed forms.
     """
     carried: Counter[Link] = message_bytes(plan, workload)
     for group in workload.parameters:
@@ -34,13 +34,13 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
 
 
 def updates_a_step(plan: Plan) -> int:
-    """How often each parameter's gradient is summed in a step: once, or without a flush as its schedule says."""
+    """Sums of each parameter's gradient in a step: one, or without a flush the number that the schedule sets."""
     updates = plan.layout.updates
     return 1 if updates is None else plan.microbatches // updates.every
 
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
-    """What the pipelines carry: an activation down and a gradient up every boundary, for each microbatch."""
+    """Bytes by link of the pipelines' messages: an activation and a gradient per microbatch and boundary."""
     layout, carried = plan.layout, Counter[Link]()
     for pipe, entering in enumerate(layout.microbatches):
         for stage in range(plan.depth - 1):
@@ -54,7 +54,7 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 
 
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
-    """What one all-reduce over these ranks carries; `auto` chooses by the links that a group has by default."""
+    """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
     carried, name = Counter[Link](), algorithm
     if algorithm == "auto":
         name = known("auto").choose(len(ranks), nbytes, Links())
@@ -65,6 +65,6 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
 
 
 def totals_bytes(plan: Plan, workload: Workload) -> int:
-    """Bytes of the few numbers that all ranks agree on at the end of a step."""
+    """Bytes of the step totals, which all ranks sum at the end of a step."""
     names = [""] * workload.tensors
     return len(StepTotals(names, plan.total_microbatches)) * TOTALS_ITEM

@@ -1,6 +1,6 @@
-"""What a step asks of a machine: seconds and bytes of each stage's microbatch, and the parameters that stages hold.
+"""The workload of a step: seconds and bytes per microbatch of each stage, and the parameters that the stages hold.
 
-The rule: this is the model cut into stages, whatever the schedule, the number of groups and the machine are.
+It describes the model cut into stages; it does not depend on the schedule, the number of groups or the machine.
 """
 
 import math
@@ -13,23 +13,22 @@ from pipelined.programs.bucket_names import Stages
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """What one microbatch costs in one stage; a schedule that halves its microbatches halves all of it.
+    """The cost of one microbatch in one stage; a schedule that halves its microbatches halves every cost.
 
     Args:
         forward: seconds.
         backward: seconds of a whole backward.
-        backward_input: seconds of the half that gives the input's gradient; half of the backward if not given.
-        backward_weight: seconds of the half that gives the weights'; the rest of the backward if not given.
-        again: seconds of the forward that runs again in a backward where activations are recomputed; as the forward
-            if not given.
-        update: seconds of the optimizer's update of the stage, once a step.
-        message_bytes: what it sends on to the next stage, and what comes back from there as a gradient.
-        coding: seconds that each of these spends in a codec, on both sides together; the device computes meanwhile.
-        activation_bytes: what it keeps from its forward to its backward, input and output with it.
-        pending_bytes: what it keeps of a split backward between its halves; as from the forward on if not given.
-        boundary_bytes: what it keeps instead where activations are recomputed: input and output.
+        backward_input: seconds of the input half; None: half of `backward`.
+        backward_weight: seconds of the weight half; None: the rest of `backward`.
+        again: seconds of the repeated forward in a backward with recomputation; None: as `forward`.
+        update: seconds of the optimizer's update of the stage, once per step.
+        message_bytes: bytes of the activation to the next stage, and of the gradient that comes back.
+        coding: seconds that each of these spends in a codec, both sides together; the device computes meanwhile.
+        activation_bytes: bytes kept from the forward to the backward, input and output included.
+        pending_bytes: bytes kept between the halves of a split backward; None: as `activation_bytes`.
+        boundary_bytes: bytes kept instead with recomputation: input and output.
     Raises:
-        UsageError: a duration is negative or not finite, an instruction takes no time, a size is negative.
+        UsageError: a duration is negative or not finite, an instruction takes 0 seconds, or a size is negative.
     """
 
     forward: float = 1.0
@@ -64,7 +63,7 @@ class StageCosts:
         return self.activation_bytes if self.pending_bytes is None else self.pending_bytes
 
     def seconds(self, op: str, recompute: bool = False) -> float:
-        """Seconds of one instruction, F, B, I or W; where activations are recomputed B and I hold a forward more."""
+        """Seconds of one instruction, F, B, I or W; with recomputation B and I include a forward."""
         if op == "F":
             return self.forward
         again = (self.forward if self.again is None else self.again) if recompute else 0.0
@@ -78,15 +77,15 @@ class StageCosts:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters that the same stages hold, and whose gradients are therefore summed together.
+    """Parameters that the same stages hold, so that their gradients are summed together.
 
     Args:
-        stages: those that hold every one of them, ascending: most one, a tied embedding the first and the last.
-        elements: numbers in them.
-        tensors: how many parameters they are.
+        stages: the stages that hold each of them, ascending: usually one; for a tied embedding the first and the last.
+        elements: the numbers in all of them.
+        tensors: the number of parameters.
         itemsize: bytes of a number.
     Raises:
-        UsageError: fewer numbers than none.
+        UsageError: `elements` is negative.
     """
 
     stages: Stages
@@ -108,8 +107,8 @@ class Workload:
     """A model cut into stages.
 
     Args:
-        stages: the cost of each, by number.
-        parameters: the parameters of all stages, each once, by the stages that hold them.
+        stages: the cost of each stage, in order.
+        parameters: the parameters of all stages, each in one entry, grouped by the stages that hold them.
     """
 
     stages: Sequence[StageCosts]
@@ -117,11 +116,11 @@ class Workload:
 
     @classmethod
     def even(cls, depth: int, costs: StageCosts, parameter_bytes: int = 0) -> "Workload":
-        """Stages that all cost the same, with parameters of their own of so many bytes (a multiple of 4)."""
+        """Stages of equal cost, each with parameters of its own of `parameter_bytes` bytes (a multiple of 4)."""
         parameters = [Parameters((stage,), parameter_bytes // 4) for stage in range(depth) if parameter_bytes]
         return cls([costs] * depth, parameters)
 
     @property
     def tensors(self) -> int:
-        """Parameters of the whole model."""
+        """The number of parameters (tensors) of the whole model."""
         return sum(group.tensors for group in self.parameters)
