@@ -1,6 +1,6 @@
-"""A directory kept by an etcd cluster. The rule: what etcd promises is what the contract says, and what not is made up.
+"""A client of a directory kept by an etcd cluster.
 
-Knows the contract and what etcd is told; members, retries and marks are others' business.
+etcd's own guarantees are used where they match the interface; `Marks` and `watch_several` add what etcd lacks.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
 
 
 class EtcdDirectory(Directory):
-    """A directory in an etcd cluster, which others may use besides; revisions are the whole cluster's.
+    """A directory in an etcd cluster, which other programs may use too; revisions are those of the whole cluster.
 
     Args:
         place: the cluster and the namespace; see `EtcdPlace.parse`.
-        patience: seconds without an answer from any member after which calls raise `CutOff`. A watch without news for
-            half of it is begun anew at the next member.
-        limits: on one call; how much there is in all is for the cluster to limit.
+        patience: seconds without a reply from any member after which calls raise `CutOff`. A watch that receives
+            nothing for half of this time starts again at the next member.
+        limits: on one call; the cluster limits the totals.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class EtcdDirectory(Directory):
                 yield each
 
     async def _read(self, prefix: Prefixes, at: int = 0) -> View:
-        """All that begins with the prefixes at one revision; 0: as of now. Raises EtcdError: COMPACTED."""
+        """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: COMPACTED."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
         told = await self._gateway.call("kv/txn", {"success": ranges})
@@ -122,9 +122,7 @@ class EtcdDirectory(Directory):
 
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
-        number, _ = await self._marks.transact(
-            [], [], []
-        )  # a revision is greater than all before, and is nobody else's
+        number, _ = await self._marks.transact([], [], [])  # a revision is greater than all before it, and unique
         return await EtcdLease.grant(self._gateway, number, seconds)
 
     async def close(self) -> None:
@@ -135,7 +133,7 @@ class EtcdDirectory(Directory):
     async def _compare(
         self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
     ) -> tuple[int, list[EtcdMessage]]:
-        """A transaction that changes nothing may be done twice."""
+        """Run a transaction that changes nothing; it may run twice."""
         told = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
         if told.get("succeeded"):
             return revision_of(told), []
@@ -145,13 +143,13 @@ class EtcdDirectory(Directory):
 async def watch_several(
     directory: Directory, prefixes: tuple[str, ...], before: View
 ) -> AsyncIterator[Sequence[Change]]:
-    """Watch several prefixes as one; yield what changes after a view of them.
+    """Watch several prefixes as one; yield the changes after a view of them.
 
-    etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used
-    only as a signal. Then one transaction reads all prefixes; what differs from the last reading has changed.
+    etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used only
+    as a signal. Then one transaction reads all prefixes, and the difference from the last read is the changes.
 
     Raises: as `Directory.watch`.
-    Cost: for each item a reading of all that lies below the prefixes.
+    Cost: for each item a read of all entries under the prefixes.
     """
     streams = [directory.watch(prefix, before.revision) for prefix in prefixes]
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
@@ -172,7 +170,7 @@ async def watch_several(
 
 
 def difference(before: View, now: View) -> list[Change]:
-    """What has changed from one view of the same prefixes to a later one, in order."""
+    """The changes from one view to a later view of the same prefixes: puts by revision, then deletions."""
     put = [Change(key, entry, entry.revision) for key, entry in now.entries.items() if entry.revision > before.revision]
     gone = [Change(key, None, now.revision) for key in before.entries.keys() - now.entries.keys()]
     return sorted(put, key=lambda change: change.revision) + gone

@@ -1,8 +1,8 @@
-"""Transactions that happen at most once. The rule: one that is asked for again is known by the mark it left.
+"""Transactions on etcd that happen at most once, also when the client repeats them.
 
-etcd does what it is asked as often as it is asked. So each client has a key of its own, its mark: every transaction
-expects the mark to be as its client last saw it, and puts its own number there. One that comes again finds the mark
-changed, and by the number who changed it. The mark dies with a lease of the client.
+etcd carries out a repeated transaction again. So each client has a key of its own, its mark. Every transaction expects
+the revision of the mark that the client last saw, and puts its own number there. A repeated transaction finds the mark
+changed, and the number in it tells which transaction changed it. The mark is bound to a lease of the client.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from pipelined.directory.etcd.leases import EtcdLease
 from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
 
 MARK_S = 600.0
-"""How long a mark outlives its client; the first transaction in the second half of it renews the lease."""
+"""Seconds of a mark's lease. The first transaction after half of this time renews it."""
 NO_MARK = Entry(b"", 0)
 
 
 class Marks:
-    """One client's mark, and its transactions, which go one after another.
+    """One client's mark, and its transactions, one at a time.
 
     Args:
-        namespace: of the marks of all clients.
+        namespace: prefix of the marks of all clients.
     """
 
     def __init__(self, gateway: Gateway, clock: Clock, namespace: str):
@@ -39,11 +39,11 @@ class Marks:
     async def transact(
         self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
     ) -> tuple[int, list[EtcdMessage]]:
-        """Do it at most once.
+        """Run a transaction at most once.
 
-        Returns: the revision of the change; or 0, and what `failure` asked for.
+        Returns: the revision of the change; or 0 and the results of `failure`.
         Raises:
-            EtcdError: as `Gateway.call`; NOT_FOUND is of a lease in `success`.
+            EtcdError: as `Gateway.call`; NOT_FOUND: a lease in `success` does not exist.
         """
         async with self._turn:
             self._number += 1
@@ -66,10 +66,10 @@ class Marks:
                     return left.revision, []
                 if left.revision == known:
                     return 0, found
-                # A transaction that was given up has come after all, or the mark has died; ask again.
+                # An earlier transaction, which the client gave up, arrived late, or the mark has expired: retry.
 
     async def close(self) -> None:
-        """Take the mark away. Raises CutOff."""
+        """Delete the mark. Raises CutOff."""
         if self._lease:
             await self._lease.revoke()
 
@@ -87,7 +87,7 @@ class Marks:
         }
 
     async def _living(self) -> EtcdLease:
-        """The mark's lease, which lives for long enough."""
+        """The mark's lease, granted or renewed if necessary."""
         if self._lease and self._clock.now() - self._renewed > MARK_S / 2:
             try:
                 await self._lease.renew()

@@ -1,6 +1,8 @@
-"""Asking an etcd cluster over its JSON gateway. The rule: any member will do, and one that does not answer is left.
+"""Requests to an etcd cluster over its JSON gateway: HTTP, authentication, and the errors of etcd.
 
-Knows HTTP and etcd's errors; it must not know what a directory is. Source: etcd v3.4, api reference and gRPC gateway.
+Any member can serve a request; after a failure the client goes to the next member.
+
+Source: etcd v3.4, api reference and gRPC gateway.
 """
 
 import json
@@ -19,18 +21,21 @@ from pipelined.errors import UsageError
 NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
 """gRPC status codes."""
 AGAIN = (1, 2, 4, 10, 13, 14)
-"""Cancelled, unknown, late, aborted, internal, unavailable: a member without a leader, or on its way up or down."""
+"""Status codes after which the client retries: cancelled, unknown, deadline exceeded, aborted, internal, unavailable.
+
+A member sends them when it has no leader, starts or stops.
+"""
 AUTHENTICATE = "auth/authenticate"
 NO_SPACE = "database space exceeded"
 LOCKED = ("authentication failed", "user name is empty")
-"""How etcd tells who has no or a wrong password, beside codes."""
+"""Parts of the messages with which etcd refuses a missing or wrong password, in addition to the codes."""
 
 
 class EtcdError(Exception):
-    """A member answered that it will not do it.
+    """A member refused a request.
 
     Args:
-        code: gRPC's.
+        code: gRPC status code.
     """
 
     def __init__(self, code: int, message: str):
@@ -39,7 +44,7 @@ class EtcdError(Exception):
 
 
 class Stream:
-    """Answers that come one after another, each of them a map."""
+    """A stream of replies; each is a map."""
 
     def __init__(self, response: httpx2.Response):
         self._response, self._lines = response, response.aiter_lines()
@@ -55,15 +60,15 @@ class Stream:
             raise NoAnswer(f"the stream broke ({type(error).__name__} {error})") from error
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP response."""
         await self._response.aclose()
 
 
 class Gateway:
-    """One client's way to the cluster.
+    """Sends the requests of one client to the cluster.
 
     Args:
-        patience: seconds without an answer from any member after which it is cut off.
+        patience: seconds without a reply from any member after which calls raise `CutOff`.
     """
 
     def __init__(self, place: EtcdPlace, clock: Clock, patience: float):
@@ -73,23 +78,26 @@ class Gateway:
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask until some member answers; it may be done twice.
+        """Send a request until a member replies; the request may be carried out twice.
 
         Raises:
-            EtcdError: it was refused. CutOff; UsageError: this client is not let in. Full.
+            EtcdError: a member refused the request.
+            CutOff: no member replied in time.
+            UsageError: the cluster refused the user and password.
+            Full: the cluster has no room.
         """
         return await self.retry.run(lambda: self._once(path, body))
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
-        """Ask until some member begins to answer; the stream, and the first answer. Raises as `call`."""
+        """Send a request until a member begins a stream; returns the stream and its first reply. Raises as `call`."""
         return await self.retry.run(lambda: self._begin(path, body))
 
     def leave(self) -> None:
-        """Ask the next member from now on."""
+        """Send further requests to the next member."""
         self._turn += 1
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def _once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +133,7 @@ class Gateway:
 
     @contextmanager
     def _one_member(self) -> Iterator[None]:
-        """Have the next one asked after anything but an answer; a refusal is one."""
+        """Run one request at the current member. Go to the next one after a failure; a refusal counts as a reply."""
         turn = self._turn
         try:
             yield
@@ -149,7 +157,7 @@ class Gateway:
 
 
 def _result(told: Any) -> dict[str, Any]:
-    """What an answer says; those of a stream are wrapped."""
+    """The content of a reply; the gateway wraps the replies of a stream in `result`."""
     error = told.get("error")
     if error is None:
         return told.get("result", told)
@@ -161,7 +169,7 @@ def _result(told: Any) -> dict[str, Any]:
 
 
 def _meant(error: EtcdError) -> Exception:
-    """What a refusal says of this client or of the cluster, rather than of what was asked."""
+    """The exception for a refusal that concerns this client or the cluster; otherwise the refusal itself."""
     if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
         return UsageError(f"etcd does not let this client in ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):

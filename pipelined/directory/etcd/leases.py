@@ -1,6 +1,7 @@
-"""Leases of an etcd cluster. The rule: a lease's number is chosen by its client, so that granting it twice grants one.
+"""Leases of an etcd cluster.
 
-etcd counts in whole seconds, no fewer than its elections take, and does not see connections break.
+The client chooses the number of a lease, so a repeated grant request creates one lease. etcd rounds up to whole
+seconds, at least its election time-out, and does not notice broken connections.
 """
 
 import math
@@ -13,7 +14,7 @@ class EtcdLease(Lease):
     """A lease.
 
     Args:
-        seconds: as etcd granted them.
+        seconds: as granted by etcd.
     """
 
     def __init__(self, gateway: Gateway, number: int, seconds: float):
@@ -22,7 +23,7 @@ class EtcdLease(Lease):
 
     @classmethod
     async def grant(cls, gateway: Gateway, number: int, seconds: float) -> "EtcdLease":
-        """The lease of this number, which nobody else takes, no shorter than asked for. Raises CutOff."""
+        """Grant the lease of this number, which must be unique, for at least these seconds. Raises CutOff."""
         try:
             told = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(math.ceil(seconds))})
             return cls(gateway, number, float(told["TTL"]))
@@ -44,7 +45,7 @@ class EtcdLease(Lease):
                 raise
 
     async def lives(self) -> bool:
-        """Whether it has not run out. Raises CutOff."""
+        """Whether the lease has not ended. Raises CutOff."""
         return int((await _left(self._gateway, self.number)).get("TTL", 0)) > 0
 
 

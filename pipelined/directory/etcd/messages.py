@@ -1,4 +1,4 @@
-"""What etcd is told and tells: JSON with keys and values in base64 and numbers as text. Values in, values out; no I/O.
+"""The messages of etcd's JSON gateway: keys and values in base64, numbers as text. No I/O.
 
 Source: etcd v3.4, api reference.
 """
@@ -16,18 +16,18 @@ class Keys:
     """The keys of one directory among those of a cluster.
 
     Args:
-        namespace: what all of them begin with.
+        namespace: prefix of all of them.
     """
 
     def __init__(self, namespace: str):
         self._namespace = namespace.encode()
 
     def compare(self, key: str, revision: int) -> EtcdMessage:
-        """A key's last change must have been this one; 0: it must not exist."""
+        """Expect the revision of a key's last change, inside a transaction; 0: the key must not exist."""
         return {"key": self._full(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
     def get(self, key: str) -> EtcdMessage:
-        """Ask for a key, inside a transaction."""
+        """Read a key, inside a transaction."""
         return {"request_range": {"key": self._full(key)}}
 
     def put(self, key: str, value: bytes, lease: int) -> EtcdMessage:
@@ -39,17 +39,17 @@ class Keys:
         return {"request_delete_range": {"key": self._full(key)}}
 
     def below(self, prefix: str) -> EtcdMessage:
-        """All keys that begin with a prefix: those from it on, and before the next that does not."""
+        """The range of all keys that begin with a prefix."""
         first = self._namespace + prefix.encode()
         end = first[:-1] + bytes([first[-1] + 1])  # UTF-8 has no byte 255
         return {"key": text(first), "range_end": text(end)}
 
     def entries(self, told: Mapping[str, Any]) -> dict[str, Entry]:
-        """What was found."""
+        """The entries in a reply, by key."""
         return {self._key(found): entry_of(found) for found in told.get("kvs", ())}
 
     def changes(self, told: Mapping[str, Any]) -> list[Change]:
-        """What has changed, in order; etcd never spreads a revision over two answers unless it is asked to."""
+        """The changes in a reply, in order. etcd splits a revision over two replies only on request."""
         return [self._change(event) for event in told.get("events", ())]
 
     def _change(self, event: Mapping[str, Any]) -> Change:
@@ -65,15 +65,15 @@ class Keys:
 
 
 def entry_of(found: Mapping[str, Any]) -> Entry:
-    """What a key holds; etcd leaves out what is empty or 0."""
+    """The entry of a key; etcd omits fields that are empty or 0."""
     return Entry(b64decode(found.get("value", "")), int(found["mod_revision"]), int(found.get("lease", 0)))
 
 
 def text(data: bytes) -> str:
-    """Bytes as JSON takes them."""
+    """Bytes in base64, for JSON."""
     return b64encode(data).decode()
 
 
 def revision_of(told: Mapping[str, Any]) -> int:
-    """At which an answer was given."""
+    """The revision of a reply."""
     return int(told["header"]["revision"])

@@ -1,7 +1,4 @@
-"""Where an etcd cluster is, by its URL: `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/NAMESPACE][?ca=FILE…]`.
-
-The rule: what a URL says is understood whole or refused with what is known.
-"""
+"""The URL of an etcd cluster: `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/NAMESPACE][?ca=FILE…]`."""
 
 import re
 import ssl
@@ -18,14 +15,14 @@ EXAMPLE = "write etcd://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE], with ?ca=FILE 
 
 @dataclass(frozen=True, slots=True)
 class EtcdPlace:
-    """A cluster, and the part of it that is one directory.
+    """A cluster, and the namespace of one directory in it.
 
     Args:
-        members: HOST:PORT of each that may be asked.
+        members: HOST:PORT of each member that may receive requests.
         namespace: all keys begin with it and a slash.
-        user, password: to prove, if the cluster asks who is there.
-        ca: a file with the authority that signed the members' certificates; TLS is spoken where this is given.
-        cert, key: files by which this client proves itself, if the cluster wants that.
+        user, password: for a cluster that requires them.
+        ca: a file with the authority that signed the members' certificates; the client uses TLS if this is given.
+        cert, key: files with the client's certificate and key, for a cluster that requires them.
     """
 
     members: tuple[str, ...]
@@ -38,9 +35,9 @@ class EtcdPlace:
 
     @classmethod
     def parse(cls, url: str) -> "EtcdPlace":
-        """Raises UsageError: the URL makes no sense."""
+        """Parse a URL. Raises UsageError: malformed, or with an unknown option."""
         scheme, _, rest = url.partition("://")
-        place = re.match(r"[^/?#]*", rest).group()  # not by `urlsplit`, which refuses brackets behind a comma
+        place = re.match(r"[^/?#]*", rest).group()  # not with `urlsplit`, which refuses brackets after a comma
         parts = urlsplit(rest[len(place) :])
         login, _, hosts = place.rpartition("@")
         user, _, password = login.partition(":")
@@ -55,11 +52,11 @@ class EtcdPlace:
 
     @property
     def scheme(self) -> str:
-        """Of the members' own URLs."""
+        """The scheme of the members' URLs."""
         return "https" if self.ca else "http"
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How members are recognised. Raises UsageError: a file is not what it should be."""
+        """The TLS context; False: no TLS. Raises UsageError: a file is missing or malformed."""
         if not self.ca:
             return False
         try:
@@ -73,7 +70,7 @@ class EtcdPlace:
 
 
 def _with_port(host: str, url: str) -> str:
-    """HOST:PORT, with etcd's own port where none is given."""
+    """HOST:PORT, with etcd's default port if the URL names no port."""
     try:
         parts = urlsplit(f"//{host}")
         port = PORT if parts.port is None else parts.port
