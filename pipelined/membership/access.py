@@ -1,8 +1,9 @@
-"""What each kind of member may ask of a peer: trainers passes, the leader rounds, peers of the stage sums and state,
+"""Access control of a peer: trainers may request passes, the leader rounds, peers of the stage sums and state,
 observers state.
 
-A process that the directory does not list is refused as a stranger before anything that it sent is decoded, kept or
-waited for. The directory's news of a newcomer may be under way, so that is waited for, a short time.
+A request from a process that the directory does not list is rejected as "stranger" before its content is decoded,
+stored or waited for. The directory's change for a new process may still be on its way, so the check waits for up to
+`RETRY_S` seconds.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from transports.rpc import Rejected, Request
 
 
 class Admission:
-    """The checks at one peer.
+    """The checks of one peer.
 
     Args:
         view: of the members.
@@ -25,20 +26,20 @@ class Admission:
         self._view = view
 
     async def trainer(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger", it is no trainer of this swarm."""
+        """Raises Rejected: "stranger": the sender is not a trainer of this swarm."""
         await self._known(request, lambda: _among(request, self._view.trainers.values()))
 
     async def peer(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger", it is no peer that holds, or comes to hold, this stage."""
+        """Raises Rejected: "stranger": the sender is not a peer that holds or joins this stage."""
         await self._known(request, lambda: _among(request, self._peers(stage)))
 
     async def reader(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger", it is neither a peer of this stage nor an observer."""
+        """Raises Rejected: "stranger": the sender is neither a peer of this stage nor an observer."""
         observers = self._view.observers
         await self._known(request, lambda: _among(request, [*self._peers(stage), *observers.values()]))
 
     async def leader(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger", it does not lead under the term that it names."""
+        """Raises Rejected: "stranger": the sender is not the leader of the term in the request."""
         (term, _), view = read_round(field(request.note, "round")), self._view
 
         def leads() -> bool:

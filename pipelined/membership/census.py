@@ -1,4 +1,4 @@
-"""Where the peers of a swarm are, kept up record by record, so that a change costs the same in a swarm of any size."""
+"""The peers of a swarm by stage, updated with each record, so that a change costs the same in a swarm of any size."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from pipelined.swarm.records import Peer, Phase
 
 STAY = Phase.JOINING, Phase.SERVING
-"""Phases of a peer that is not about to leave its stage."""
+"""Phases of a peer that stays at its stage."""
 
 
 class Census:
     """The peers of each stage, and how many of them stay.
 
-    A newcomer counts where it was sent until it says itself where it is.
+    A new peer counts at the stage to which the leader sent it, until its own record names its stage.
 
-    Cost: O(1) a change. `at` puts the peers of one stage in order once until one of them changes.
+    Cost: O(1) per change. `at` sorts the peers of a stage once after each change of one of them.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Census:
         self._departures = dict[int, list[Peer]]()
 
     def put(self, name: str, peer: Peer | None) -> None:
-        """What a peer of this name is now; None: there is none."""
+        """Set the record of the peer of this name; None: the record was deleted."""
         before = self._peers.pop(name, None)
         if before is not None:
             self._changed(before.stage)
@@ -42,8 +42,9 @@ class Census:
 
     @contextmanager
     def departures(self) -> Iterator[list[Peer]]:
-        """A list of the peers that are gone, or here under another incarnation, from now on: each as it was last. The
-        block empties it.
+        """A list that receives the last record of each peer that leaves or starts under another incarnation.
+
+        The block removes what it has read from the list.
         """
         gone = list[Peer]()
         self._departures[id(gone)] = gone
@@ -53,12 +54,12 @@ class Census:
             del self._departures[id(gone)]
 
     def send(self, name: str, stage: int) -> None:
-        """A newcomer of this name is to go to a stage; what its record says does not count until it `arrived`."""
+        """Note that a new peer of this name was sent to a stage; its record does not count until `arrived`."""
         self._sent[name] = stage
         self._count(name)
 
     def arrived(self, name: str) -> None:
-        """From now on what its record says counts, or nothing where it has none."""
+        """Count a peer by its own record from now on, or not at all if it has no record."""
         if self._sent.pop(name, None) is not None:
             self._count(name)
 
@@ -69,19 +70,19 @@ class Census:
         return self._ordered[stage]
 
     def is_kept(self, stage: int) -> bool:
-        """Whether a peer stays at a stage, or comes to it, as the records say."""
+        """Whether a peer stays at a stage or joins it, by the records alone."""
         return any(peer.phase in STAY for peer in self._stages.get(stage, {}).values())
 
     def changes(self, stage: int) -> int:
-        """How often a peer of a stage has changed, come or gone: as long as it is the same, so is `at`."""
+        """Number of changes of the peers of a stage; while it is the same, `at` is the same."""
         return self._changes[stage]
 
     def holding(self, stage: int) -> int:
-        """How many peers have the state of a stage."""
+        """Number of peers that have the state of a stage."""
         return self._held[stage]
 
     def staying(self, stages: int, without: str) -> list[int]:
-        """By stage, how many peers stay, those sent there included and the peer of one name left out."""
+        """By stage, the number of peers that stay or were sent there, without the peer named `without`."""
         there, at = [self._there[stage] for stage in range(stages)], self._counted.get(without, stages)
         if at < stages:
             there[at] -= 1

@@ -1,6 +1,6 @@
-"""Asking a member for as long as it is one.
+"""Requests to peers, which end when the peer leaves the swarm.
 
-The one rule: nobody who has left, or is not who was meant, keeps us waiting.
+A request names the incarnation of its receiver. It fails as soon as the directory shows that this incarnation is gone.
 """
 
 import asyncio
@@ -13,19 +13,20 @@ from transports.rpc import Endpoint, Response, Unreachable
 
 
 class Asking:
-    """One process's questions to peers."""
+    """Sends the requests of one process to peers."""
 
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
 
     async def request(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Response:
-        """Ask a peer under the incarnation that we know.
+        """Send a request to a peer, addressed to the incarnation in its record.
 
         Args:
-            limit: seconds after which it is late.
+            limit: time-out in seconds.
         Raises:
-            NoLongerValid: it is gone, cannot be reached, or is late; whether it did what was asked is unknown.
-            Rejected: as its handler says.
+            NoLongerValid: the peer is gone, cannot be reached, or timed out; whether it carried out the request is
+                unknown.
+            Rejected: by the peer's handler.
         """
         async with self._view.while_holds(lambda: self._view.is_here(who)) as scope:
             if limit is not None:
@@ -36,10 +37,10 @@ class Asking:
                 raise NoLongerValid(str(error)) from error
 
     async def insist(self, who: Peer, topic: str, **note: Any) -> None:
-        """Ask again whenever no answer came, until one does or the peer is gone.
+        """Repeat a request until a reply comes or the peer is gone.
 
         Raises:
-            Rejected: as its handler says.
+            Rejected: by the peer's handler.
         """
         while self._view.is_here(who):
             with suppress(NoLongerValid):

@@ -1,8 +1,8 @@
-"""Who of a stage goes where not all can reach one another: from what each says whom it reaches.
+"""Chooses the peers of a stage to evict when some of them cannot reach each other.
 
-The one rule: whoever is told the same decides the same, and a stage is never left without one that serves it. It is
-a cut that is to go, not a culprit: the fewest go that leave peers who all reach one another, as far as a look at one
-after another finds them. Knows peers and what they said; it must not know how that is asked, nor how anybody goes.
+The input is each peer's report of the peers that it cannot reach. The same reports give the same choice in every
+process, and at least one serving peer always stays. A broken link does not show which of its two ends failed. So the
+goal is to evict few peers such that the remaining ones all reach each other; a greedy search chooses them.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -12,17 +12,18 @@ from pipelined.swarm.records import Peer
 
 
 def who_goes(peers: Sequence[Peer], said: Mapping[str, Set[str]], before: Mapping[str, int]) -> list[Peer]:
-    """Those to be struck from the directory, in this order; none, where nobody who serves could be reached.
+    """The peers to evict, in this order; empty if no serving peer sent a report.
 
-    A cut is a cut whichever side tells of it. First go those who could not be reached by whoever asks, then one after
-    another who is cut from the most of the others; of equals the one that failed with the most others before, then
-    one that leaves anyhow, and then the youngest. So a member that accuses everybody goes first itself, also where it
-    accuses one at a time.
+    A link counts as broken if either end reports it. First go the peers without a report, which the leader could not
+    reach. Then, one at a time, goes the peer with the most broken links to the remaining peers; among equals the one
+    that failed with the most partners before, then one that is leaving anyway, then the youngest. So a peer that
+    reports every other peer is evicted first itself, even if it reports them one at a time.
 
     Args:
         peers: of one stage, that hold its state.
-        said: by name, the others that this one cannot reach; who is missing could not be reached itself.
-        before: by name, with how many others each failed so far, these cuts counted; see `History.partners`.
+        said: by name, the peers that this peer cannot reach; a peer without an entry sent no report.
+        before: by name, the number of partners with which each peer failed so far, including these broken links; see
+            `History.partners`.
     """
     left = [peer for peer in peers if peer.name in said]
     if not any(peer.phase in WORKING for peer in left):

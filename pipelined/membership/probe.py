@@ -1,8 +1,8 @@
-"""Whether this process can reach a member, at any load of the member.
+"""Probes that decide whether this process can reach a member, at any load of the member.
 
-A probe is a request that costs nothing, repeated beside all other work. A member that answers none for longer than a
-lease is unreachable from here, even if the directory reaches it; a slow one is not. Only time in which this process ran
-counts: while it was stopped it could not receive.
+A probe is a request that the member answers at once, beside all other work; it is repeated until a reply comes. A
+member that replies to no probe for longer than a lease is unreachable from here, even if the directory reaches it; a
+slow member is not. Only time in which this process ran counts, because a stopped process cannot receive.
 """
 
 from collections.abc import Coroutine, Iterable
@@ -19,9 +19,9 @@ from transports.rpc import Rejected
 
 T = TypeVar("T")
 SILENCE_LEASES = 1.5
-"""Leases without an answer: a member that answers no process has lost its lease by then."""
+"""Lease periods without a reply after which a member is unreachable. A dead member has lost its lease before that."""
 SLICES = 8
-"""Parts in which time is counted; a stop of the process counts as one of them at most."""
+"""Slices in which time is counted; a stop of the process counts as at most one slice."""
 
 
 class Lived:
@@ -47,8 +47,8 @@ class Probe:
         self._asking, self.clock, self.patience_s = asking, Lived(clock), SILENCE_LEASES * lease_s
 
     async def reaches(self, who: Peer) -> bool:
-        """Whether a member answers in time; True for a process that is no member any more."""
-        with suppress(Rejected):  # that is an answer
+        """Whether a member replies in time; also True if the process has left the swarm."""
+        with suppress(Rejected):  # a rejection is a reply, too
             try:
                 await with_timeout(self.clock, self.patience_s, self._asking.insist(who, "status"))
             except TimeoutError:
@@ -56,16 +56,16 @@ class Probe:
         return True
 
     async def unreachable(self, members: Iterable[Peer]) -> list[str]:
-        """The names of the members that do not answer in time; all are asked at once."""
+        """The names of the members that do not reply in time; all are probed at once."""
         async with Nursery() as tasks:
             reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}
         return [name for name, task in reached.items() if not task.result()]
 
     async def while_reachable(self, who: Peer, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work with a member, while it can be reached.
+        """Run work with a member and return its result; cancel the work if the member becomes unreachable.
 
         Raises:
-            NoLongerValid: it cannot be reached.
+            NoLongerValid: the member is unreachable.
         """
         return await beside(self._listen(who), work)
 

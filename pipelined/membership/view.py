@@ -1,7 +1,7 @@
-"""The members of the swarm and the step that stands, as this process last read them from the directory.
+"""The members of the swarm and its committed step, as this process last read them from the directory.
 
-Only the directory is believed about either. `MembershipView` follows it; `Registration` is this process's own entry,
-kept by a lease. A process cut off from the directory is `cut_off`: it goes on computing, and decides nothing.
+The directory is the only source of both. `MembershipView` follows it; `Registration` is this process's own entry, bound
+to a lease. A process that is cut off from the directory (`cut_off`) goes on computing, and commits nothing.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ from pipelined.swarm.records import (
 
 
 class Came(NamedTuple):
-    """A peer that is to be told its stage.
+    """A new peer that waits for its assignment to a stage.
 
     Args:
         address: of its endpoint.
-        revision: at which it said so.
+        revision: of the record with which it announced itself.
     """
 
     address: str
@@ -60,10 +60,10 @@ class Came(NamedTuple):
 
 Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took, int)
 MOST_NAMES = 4096
-"""Evicted names that are remembered."""
+"""Evicted names that a view keeps."""
 WORKING = (Phase.SERVING, Phase.DRAINING)
 RETRY_S = 0.2
-"""Seconds from one attempt of a process cut off from the directory to the next."""
+"""Seconds between two attempts of a process that is cut off from the directory."""
 
 
 class NoLongerValid(Exception):
@@ -71,26 +71,26 @@ class NoLongerValid(Exception):
 
 
 class MembershipView:
-    """The members and the head as the directory has them.
+    """The members and the head as last read from the directory.
 
     Attributes:
-        head: the step that stands; None before there is one. A record that is gone or cannot be read leaves the one
-            before it, at the revision of the new: so a leader writes the next step over it.
-        evaluated: the last loss on validation data; None before there is one.
-        head_revision, leader_revision, evaluated_revision: of those keys, to be expected in a transaction; 0 where
-            they are not.
-        came: by name, what a peer said that is to be told its stage; not of those that know it.
-        peers, trainers, observers: by name; peers as far as they are followed.
-        saved: what peers have on disk, by name.
-        census: where the peers are.
-        took: by key, the members of the last step that was summed, as the directory has them.
-        lost: the stages whose state no peer holds, as the leader last said.
-        stages: those whose peers this process follows; None: all of them, and everything else in the directory.
-        announced: by name, the revision at which a peer last said what it is; 0 for one that is gone, and not kept.
-        cut_off: the directory does not answer.
-        evictions: by name, how often in a row a leader evicted a peer, as the last record of it said; where everything
-            is followed.
-        strange: why records could not be read, by key.
+        head: the committed step; None before the first one. If its record is deleted or cannot be read, the previous
+            head stays, at the revision of the new record, so that a leader can write the next step over it.
+        evaluated: the last loss on validation data; None before the first one.
+        head_revision, leader_revision, evaluated_revision: of those keys, to expect in a transaction; 0 if the key
+            does not exist.
+        came: by name, the new peers that wait for an assignment to a stage.
+        peers, trainers, observers: by name; only the peers that this process follows.
+        saved: by name, the steps that peers have on disk.
+        census: the peers by stage.
+        took: by key, the members of the last summed step.
+        lost: the stages of which no peer holds the state, as last written by the leader.
+        stages: the stages of which this process follows the peers; None: all of them, and all other keys.
+        announced: by name, the revision of a peer's last record; 0 for a peer that is gone.
+        cut_off: the directory does not reply.
+        evictions: by name, how often in a row a leader evicted a peer, by its last eviction record. Filled only if
+            `stages` is None.
+        strange: by key, why a record could not be read.
     """
 
     def __init__(self, directory: Directory, clock: Clock, stages: Set[int] | None = None):
@@ -103,7 +103,7 @@ class MembershipView:
         self.revision = 0
         self.came = dict[str, Came]()
         self.lost, self.lost_revision = frozenset[int](), 0
-        self._bare: Head | None = None  # the last that could be read, without its members
+        self._bare: Head | None = None  # the last readable head, without its members
         self.took = dict[str, Took]()
         self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
         self.observers = dict[str, Observer]()
@@ -116,7 +116,7 @@ class MembershipView:
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
 
     async def follow(self) -> None:
-        """Keep up with the directory until cancelled."""
+        """Follow the directory until cancelled."""
         while True:
             prefixes = _prefixes(self.stages)
             try:
@@ -138,7 +138,7 @@ class MembershipView:
             self._tell()
 
     async def turn_to(self, stages: Set[int]) -> None:
-        """Follow the peers of these stages and no others, unless it is all; returns when they are known."""
+        """Follow the peers of exactly these stages, unless this view follows all; returns when they are known."""
         if self.stages is None:
             return
         self.stages = frozenset(stages)
@@ -146,15 +146,15 @@ class MembershipView:
         await self.wait_for(lambda: self._followed == _prefixes(self.stages))
 
     def serving(self, stage: int) -> list[Peer]:
-        """The peers of a stage that take work, by name."""
+        """The peers of a stage that accept work, by name."""
         return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
 
     def joining(self, stage: int) -> list[Peer]:
-        """The peers that are on their way to a stage's state, by name."""
+        """The peers that are fetching the state of a stage, by name."""
         return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
 
     def holding(self, stage: int) -> list[Peer]:
-        """The peers of a stage that have its state: those that serve and those about to leave."""
+        """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
     def is_here(self, who: Peer | Trainer) -> bool:
@@ -163,11 +163,11 @@ class MembershipView:
         return known is not None and known.incarnation == who.incarnation
 
     def look_again(self) -> None:
-        """Wake all that wait for a change: something outside the directory has changed."""
+        """Wake all tasks that wait for a change, after a change outside the directory."""
         self._tell()
 
     async def next_change(self, seconds: float = math.inf) -> None:
-        """Wait for the next change, at most this many seconds."""
+        """Wait for the next change, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
                 await self._changed.wait()
@@ -182,7 +182,7 @@ class MembershipView:
         """Run the block while a condition holds; it is evaluated after every change. The block may set a time-out too.
 
         Raises:
-            NoLongerValid: it no longer holds, or the time is up.
+            NoLongerValid: the condition does not hold, or the time-out has passed; a running block is cancelled first.
         """
         if not holds():
             raise NoLongerValid
@@ -218,23 +218,23 @@ class MembershipView:
         self._tell()
 
     def note(self, key: str, entry: Entry | None) -> None:
-        """Take in what the directory has under a key; None: it has nothing there any more.
+        """Apply the entry of a key; None: the key was deleted.
 
         Raises:
-            ValueError: that cannot be read.
+            ValueError: the record cannot be read.
         """
         revision = entry.revision if entry else 0
         if key == HEAD:
             self.head_revision = revision
             if entry is not None:
                 self._bare = Head.unpack(entry.value)
-        elif key.startswith(TOOK):  # what cannot be read is not kept either: so the next commit writes it anew
+        elif key.startswith(TOOK):  # an unreadable record is dropped, so that the next commit writes it again
             self._place(self.took, key, None)
             self._place(self.took, key, _read(Took, entry))
         elif key == LOST:
             self.lost_revision = revision
             self.lost = frozenset((entry and Lost.unpack(entry.value).stages) or ())
-        elif key == LEADER:  # what cannot be read is none, at a revision: so it can be written over
+        elif key == LEADER:  # an unreadable record is None, but its revision is kept, so that it can be overwritten
             self.leader, self.leader_revision = None, revision
             self.leader = _read(LeaderRecord, entry)
         elif key == EVALUATED:
@@ -247,7 +247,7 @@ class MembershipView:
             self._note_peer(key.removeprefix(PEERS), entry)
         elif key.startswith(STAGES) and self.stages is not None:
             stage, _, name = key.removeprefix(STAGES).partition("/")
-            if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # else it has moved
+            if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # otherwise it has moved
                 self._note_peer(name, entry, stage)
         elif key.startswith(EVICTED):
             self._note_evicted(key.removeprefix(EVICTED), _read(Evicted, entry))
@@ -259,10 +259,13 @@ class MembershipView:
             self._place(self.saved, key.removeprefix(SAVED), _read(Saved, entry))
 
     def _note_peer(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
-        """Raises ValueError: it is no record of this peer, or of one of this stage; its key would not say when it goes.
+        """Apply a peer's record.
 
         Args:
-            stage: that the key names; None: it names none.
+            stage: in the key; None: the key has no stage.
+        Raises:
+            ValueError: the record names another peer or stage than its key. Such a record is refused because the
+                deletion of this key would not remove that peer.
         """
         self.announced.pop(name, None)
         if entry is not None:
@@ -275,13 +278,13 @@ class MembershipView:
         self.census.put(name, peer)
 
     def _note_arrival(self, name: str) -> None:
-        """A newcomer is on its way no longer when it has gone, or has said what it is after it came."""
+        """Note that a new peer has left, or has written its own record after it announced itself."""
         came = self.came.get(name)
         if came is None or self.announced[name] >= came.revision:
             self.census.arrived(name)
 
     def _note_evicted(self, name: str, evicted: Evicted | None) -> None:
-        """What the last record said stays known when the pause is over, for the last `MOST_NAMES` names."""
+        """Keep the last count of evictions after its record is deleted, for the last `MOST_NAMES` names."""
         if evicted is not None:
             self._place(self.evictions, name, evicted.times)
         if len(self.evictions) > MOST_NAMES:
@@ -301,7 +304,7 @@ class MembershipView:
 
 
 def _prefixes(stages: Set[int] | None) -> Prefixes:
-    """What a process follows in the directory: everything, or what all peers need and some stages."""
+    """The prefixes that a process follows: everything, or the keys that all peers need and those of some stages."""
     if stages is None:
         return ""
     keys = {key for stage in stages for key in (stage_folder(stage), took_key(stage))}
