@@ -1,4 +1,4 @@
-"""All-to-all: every rank has something for every rank."""
+"""All-to-all: every rank sends one array to every rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from transports.wire.arrays import Block
 
 
 async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[Any]) -> None:
-    """Send `outgoing[r]` to each rank r, and receive into `incoming[r]` what it sends here.
+    """Send `outgoing[r]` to each rank r, and receive into `incoming[r]` the array that rank r sends to this rank.
 
-    Shapes: any, 0 elements allowed; `incoming[r]` here takes the bytes of `outgoing[rank]` there.
+    Shapes: any, 0 elements allowed; `incoming[r]` here has as many bytes as `outgoing[rank]` on rank r.
 
     Args:
-        outgoing: one array a rank, read only.
-        incoming: one contiguous, writable array a rank, apart from all of `outgoing`.
+        outgoing: one array per rank; only read.
+        incoming: one contiguous, writable array per rank; shares no memory with `outgoing`.
     Raises:
-        ValueError: not one array a rank, or one is refused; nothing was sent. BrokenGroup: see `Group`.
-        TransportError: sizes differ between two ranks, or a rank or link failed; `incoming` is filled in part.
-    Cost: n - 1 steps of pairwise exchange; a rank sends what it has for others, once: (n - 1) (alpha + m/n beta).
+        ValueError: not one array per rank, or an array is refused; nothing was sent. BrokenGroup: see `Group`.
+        TransportError: sizes differ between two ranks, or a rank or link failed; `incoming` is partly filled.
+    Cost: n - 1 steps of pairwise exchange; a rank sends each array for another rank once: (n - 1) (alpha + m/n beta).
     Source: Thakur, Rabenseifner, Gropp, section 4.2 (long messages).
     """
     if not len(outgoing) == len(incoming) == group.size:

@@ -1,4 +1,4 @@
-"""Allocate: an array where all ranks of the group can reach it. The one rule: it is an array like any other."""
+"""Allocate: an array in memory that all ranks of the group share."""
 
 from typing import Any
 
@@ -8,21 +8,22 @@ from collectives.group import Group
 
 
 async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndarray:
-    """An array of zeros for every rank of the group, in memory that they share, if they run on one node.
+    """Allocate an array of zeros on every rank of the group, in shared memory if the ranks run on one node.
 
-    A long array that lies in it is all-reduced by `shared` and by `auto` where it is, without a copy; all ranks must
-    then pass the same part of theirs. It lives as long as the group or the array. Where ranks share no memory it is
-    ordinary memory.
+    `shared` and `auto` all-reduce a long array (or a part of one) from this memory in place, without a copy; all ranks
+    must then pass the same part of their arrays. The memory is freed after both the group and the array are gone.
+    Where the ranks share no memory the array lies in ordinary memory.
 
     Shapes: (length,).
 
     Args:
-        dtype: numpy's; for what numpy lacks allocate bytes, and let torch view them (`torch.from_numpy(array).view`).
+        dtype: a numpy dtype. For a dtype that numpy lacks, allocate bytes and view them with torch
+            (`torch.from_numpy(array).view`).
     Raises:
         ValueError: a negative length; nothing was sent.
-        Mismatch: ranks ask for different lengths or dtypes. TransportError: a rank or link failed.
-    Cancelled: a sum that is cancelled leaves the others writing to its array until they learn of that; drop it.
-    Cost: once, two messages from each rank to the first and back. Each rank maps the others' arrays.
+        Mismatch: ranks request different lengths or dtypes. TransportError: a rank or link failed.
+    Cancelled: after a cancelled sum, other ranks write to the array until their calls fail too; do not use it again.
+    Cost: once, two messages from each rank to the first and back. Each rank maps the arrays of the others.
     """
     if length < 0:
         raise ValueError(f"an array of a negative length (length: {length}); name how many elements it is to have")
@@ -30,7 +31,7 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     async with group.calling(f"allocate {length} {kind}"):
         nbytes = length * kind.itemsize
         if group.size > 1 and nbytes and await group.shared.open() is not None:
-            await group.barrier()  # whoever maps less than another writes must learn it first
+            await group.barrier()  # compares lengths first, so that no rank writes beyond a shorter mapping
             if (array := await group.shared.allocate(nbytes)) is not None:
                 return array.view(kind)
     return np.zeros(length, kind)

@@ -1,8 +1,8 @@
-"""A contiguous array as the collectives see it: flat typed elements to compute with, and their bytes to send.
+"""Vector: the flat view of a contiguous array that collectives use; typed elements to compute with, bytes to send.
 
-The one rule: nothing is copied; what is not contiguous or not in the CPU's memory is refused. numpy computes for
-every dtype it has; torch, where it is loaded, computes for the half-width floats, which numpy lacks or is slow at (0.5
-GB/s). It is never imported here: who passes a tensor has imported it.
+Nothing is copied: an array that is not contiguous or not in CPU memory is refused. numpy computes for every dtype that
+it has. torch, where it is loaded, computes for the half-width floats, which numpy lacks or computes slowly (0.5 GB/s).
+This module never imports torch: a caller that passes a tensor has imported it.
 """
 
 import sys
@@ -20,12 +20,12 @@ class Vector:
     """A flat view of an array's memory.
 
     Args:
-        elements: the one-dimensional numpy array or torch tensor that computes.
+        elements: the same memory as a one-dimensional numpy array or torch tensor, for computing.
         data: the same memory as a memoryview of format "B".
-        dtype: the name that numpy and torch share.
-        itemsize: bytes an element takes.
+        dtype: its name, the same in numpy and torch.
+        itemsize: bytes per element.
     Attributes:
-        nbytes: of all elements.
+        nbytes: bytes of all elements.
     """
 
     __slots__ = ("_length", "data", "dtype", "elements", "itemsize", "nbytes")
@@ -40,8 +40,8 @@ class Vector:
         """View a numpy array or a torch tensor.
 
         Raises:
-            TypeError: neither of them. ValueError: not contiguous, read-only, on another device, of another byte order,
-                or of a dtype without a wire form.
+            TypeError: the array is neither. ValueError: it is not contiguous, read-only, on another device, of another
+                byte order, or of a dtype without a wire form.
         """
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(array, torch.Tensor):
@@ -89,7 +89,7 @@ class Vector:
         return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize)
 
     def like(self, other: "Vector") -> bool:
-        """Whether both compute alike: of one dtype, and both in numpy or both in torch."""
+        """Whether both have one dtype, and both compute in numpy or both in torch."""
         return self.dtype == other.dtype and type(self.elements) is type(other.elements)
 
     def over(self, memory: np.ndarray) -> "Vector":
@@ -109,7 +109,7 @@ def _name(dtype: Any) -> str:
 
 
 def _bytes(flat: np.ndarray) -> memoryview:
-    """The memory of a flat array; numpy's way takes all dtypes, and is slower."""
+    """The memory of a flat array. The fallback through numpy works for all dtypes, but is slower."""
     try:
         return memoryview(flat).cast("B")
     except (TypeError, ValueError):

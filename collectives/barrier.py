@@ -1,4 +1,4 @@
-"""Barrier: nobody goes on before everybody has come."""
+"""Barrier: no rank continues before every rank of the group has entered."""
 
 from collectives.group import Group
 

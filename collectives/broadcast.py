@@ -1,4 +1,4 @@
-"""Broadcast: one rank's array on all of them."""
+"""Broadcast: the array of one rank is copied to all ranks of the group."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from collectives.group import Group
 
 
 async def broadcast(group: Group, array: Any, root: int = 0) -> None:
-    """Fill the array on every rank, in place, with that of rank `root` of the group.
+    """Fill the array on every rank, in place, with the array of rank `root` of the group.
 
     Shapes: the same on every rank.
 
@@ -16,9 +16,10 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
         root: a rank of the group.
     Raises:
         ValueError: no such root, or the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a
-        rank or link failed; the array is filled in part.
-    Cost: a binomial tree, ceil(log2 n) steps; the root sends ceil(log2 n) times the array, all ranks together n - 1
-        times: ceil(log2 n) (alpha + m beta), less where pieces overlap, as each is passed on once it has come.
+        rank or link failed; the array is partly filled.
+    Cost: a binomial tree, ceil(log2 n) steps; the root sends the array ceil(log2 n) times, all ranks together n - 1
+        times: ceil(log2 n) (alpha + m beta). A rank forwards each piece once it has received it, so pieces overlap and
+        a long array takes less.
     Source: Thakur, Rabenseifner, Gropp, section 4.4 (short messages).
     """
     if not 0 <= root < group.size:
@@ -37,7 +38,7 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
 def branches(node: int, size: int) -> tuple[int | None, list[int]]:
     """The parent (None: the root, node 0) and the children, largest subtree first, in a binomial tree of `size` nodes.
 
-    A node's parent is the node without its lowest set bit; its children set one bit below that.
+    The parent of a node is its number without its lowest set bit; its children each set one bit below that one.
     """
     lowest = node & -node if node else 1 << (size - 1).bit_length()
     below = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]

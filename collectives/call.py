@@ -1,11 +1,11 @@
 """One call of a collective on one rank: its turn, and the peers with which it has compared signatures.
 
-    enter     wait for the group's turn; begin to watch the time (see `WaitCheck`)
-    greet     the first bytes to and from each peer bring the signatures of both; unequal ones end the call
-    leave     give the turn back; a call that fails breaks the group, but sends the others nothing: the owner of
-              the transport aborts it
+    enter     wait for the group's turn; start the check of its waiting time (see `WaitCheck`)
+    greet     the first bytes to and from each peer carry the sender's signature; unequal signatures end the call
+    leave     give the turn back; a failed call breaks the group on this rank and sends the others nothing: the owner
+              of the transport aborts it
 
-Nothing is sent beside the collective's own bytes, and no task or timer is made, unless a call waits long.
+Unless a call waits long, it sends only the collective's own bytes and creates no task and no timer.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from transports.base import Key, Transport
 from transports.errors import TransportError
 
 PATIENCE_S = 10.0
-"""Seconds that a rank waits in a call before it sends its call to the first rank."""
+"""Seconds that a rank waits in a call before it reports its call to the first rank."""
 STILL_S = 10.0
-"""Seconds in which all ranks wait and none receives a byte, after which calls of different numbers count as unequal."""
+"""Seconds for which all ranks wait and no rank receives a byte; after that, calls of different numbers are unequal."""
 
 
 class Call:
     """An async context in which a collective runs on a group; entered once.
 
     Args:
-        calls: those of the group.
-        signature: what all of them must mean alike, in words.
+        calls: the calls of the group.
+        signature: the collective and its arguments in words; must be equal on all ranks.
     Attributes:
-        asked: the signature as the call began.
-        number: how many calls of the group began before, and this one.
-        task: in which it runs.
+        asked: the signature at the start of the call.
+        number: the number of this call in the group, from 1.
+        task: the task in which the call runs.
     Raises:
-        BrokenGroup: an earlier call was left before its end; nothing was sent.
+        BrokenGroup: an earlier call ended before it was done; nothing was sent.
         Mismatch: ranks called it differently (both are named). PeerLost: a rank of the group that this one waits for
             was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
@@ -70,43 +70,43 @@ class Call:
             self.calls.lock.give(error)
 
     def state(self, signature: str) -> None:
-        """Say more exactly what this call is; before anything was sent."""
+        """Replace the signature by a more exact one; allowed only before anything was sent."""
         self.signature, self.greeting = signature, greeting(signature)
 
     def greets(self, peer: int) -> bool:
-        """Whether this rank of the transport has not been greeted yet; it counts as greeted from now on."""
+        """Whether this peer (a rank of the transport) still has to be greeted; marks it as greeted."""
         first = peer not in self._greeted
         self._greeted.add(peer)
         return first
 
     def hears(self, peer: int) -> bool:
-        """Whether this peer's greeting is still to come; it counts as expected from now on."""
+        """Whether the greeting of this peer is not yet expected in this call; marks it as expected."""
         first = peer not in self._heard
         self._heard.add(peer)
         return first
 
     def compare(self, peer: int, greeted: memoryview) -> None:
-        """Raise Mismatch unless this peer's greeting says what ours says."""
+        """Raise Mismatch unless the greeting of this peer equals that of this rank."""
         if greeted[:GREETING_BYTES] != self.greeting:
             raise Mismatch.between(self.calls.rank, self.signature, peer, signature_in(greeted))
 
 
 class WaitCheck:
-    """Ends ranks that wait for one another in unequal calls, where no greeting compares the two.
+    """Ends calls in which ranks wait for one another because they called different things and exchange no greeting.
 
-    A rank that waits longer than its patience sends its call to the group's first rank, and again after `STILL_S`
-    seconds, twice that, and so on. The first rank keeps the latest call of each rank; when it waits that long itself,
-    it compares them with its own:
+    A rank that waits longer than its patience reports its call to the first rank of the group, and again after
+    `STILL_S` seconds, twice that, and so on. The first rank keeps the latest call of each rank. When it waits that long
+    itself, it compares them with its own:
 
         calls of one number that differ     end at once
-        calls of different numbers          end when all ranks waited in theirs at once for `STILL_S`, and none received
-                                            a byte: a rank may be ahead in good order while another one is late
+        calls of different numbers          end when all ranks have waited at the same time for `STILL_S` and no rank
+                                            received a byte: before that, a rank may correctly be ahead of a slow one
 
-    One timer outlasts all calls: one for each would cost 2 microseconds a call.
+    One timer serves all calls: a timer for each call would cost 2 microseconds a call.
 
     Args:
-        ranks: those of the group; the first of them compares.
-        key: under which the others send it their calls.
+        ranks: the ranks of the group; the first of them compares.
+        key: the key under which the others send their calls to it.
         patience: seconds.
     """
 
@@ -119,17 +119,17 @@ class WaitCheck:
         self._found: Mismatch | None = None
 
     def begin(self, call: Call) -> None:
-        """Watch the call from now on."""
+        """Start the check for this call."""
         loop = asyncio.get_running_loop()
         self._call, self._due, self._cancelling = call, loop.time() + self._patience, call.task.cancelling()
         if self._loop is not loop:
             self._arm(loop)
 
     async def end(self, error: BaseException | None) -> None:
-        """Watch the call no more. On the first rank take what was sent in it, so that no message is left behind.
+        """End the check. The first rank receives the remaining reports of this call, so that no message is left over.
 
         Raises:
-            Mismatch: another rank's call differs; this call's task was cancelled for it.
+            Mismatch: the call of another rank differs; for that reason the task of this call was cancelled.
         """
         call, self._call = self._call, None
         if self._task is not None:
@@ -155,7 +155,7 @@ class WaitCheck:
 
     async def _send(self, call: Call) -> None:
         pause = STILL_S
-        with suppress(TransportError):  # the call itself fails likewise, or needs the first rank no more
+        with suppress(TransportError):  # the call itself fails in the same way, or does not need the first rank
             while True:
                 await self._transport.send(self._ranks[0], self._key, note=self._note(call))
                 await asyncio.sleep(pause)
@@ -179,14 +179,17 @@ class WaitCheck:
         self._keep(message.source, message.note)
 
     def _keep(self, rank: int, note: Any) -> None:
-        """Keep a rank's latest call, and since when it is the same to the last byte received."""
+        """Keep the latest call of a rank, and the time since which neither the call nor its received bytes changed."""
         now = asyncio.get_running_loop().time()
         same = rank in self._waited and self._latest[rank] == note
         self._waited[rank] = (self._waited[rank][0] if same else now), now
         self._latest[rank] = note
 
     def _unequal(self, call: Call) -> Mismatch | None:
-        """What differs; two ranks of which one has yet to choose an algorithm may still choose alike."""
+        """The error for a differing call of the same number.
+
+        If one of two ranks has not yet chosen its algorithm, both may still choose the same: that is no difference.
+        """
         for rank, note in self._latest.items():
             match note:
                 case [call.number, str(asked), str(signature), _]:
@@ -196,9 +199,9 @@ class WaitCheck:
         return None
 
     def _apart(self, call: Call) -> Mismatch | None:
-        """Another rank's call of another number, once all ranks have waited at the same time.
+        """The error for a call of another number, once all ranks have waited at the same time.
 
-        This rank's own time counts from the start of its waiting, so what other ranks sent before that proves nothing.
+        Time counts from the moment this rank began to wait, so reports received before that prove nothing.
         """
         since, last = zip(*self._waited.values(), strict=True)
         if len(since) < len(self._ranks) or min(last) - max(since) < STILL_S:
@@ -217,11 +220,11 @@ class Calls:
     Args:
         transport: this rank's end of the network.
         ranks: the transport's ranks that are in the group.
-        channel: the group's.
+        channel: the channel of the group.
         patience: seconds (see `WaitCheck`).
     Attributes:
         current: the running call.
-        number: how many calls have begun.
+        number: calls begun so far.
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, patience: float):
@@ -229,5 +232,5 @@ class Calls:
         self.current: Call | None
         self.lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
         name = "collective", channel, zlib.crc32(repr(ranks).encode())
-        key = *name, transport.count(name)  # neither another group's nor an earlier one's of these ranks
+        key = *name, transport.count(name)  # differs from the keys of other groups, also of earlier ones
         self.wait_check = WaitCheck(transport, ranks, key, patience)

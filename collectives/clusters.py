@@ -4,9 +4,8 @@
     cluster 1    | rank 2 | rank 3        | rank 4         |
     rings        | 0 2    | 0 3   | 1 3   | 1 4            |
 
-A rank that holds much is in several rings, and its neighbours in each are whoever holds the same elements there.
-
-The one rule: a ring has one rank of every cluster, and a channel of its own, so that all rings run side by side.
+A rank with a large share is in several rings; its neighbours in each ring hold the same elements in other clusters.
+A ring has one rank of every cluster, and a channel of its own, so that all rings run at the same time.
 
 Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
 """
@@ -26,7 +25,7 @@ from transports.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank of a cluster holds: the model's elements [low, high)."""
+    """The elements [low, high) of the model that one rank of a cluster holds."""
 
     rank: int
     low: int
@@ -35,7 +34,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The ranks, one of every cluster and in the clusters' order, that hold the elements [low, high)."""
+    """The ranks that hold the elements [low, high): one of every cluster, in the order of the clusters."""
 
     ranks: tuple[int, ...]
     low: int
@@ -43,10 +42,11 @@ class Ring:
 
 
 def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
-    """The rings in the order of their elements.
+    """The rings, in the order of their elements.
 
     Args:
-        clusters: of each the shares, which together hold every element once; a rank may hold several, in one cluster.
+        clusters: the shares of each cluster, which together hold every element once; a rank may hold several shares,
+            all in one cluster.
     Raises:
         ValueError: no cluster, shares that overlap or leave a gap, clusters of different lengths, or a rank in two.
     """
@@ -64,12 +64,12 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
 
 
 class Rings:
-    """One rank's part in the rings between clusters; every rank of every cluster makes it with equal arguments.
+    """One rank's part in the rings between clusters; every rank of every cluster constructs it with equal arguments.
 
     Args:
         transport: this rank's end of the network.
         clusters: as for `rings_of`.
-        channel: of the first ring; each has one more than the ring before.
+        channel: the channel of the first ring; each following ring has the next number.
     Raises:
         ValueError: as `rings_of`, or this rank holds nothing.
     """
@@ -86,18 +86,18 @@ class Rings:
         ]
 
     async def all_reduce(self, arrays: Sequence[Any], op: str = "mean") -> None:
-        """Reduce what this rank holds with what the other clusters hold of it, in place, all rings at once.
+        """Reduce the shares of this rank with the same elements of the other clusters, in place, all rings at once.
 
-        Shapes: `arrays[i]` has the elements of `shares[i]`, in any shape; the dtype is one on all ranks.
+        Shapes: `arrays[i]` has the elements of `shares[i]`, in any shape; all ranks have the same dtype.
 
         Args:
-            arrays: contiguous numpy arrays or CPU torch tensors, one a share.
+            arrays: contiguous numpy arrays or CPU torch tensors, one per share.
             op: "sum", "mean" or "max".
         Raises:
-            ValueError: not one array a share, or one of another length; nothing was sent. Else as `all_reduce`, and the
-            other rings of this rank are cancelled.
-        Cost: with C clusters 2(C-1) steps; of each slice a rank sends 2(C-1)/C, so it is done when the rank that holds
-            most is: 2(C-1) alpha + 2(C-1)/C m beta + (C-1)/C m gamma for its m bytes.
+            ValueError: not one array per share, or one of another length; nothing was sent. Else as `all_reduce`, and
+            the other rings of this rank are cancelled.
+        Cost: with C clusters 2(C-1) steps; of each slice a rank sends 2(C-1)/C. The rank with the largest share, of m
+            bytes, ends last: 2(C-1) alpha + 2(C-1)/C m beta + (C-1)/C m gamma.
         """
         vectors = [Vector.of(array) for array in arrays]
         held = [high - low for low, high in self.shares]
@@ -109,7 +109,7 @@ class Rings:
                 tasks.create_task(all_reduce(group, self._slice(vectors, span), op, "ring"))
 
     def _slice(self, vectors: Sequence[Vector], span: Range) -> Any:
-        """The elements of a ring, a view of the share that they lie in."""
+        """The elements of a ring, as a view of the share that contains them."""
         index = next(index for index, (low, high) in enumerate(self.shares) if low <= span[0] < high)
         start = self.shares[index][0]
         return vectors[index].elements[span[0] - start : span[1] - start]

@@ -1,6 +1,6 @@
 """What messages cost in a group: the alpha, beta and gamma of the Hockney model, and measured prices of all-reduces.
 
-All ranks of a group hold equal links and equal prices, since `auto` chooses by them.
+All ranks of a group must have equal links and equal prices, because `auto` chooses by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from itertools import pairwise
 class Links:
     """The price of one message of m bytes, alpha + m * beta seconds, and of reducing it, m * gamma seconds.
 
-    The defaults are of the order of ranks that share one machine's memory; measure, and pass what was found.
+    The defaults have the magnitude of ranks that share one machine's memory; measure, and pass measured values.
 
     Args:
-        alpha: seconds a message takes however short it is.
-        beta: seconds a byte on the wire takes.
-        gamma: seconds it takes to reduce one byte of an array into another.
-        far: the same between ranks of different nodes; None where they are as those of one node.
+        alpha: seconds per message, whatever its size.
+        beta: seconds per byte on the wire.
+        gamma: seconds to reduce one byte of an array into another.
+        far: the links between ranks of different nodes; None: the same as inside a node.
     Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", section 2.
     """
 
@@ -37,13 +37,13 @@ class Prices:
     """Seconds by algorithm and bytes.
 
     Args:
-        points: for each algorithm, (bytes, seconds) in order of bytes; one of one point costs that everywhere.
+        points: for each algorithm, (bytes, seconds) in order of bytes; a single point is the price at every size.
     """
 
     points: Mapping[str, Sequence[tuple[int, float]]]
 
     def price(self, name: str, nbytes: int) -> float:
-        """Seconds by the alpha and beta of the two points around; beyond the last, by those of the last two."""
+        """Seconds, interpolated between the two nearest points; beyond the last point, on the line of the last two."""
         points = self.points[name]
         if len(points) == 1:
             return points[0][1]
@@ -54,5 +54,5 @@ class Prices:
         return start + max(0, nbytes - low) * beta
 
     def cheapest(self, nbytes: int) -> str:
-        """The algorithm that takes least; of equals, the first by name."""
+        """The algorithm that takes the least time; of equals, the first by name."""
         return min(sorted(self.points), key=lambda name: self.price(name, nbytes))

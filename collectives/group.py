@@ -1,7 +1,7 @@
 """A group: some ranks of a transport, numbered anew from 0, with a channel of their own for bare bytes.
 
-Both ends of a message know its size beforehand, and an empty one is never sent. The first message to each
-peer in a call brings a greeting with it (see `collectives.signature`), which is no payload. Knows no algorithm.
+Both ends of a message know its size beforehand; empty messages are not sent. The first message to each peer in a call
+carries a greeting as well (see `collectives.signature`), which does not count as payload.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,27 @@ from transports.base import Native, Transport
 from transports.errors import SizeMismatch
 
 PACKED_BYTES = 16 << 10
-"""A first message up to this size travels in one with its greeting: copying it costs less than a message more."""
+"""Bytes up to which a first message is sent together with its greeting: a copy costs less than another message."""
 
 
 class Group:
-    """The ranks that take part in a collective, as one of them sees them.
+    """The ranks that take part in a collective; each of them constructs its own `Group`.
 
-    Every rank of the group makes it with equal arguments, and all call its collectives in one order. Groups that may
-    be busy at the same time need channels of their own.
+    Every rank constructs it with equal arguments, and all ranks call its collectives in one order. Groups that run
+    collectives at the same time need different channels.
 
     Args:
         transport: this rank's end of the network.
         ranks: the transport's ranks that take part; the position of each is its rank in the group.
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
-        links: what messages cost between these ranks; `auto` chooses by it.
-        piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and follow
-            one another closely, but each costs a message.
+        links: the cost of messages between these ranks; `auto` chooses by it.
+        piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and overlap
+            better, but each costs a message.
         window: bytes that each rank lends the others where the transport lets them share memory.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
-        prices: what each all-reduce takes here, as `measure` found; None: `auto` goes by `links`. Equal on all ranks.
+        prices: measured seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto`
+            chooses by `links`.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
@@ -79,7 +80,7 @@ class Group:
         return f"Group(ranks={self.ranks}, channel={self.channel})"
 
     async def send(self, to: int, view: memoryview) -> None:
-        """Send bytes to a rank of the group, in order; return when their memory may be reused.
+        """Send bytes to a rank of the group, in the order of calls; return when the memory may be reused.
 
         Raises: as `Transport.send_buffer`.
         """
@@ -96,7 +97,7 @@ class Group:
             await self.transport.send_buffer(peer, self.channel, view)
 
     async def receive(self, source: int, view: memoryview) -> None:
-        """Fill `view` with the next bytes of a rank of the group.
+        """Fill `view` with the next bytes from a rank of the group.
 
         Raises: as `Transport.receive_buffer`.
         """
@@ -115,7 +116,7 @@ class Group:
             await self.transport.receive_buffer(peer, self.channel, view)
 
     async def barrier(self) -> None:
-        """Return once every rank of the group has called this, in the middle of a call; no payload is moved.
+        """Return once every rank of the group has called this, inside a running call; sends no payload.
 
         Cost: ceil(log2 n) steps of a header.
         Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (dissemination).
@@ -137,7 +138,7 @@ class Group:
         call.compare(peer, greeting)
 
     async def _receive_first(self, peer: int, call: Call, view: memoryview) -> None:
-        """Receive the first bytes of a peer in a call. Of another size than expected, they still tell its signature."""
+        """Receive the first bytes of a peer in a call. Even if their size is unexpected, they contain its signature."""
         try:
             await self.transport.receive_buffer(peer, self.channel, view, header=GREETING_BYTES)
         except SizeMismatch as misfit:
@@ -146,13 +147,13 @@ class Group:
             raise
 
     def calling(self, signature: str) -> Call:
-        """The context in which a collective runs: its turn, and the signature that must be equal on all ranks."""
+        """The context in which a collective runs; its signature must be equal on all ranks."""
         return Call(self.calls, signature)
 
     def among(self, ranks: Sequence[int]) -> "Group":
-        """Some ranks of the group, this one with them, as a group within the running call, on the same channel.
+        """A group of some ranks of this group, this rank included, inside the running call and on the same channel.
 
-        No two ranks may exchange messages in more than one such part at a time.
+        Two ranks must not exchange messages in more than one such subgroup at a time.
         """
         part = copy(self)
         part.ranks, part.size = tuple(self.ranks[rank] for rank in ranks), len(ranks)
@@ -165,12 +166,12 @@ class Group:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """For every rank of the group the lowest one that runs on the same node."""
+        """For each rank of the group, the lowest rank of the group on the same node."""
         names = self.transport.nodes
         mine = [names[rank] for rank in self.ranks]
         return tuple(mine.index(name) for name in mine)
 
     @cached_property
     def native(self) -> Native | None:
-        """The transport's own collectives over these ranks, or None where it has none."""
+        """The transport's own collectives over these ranks, or None if it has no collectives."""
         return self.transport.native(self.ranks, self.channel)

@@ -1,7 +1,4 @@
-"""A range of a vector sent, received or reduced, piece by piece.
-
-The one rule: extra memory is one piece of scratch. Knows no algorithm.
-"""
+"""A range of a vector sent, received or reduced, piece by piece; the only extra memory is one piece of scratch."""
 
 from collectives.arrays import Vector
 from collectives.group import Group
@@ -10,13 +7,13 @@ from collectives.reduction import Reduction
 
 
 async def send_pieces(group: Group, to: int, vector: Vector, span: Range) -> None:
-    """Send the elements of `span`, straight from the array."""
+    """Send the elements of `span` directly from the array."""
     for low, high in group.workspace.pieces(vector, span):
         await group.send(to, vector.bytes(low, high))
 
 
 async def receive_pieces(group: Group, source: int, vector: Vector, span: Range) -> None:
-    """Receive what `send_pieces` sends straight into the elements of `span`."""
+    """Receive what `send_pieces` sends, directly into the elements of `span`."""
     for low, high in group.workspace.pieces(vector, span):
         await group.receive(source, vector.bytes(low, high))
 

@@ -12,19 +12,19 @@ from collectives.ring import Walk
 async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
     """Reduce the arrays of all ranks and keep this rank's segment of the result.
 
-    Shapes: the same on every rank; taken flat, rank r keeps elements `segment(length, size, r)`.
+    Shapes: the same on every rank; of the flattened array, rank r keeps elements `segment(length, size, r)`.
 
     Args:
-        array: a contiguous numpy array or CPU torch tensor; reduced in place, and outside the kept segment it is left
-            holding partial sums.
+        array: a contiguous numpy array or CPU torch tensor, reduced in place; outside the kept segment it then holds
+            partial sums.
         op: "sum", "mean" or "max".
     Returns:
-        The kept segment, a flat view of `array`'s memory; `all_gather` of the array makes it whole on all ranks.
+        The kept segment, a flat view of `array`'s memory; `all_gather` of the array then completes it on all ranks.
     Raises:
         ValueError: the op or the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a rank
         or link failed; the array holds partial sums.
-    Cost: n - 1 steps; a rank sends the array less its own segment: (n - 1) (alpha + m/n beta + m/n gamma).
-    Source: Patarasuk, Yuan (see `_ring`), the first phase.
+    Cost: n - 1 steps; a rank sends the array except its own segment: (n - 1) (alpha + m/n beta + m/n gamma).
+    Source: Patarasuk, Yuan (see `collectives.ring`), the first phase.
     """
     vector = Vector.of(array)
     reduction = Reduction(op, vector)

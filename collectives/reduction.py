@@ -1,7 +1,7 @@
-"""Sum, mean and max of two pieces into a third, for every dtype. The one rule: no memory is allocated.
+"""Sum, mean and max of two pieces into a third, for every dtype, without allocating memory.
 
-Operands keep the order they are given in: where two ranks reduce the same elements, both name the lower rank's
-first, so that NaN payloads and the signs of zeros agree too. Knows nothing of ranks or messages.
+Operands keep the order they are given in. Where two ranks reduce the same elements, both pass the lower rank's
+elements first, so that NaN payloads and the signs of zeros are equal too.
 """
 
 import sys
@@ -12,19 +12,19 @@ import numpy as np
 from collectives.arrays import Vector
 from collectives.partition import Range
 
-# dtypes that each op makes sense for: floating, complex, signed, unsigned, boolean
+# kinds of dtypes that each op accepts: floating, complex, signed, unsigned, boolean
 ACCEPTED = {"sum": "fciu", "mean": "fc", "max": "fiub"}
 REMEDY = {"mean": "use sum and divide, or cast to a float", "sum": "cast to an integer", "max": "reduce real numbers"}
 
 
 class Reduction:
-    """How two pieces of one dtype become one.
+    """The reduction of two pieces of one dtype into one.
 
     Args:
-        op: "sum", "mean" (a sum, divided once when it is whole) or "max" (a NaN anywhere wins).
-        vector: what is going to be reduced; only its dtype matters.
+        op: "sum", "mean" (a sum, divided once when it is complete) or "max" (NaN if any operand is NaN).
+        vector: a vector of the kind to be reduced; only its dtype matters.
     Raises:
-        ValueError: an unknown op (the known are listed), or one that the dtype has no meaning for.
+        ValueError: an unknown op (the known are listed), or one that is not defined for the dtype.
     """
 
     __slots__ = ("_combine", "_divide", "op")
@@ -53,6 +53,6 @@ class Reduction:
         self.combine(first, second, mine)
 
     def finish(self, elements: Any, size: int) -> None:
-        """Make of the reduced elements of `size` ranks the result: only a mean still has to be divided."""
+        """Turn the reduced elements of `size` ranks into the result: divides for a mean, else does nothing."""
         if self.op == "mean":
             self._divide(elements, size, out=elements)

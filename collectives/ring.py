@@ -1,18 +1,18 @@
-"""The walk round a ring that reduces, gathers, or does both, in pieces that go on as soon as they are reduced.
+"""The ring algorithm: reduce-scatter, all-gather, or both. A piece is forwarded as soon as it is reduced.
 
-With n ranks in positions p = 0 .. n-1, the rank at p meets the segments v(t) = p - 1 - t (mod n) one after another: it
-sends v(t) to the next rank while it receives v(t + 1) from the previous one.
+With n ranks in positions p = 0 .. n-1, the rank at p processes the segments v(t) = p - 1 - t (mod n) one after
+another: at step t it sends v(t) to the next rank and receives v(t + 1) from the previous one.
 
     t            0     1    ...   n-2  |  n-1    n    ...   2n-3
     sends       p-1   p-2   ...   p+1  |   p    p-1   ...   p+2
     receives    p-2   p-3   ...    p   |  p-1   p-2   ...   p+1
                 reduce into it         |  keep as it is
 
-After t = n-2 segment p is whole at p: the left half is a reduce-scatter, the right one an all-gather, both are an
-all-reduce. What is received at t is what is sent at t + 1, so the pieces of all steps form one stream in which a
-piece may be sent as soon as the piece at the same place of the step before has been taken in.
+After t = n-2 segment p is complete at p: the left half is a reduce-scatter, the right one an all-gather, both are an
+all-reduce. The segment received at t is the one sent at t + 1. So the pieces of all steps form one stream, and a piece
+may be sent as soon as the same piece of the previous step has been received.
 
-The one rule: a segment is reduced by one rank alone at each step, so all ranks end with the same bits.
+At each step only one rank reduces a segment, so all ranks end with the same bits.
 
 Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", sections 3 and 4.
 """
@@ -33,10 +33,10 @@ class Walk:
     """One rank's part in one ring.
 
     Args:
-        group: whose ranks form the ring.
-        vector: what is walked over; every rank holds one of the same length.
-        reduction: how segments are reduced in the left half; None where the left half is not walked.
-        stride: the next rank is so many ranks on; it has no common divisor with the size of the group.
+        group: the group whose ranks form the ring.
+        vector: the array; of the same length on every rank.
+        reduction: how segments are reduced in the left half; None if only the right half runs.
+        stride: distance to the next rank of the ring; has no common divisor with the size of the group.
     """
 
     group: Group
@@ -49,15 +49,15 @@ class Walk:
         return self.group.rank * pow(self.stride, -1, self.group.size) % self.group.size
 
     async def reduce_scatter(self) -> None:
-        """Walk the left half: segment `position` ends whole here, the others hold parts of sums."""
+        """Run the left half: segment `position` is complete here, the other segments hold partial sums."""
         await self._walk(0, self.group.size - 1)
 
     async def all_gather(self) -> None:
-        """Walk the right half: segment `position` of every rank ends on all of them."""
+        """Run the right half: all ranks receive segment `position` of every rank."""
         await self._walk(self.group.size - 1, 2 * (self.group.size - 1))
 
     async def all_reduce(self) -> None:
-        """Walk both halves, the second one beginning before the first has ended."""
+        """Run both halves; the second one begins before the first has ended."""
         await self._walk(0, 2 * (self.group.size - 1))
 
     async def _walk(self, start: int, stop: int) -> None:
@@ -88,7 +88,7 @@ class Walk:
             ready.release()
 
     async def _reduce(self, previous: int, step: int, ready: asyncio.Semaphore) -> None:
-        """Reduce v(step) into this rank's; the last of them, once whole, is finished piece by piece."""
+        """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
         group, vector, whole = self.group, self.vector, step == self.group.size - 1
         scratch = group.workspace.scratch(vector, -(-len(vector) // group.size), self.stride)
         for low, high in self._met(step, step + 1):

@@ -1,7 +1,7 @@
-"""The memory that the ranks of a group share: a window of each rank, and symmetric arrays.
+"""The memory that the ranks of a group share: one window per rank, and symmetric arrays.
 
-A symmetric array is one that every rank has, of one size, in memory that all of them map. The words for a place in it
-are equal on all ranks if they mean the same place.
+A symmetric array exists once on every rank, with the same size, in memory that all ranks map. The text that names a
+place in it is equal on all ranks for the same place.
 
 Source: OpenSHMEM 1.5, section 3.2 (symmetric data objects).
 """
@@ -17,11 +17,11 @@ from transports.base import Shared, Transport
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A vector that lies in such an array.
+    """A vector that lies in a symmetric array.
 
     Args:
-        place: which array, and where in it.
-        arrays: what lies there on each rank, in the group's order.
+        place: the array and the offset in it, as text.
+        arrays: the vectors at this place on each rank, in the group's order.
     """
 
     place: str
@@ -29,14 +29,14 @@ class Found:
 
 
 class Allocated:
-    """One such array.
+    """One symmetric array.
 
     Args:
-        number: how many the group had before.
+        number: its number in the group, from 0.
         windows: the memory of each rank, in the group's order.
-        rank: this one's place among them.
+        rank: the position of this rank among them.
     Attributes:
-        array: this rank's, of bytes.
+        array: the array of this rank, as bytes.
     """
 
     def __init__(self, number: int, windows: Sequence[memoryview], rank: int):
@@ -46,7 +46,7 @@ class Allocated:
         self._start = _address(self.array)
 
     def find(self, vector: Vector) -> Found | None:
-        """All ranks' vectors at this vector's place, if it lies in here."""
+        """The vectors of all ranks at the place of this vector, or None if it does not lie in this array."""
         low = _address(np.frombuffer(vector.data, np.uint8)) - self._start
         high = low + vector.nbytes
         if low < 0 or high > self.array.nbytes:
@@ -55,15 +55,15 @@ class Allocated:
 
 
 class SharedMemory:
-    """What the ranks of one group share; all calls are made within the group's turn, by all ranks alike.
+    """The shared memory of one group; all ranks make the same calls, each within the group's turn.
 
     Args:
         transport: this rank's end of the network.
         ranks: the transport's ranks that are in the group.
-        channel: the group's.
-        window: bytes that each rank lends the others.
+        channel: the channel of the group.
+        window: bytes that each rank shares with the others.
     Attributes:
-        memory: the windows; None where the ranks share no memory, and before `open`.
+        memory: the windows; None if the ranks share no memory, and before `open`.
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
@@ -73,7 +73,7 @@ class SharedMemory:
         self._opened = False
 
     async def open(self) -> Shared | None:
-        """The windows, or None, on all ranks alike, where they share no memory."""
+        """The windows, or None if the ranks share no memory; the same answer on all ranks."""
         if not self._opened:
             memory = self._transport.shared(self._ranks, self._channel, self._window)
             self.memory = memory if memory is not None and await memory.ready() else None
@@ -81,13 +81,13 @@ class SharedMemory:
         return self.memory
 
     def windows(self, vector: Vector) -> list[Vector]:
-        """The ranks' windows, each as a whole number of elements of the vector's dtype."""
+        """The windows of all ranks, each as a whole number of elements of the vector's dtype."""
         assert self.memory is not None
         usable = self._window // vector.itemsize * vector.itemsize
         return [vector.over(np.frombuffer(window, np.uint8, usable)) for window in self.memory.windows]
 
     async def allocate(self, nbytes: int) -> np.ndarray | None:
-        """This rank's part of a new symmetric array, or None, on all ranks alike."""
+        """This rank's part of a new symmetric array, or None if the ranks share no memory; the same on all ranks."""
         if await self.open() is None:
             return None
         memory = self._transport.shared(self._ranks, self._channel, nbytes)
@@ -98,7 +98,7 @@ class SharedMemory:
         return self._allocated[-1].array
 
     def find(self, vector: Vector) -> Found | None:
-        """The symmetric array in which the vector lies, with all ranks' vectors there."""
+        """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""
         found = (allocated.find(vector) for allocated in self._allocated)
         return next((one for one in found if one is not None), None)
 

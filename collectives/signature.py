@@ -1,9 +1,8 @@
-"""The signature of a collective call, equal on all ranks of the group, and the greeting by which each pair compares it.
+"""The signature of a collective call, equal on all ranks of the group, and the greeting by which two ranks compare it.
 
-What is received from a rank is used only after its greeting was compared, and the result of an all-reduce depends on
-every rank. So where two ranks call different things, no rank ends with a result: on every way of the bytes from the one
-to the other there is a pair that compared. A rank that only sends, as the root of a broadcast, returns without knowing.
-Knows no messages.
+A rank uses bytes from a peer only after it has compared the peer's greeting, and the result of an all-reduce depends on
+every rank. So if two ranks call different things, no rank gets a result: on every path of bytes between the two, one
+pair of ranks has compared. A rank that only sends, such as the root of a broadcast, returns without noticing.
 """
 
 import zlib
@@ -24,18 +23,18 @@ class Mismatch(ValueError):
 
     @classmethod
     def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
-        """The error that names two calls of different numbers, given in words."""
+        """The error that names two calls of different numbers."""
         fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
         return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
 
 
 @lru_cache(maxsize=1024)
 def greeting(signature: str) -> bytes:
-    """The signature in `GREETING_BYTES`; of a longer one only the checksum covers the end."""
+    """The signature in `GREETING_BYTES`; a longer one is cut, but the checksum covers all of it."""
     text = signature.encode()
     return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
 
 
 def signature_in(greeted: bytes | bytearray | memoryview) -> str:
-    """The signature in a greeting, as far as it fits."""
+    """The signature in a greeting, cut to `TEXT_BYTES`."""
     return bytes(greeted[:TEXT_BYTES]).decode(errors="replace").rstrip()

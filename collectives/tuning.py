@@ -1,9 +1,9 @@
-"""What every all-reduce takes on a group, as measured there: alpha and beta fitted anew between every two lengths.
+"""Measured prices of every all-reduce on a group: alpha and beta are fitted between every two neighbouring lengths.
 
-One line for all lengths would be the model of `Links`, which caches, eager messages and shared memory break. Short
-calls are timed more often than long ones, and what comes out nearly equal is timed again, lest noise decide.
+One line for all lengths (the model of `Links`) does not fit, because of caches, eager messages and shared memory. Short
+calls are timed more often than long ones, and nearly equal algorithms are timed again, to reduce noise.
 
-The one rule: all ranks hold equal prices, bit by bit, so that all choose alike.
+All ranks must hold equal prices, bit by bit, so that `auto` makes the same choice on all of them.
 """
 
 from collections import defaultdict
@@ -19,12 +19,12 @@ from collectives.cost_model import Prices
 from collectives.group import Group
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
-"""Bytes at which algorithms are timed."""
+"""Array sizes, in bytes, at which algorithms are timed."""
 ROUNDS, MOST_ROUNDS = 5, 40
 BYTES = 16 << 20
-"""What an algorithm may reduce at one length before `ROUNDS` are enough."""
+"""Bytes that an algorithm reduces in all rounds of one length, beyond which `ROUNDS` rounds are enough."""
 CLOSE = 1.3
-"""Who is within so much of the best at a length is timed there again, twice as often."""
+"""Algorithms within this factor of the best at a length are timed there again, twice as often."""
 
 Times = Mapping[tuple[int, str], Sequence[float]]
 
@@ -32,14 +32,14 @@ Times = Mapping[tuple[int, str], Sequence[float]]
 async def measure(
     group: Group, lengths: Sequence[int] = LENGTHS, rounds: int = ROUNDS, clock: Callable[[], float] = perf_counter
 ) -> Prices:
-    """Time every algorithm that these ranks can run; `auto` goes by it once it is the group's `prices`.
+    """Time every algorithm that these ranks can run; assign the result to the group's `prices` for `auto`.
 
-    All ranks of the group call this together, with nothing else under way.
+    All ranks of the group call this at the same time, while nothing else runs.
 
     Args:
-        lengths: bytes, one or more, in order; multiples of 4.
-        rounds: at the least; in each, all algorithms take their turns at all lengths. The median of the slowest ranks'
-            times counts.
+        lengths: one or more sizes in bytes, ascending; multiples of 4.
+        rounds: at least this many; each round times all algorithms at all lengths. A time is that of the slowest rank;
+            the price is the median of the rounds.
     """
     names = await runnable(group)
     first = await _times(group, dict.fromkeys(lengths, names), rounds, clock)
@@ -49,23 +49,23 @@ async def measure(
 
 
 def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
-    """How often an array of so many bytes is to be timed: the shorter it is, the more the system's noise weighs."""
+    """How often an array of this size is timed: system noise matters more for shorter arrays."""
     return max(rounds, min(rounds * MOST_ROUNDS // ROUNDS, BYTES // nbytes))
 
 
 async def runnable(group: Group) -> list[str]:
-    """The algorithms that these ranks can run for every dtype, all ranks alike."""
+    """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
     async with group.calling("which algorithms there are"):
         shared = await group.shared.open() is not None
         await group.barrier()
-    lacking = {"auto", "native"}  # a transport's own knows fewer dtypes
+    lacking = {"auto", "native"}  # a native one supports fewer dtypes
     lacking |= set() if shared else {"shared"}
     lacking |= set() if len(set(group.nodes)) > 1 else {"hierarchical"}
     return [name for name in algorithms() if name not in lacking]
 
 
 def _close(times: Times) -> dict[int, list[str]]:
-    """By length, the algorithms among which noise may have decided; none where one was best by far."""
+    """By length, the algorithms within `CLOSE` of the best, where there is more than one."""
     medians: dict[int, dict[str, float]] = defaultdict(dict)
     for (nbytes, name), seconds in times.items():
         medians[nbytes][name] = median(seconds)
@@ -79,7 +79,7 @@ def _close(times: Times) -> dict[int, list[str]]:
 async def _times(
     group: Group, contests: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
 ) -> dict[tuple[int, str], list[float]]:
-    """Seconds of the slowest rank in each turn, by length and algorithm; equal on all ranks."""
+    """Seconds of the slowest rank in each round, by length and algorithm; equal on all ranks."""
     turns = [
         (nbytes, name)
         for turn in range(rounds_at(min(contests, default=BYTES), rounds))

@@ -1,4 +1,4 @@
-"""The workspace of a group: scratch memory, and what its algorithms made for an earlier call and use again."""
+"""The workspace of a group: scratch memory, and objects that its algorithms reuse between calls."""
 
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from collectives.partition import Range, pieces
 
 
 class Workspace:
-    """What one rank keeps for the calls of one group.
+    """Memory and cached objects that one rank keeps for the calls of one group.
 
     Args:
         piece: bytes of an array that are sent, and reduced, at once.
@@ -24,13 +24,13 @@ class Workspace:
         self._last: tuple[Hashable, Any] = (None, None)
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
-        """Cut a range of the vector's elements; an empty one has no pieces."""
+        """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
         return pieces(*span, self._most(vector))
 
     def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
         """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
 
-        There is one for each lane; its contents last until the next call with the same lane.
+        Each lane has its own memory, which the next call with the same lane reuses.
         """
         length = min(length, self._most(vector))
         last = self._scratch.get(lane)
@@ -39,14 +39,14 @@ class Workspace:
         return last
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """What an algorithm made at its first call of this group, and needs at each; it must not name the group."""
+        """The object that an algorithm makes at its first call and reuses; it must not refer to the group."""
         made = self._made.get(name)
         if made is None:
             made = self._made[name] = make()
         return made
 
     def cached_last(self, request: Hashable, make: Callable[[], Any]) -> Any:
-        """What was made for the last request, if this one is equal: most calls are like the last."""
+        """The object made for the last request if this request is equal, else a new one: most calls repeat the last."""
         if self._last[0] != request:
             self._last = request, make()
         return self._last[1]

@@ -5,7 +5,7 @@
             widen v  | round
     block      [ float32 ]    the algorithm's own messages, or windows, carry float32
 
-The one rule: a block is a piece of the group, so that extra memory does not grow with the array. Knows no algorithm.
+A block is one piece of the group, so that extra memory does not grow with the array.
 """
 
 import sys
@@ -20,16 +20,16 @@ from collectives.partition import Range, pieces
 from collectives.reduction import Reduction
 
 WIDTHS = {"float32": ("bfloat16", "float16", "float32")}
-"""What sums may be kept in, and of which dtypes."""
+"""The dtypes that each accumulation accepts."""
 LANE = -1
-"""The group's memory for a block: rings take the lanes of their strides."""
+"""The lane of the group's workspace for a block; rings use the lanes of their strides, which are positive."""
 
 
 def check(accumulate: str | None, vector: Vector) -> bool:
     """Whether the vector has to be widened.
 
     Raises:
-        ValueError: no such accumulation, or none for this dtype; the known are listed.
+        ValueError: an unknown accumulation (the known are listed), or one that does not accept this dtype.
     """
     if accumulate is None:
         return False
@@ -46,9 +46,9 @@ def check(accumulate: str | None, vector: Vector) -> bool:
 async def all_reduce(
     run: Callable[[Group, Vector, Reduction], Awaitable[None]], group: Group, vector: Vector, reduction: Reduction
 ) -> None:
-    """Run the algorithm on every block in float32, and round what it gives.
+    """Run the algorithm on every block in float32, and round its result.
 
-    Cost: the algorithm's for an array of float32, once for each block; extra memory is one piece more.
+    Cost: that of the algorithm on a float32 array, once for each block; one more piece of extra memory.
     """
     float32 = Vector.of(np.empty(0, np.float32))
     in_float32 = Reduction(reduction.op, float32)
@@ -60,12 +60,12 @@ async def all_reduce(
 
 
 def blocks(piece: int, length: int) -> Iterator[Range]:
-    """The elements that are widened at a time: as many as fit into a piece in float32, or one."""
+    """The ranges that are widened at a time: as many float32 elements as fit into a piece, at least one."""
     return pieces(0, length, max(piece // 4, 1))
 
 
 def _copy(source: Any, into: Any) -> None:
-    """Convert one flat array into another, to the nearest and of two the even; either may be torch's."""
+    """Convert one flat array into another, rounding to nearest even; either may be a torch tensor."""
     if isinstance(source, np.ndarray) and isinstance(into, np.ndarray):
         return np.copyto(into, source, casting="same_kind")
     as_tensor = sys.modules["torch"].as_tensor

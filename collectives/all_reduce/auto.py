@@ -1,7 +1,7 @@
-"""Auto: the cheapest algorithm as measured; not measured, by memory that the ranks share, else by its modelled price.
+"""Auto: the algorithm with the lowest measured price; without prices `shared`, or else the lowest modelled price.
 
-The one rule: the choice depends only on the group's nodes, the bytes and the links, which all ranks know alike, and on
-whether they share memory, which all learn alike; so all choose alike without a word.
+The choice depends only on the nodes, bytes, links and prices of the call, and on whether the ranks share memory. All of
+these are equal on all ranks, so all ranks make the same choice without exchanging messages.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from collectives.reduction import Reduction
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run `shared` where it can be, else the algorithm that `choose` names."""
+    """Run the algorithm that `chosen_by` names."""
     allocated = group.prices is not None and group.shared.find(vector) is not None
     chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
     group.calls.current.state(_stated(group.calls.current.signature, chosen))
@@ -24,15 +24,15 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 @lru_cache(maxsize=1024)
 def _stated(signature: str, chosen: str) -> str:
-    """The signature of the call, with what was chosen; of many blocks, for the first."""
+    """The signature of the call, with the chosen algorithm; if there are several blocks, that of the first block."""
     return signature.replace(" by auto:", f" by auto, {chosen}:", 1)
 
 
 async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
-    """What all ranks of the group choose for an array of so many bytes, in the middle of a call.
+    """The algorithm that all ranks of the group choose for an array of `nbytes`, inside a running call.
 
     Args:
-        allocated: whether it lies in memory that all ranks map, which is not what prices were measured of.
+        allocated: whether the array lies in memory that all ranks map; prices were measured without that.
     """
     if group.prices is not None and not allocated:
         return group.prices.cheapest(nbytes)
@@ -42,17 +42,17 @@ async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
 
 
 def choose(size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> str:
-    """The name of the algorithm that costs least; of equals, the last by name (`ring` before `multi_ring`).
+    """The name of the algorithm with the lowest price; of equals, the last by name (`ring` before `multi_ring`).
 
     Args:
-        nodes: for every rank the lowest one on its node; if empty, all are on one.
+        nodes: for each rank, the lowest rank on its node; empty: all ranks are on one node.
     """
     names = [name for name in reversed(algorithms()) if known(name).__name__ != __name__]
     return min(names, key=lambda name: price(name, size, nbytes, links, nodes))
 
 
 def price(name: str, size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> float:
-    """Seconds by the model; an algorithm that knows no nodes finds all links as dear as those between them."""
+    """Seconds by the model; an algorithm without `price` is charged for all links as for links between nodes."""
     algorithm, apart = known(name), len(set(nodes)) > 1
     if apart and hasattr(algorithm, "price"):
         return algorithm.price(nodes, nbytes, links)

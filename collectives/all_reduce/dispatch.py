@@ -1,4 +1,4 @@
-"""The way in: takes the group's turn, then runs the algorithm asked for. Knows no algorithm."""
+"""`all_reduce`: checks the arguments, takes the group's turn, and runs the requested algorithm."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,22 +22,22 @@ async def all_reduce(
 
     Args:
         array: a contiguous numpy array or CPU torch tensor.
-        op: "sum", "mean" (a sum divided once, at the end) or "max" (a NaN anywhere wins).
-        algorithm: the name of a file in this package, or one by size (see `registry.choices`); equal on all ranks.
-        accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (a float32 array is
-            summed so anyway); None sums in the array's own dtype. Equal on all ranks.
+        op: "sum", "mean" (a sum divided once, at the end) or "max" (NaN if any operand is NaN).
+        algorithm: the name of a file in this package, or several by size (see `registry.choices`); equal on all ranks.
+        accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (float32 arrays are
+            always summed in float32); None to sum in the array's own dtype. Equal on all ranks.
     Raises:
         ValueError: the algorithm, the op, the array or its accumulation is refused; nothing was sent and
-            the group is as before.
-        BrokenGroup: an earlier collective of the group was left half done.
+            the group is unchanged.
+        BrokenGroup: an earlier collective of the group ended half done.
         Mismatch: lengths, dtypes, ops or algorithms differ between ranks; it names both calls.
         TransportError: a rank or link failed.
         After the last two, and when cancelled, the group is broken and the array holds partial sums. Other ranks may
-        wait until the owner of the transport aborts it, or is told of its end.
-    Cost: see each algorithm; accumulated in float32, half-width floats travel as such (see `_wide`).
+        wait until the owner of the transport aborts it, or until their transport detects the loss of this rank.
+    Cost: see each algorithm; with float32 accumulation, half-width floats are sent as float32 (see `accumulate`).
         With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
-    choices(algorithm)  # what makes no sense is refused before anything else
+    choices(algorithm)  # refuse an invalid choice before anything else
     vector = Vector.of(array)
     asked = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
     run, reduction, signature = group.workspace.cached_last(asked, lambda: _meant(vector, op, algorithm, accumulate))
@@ -49,7 +49,7 @@ async def all_reduce(
 
 
 def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, str]:
-    """What runs, with what, and what all ranks must mean alike."""
+    """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
     run, reduction = known(algorithm).all_reduce, Reduction(op, vector)
     if _wide.check(accumulate, vector):

@@ -1,11 +1,11 @@
-"""Hierarchical: reduce inside every node, a ring between the nodes, broadcast inside. For nodes joined by slow links.
+"""Hierarchical: reduce inside every node, a ring between nodes, broadcast inside. For slow links between nodes.
 
     nodes      0: ranks 0 1 2      1: ranks 3 4      2: rank 5
     reduce         0 <- 1, 2           3 <- 4            5          up a binomial tree to the node's first rank
     ring           0 ----------------> 3 --------------> 5 ---> 0   between the first ranks
     broadcast      0 -> 1, 2           3 -> 4            5          down the same tree
 
-Between nodes only the ring's bytes travel, 2(L-1)/L of the array from each of L nodes, however many ranks they have.
+Between nodes only the ring sends: 2(L-1)/L of the array from each of L nodes, however many ranks a node has.
 """
 
 from collections import Counter
@@ -22,11 +22,11 @@ from collectives.ring import Walk
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Up the trees, round the ring, down the trees; extra memory is one piece.
+    """Reduce up the trees, all-reduce over the ring, broadcast down the trees; extra memory is one piece.
 
-    Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside and 2(L-1) between; a rank sends the array
-        once up if it is not its node's first, once down to each child in the tree, and 2(L-1)/L of it round the ring if
-        it is.
+    Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside nodes and 2(L-1) between them. A rank
+        sends the array once to each child in the tree, and, unless it is the first of its node, once to its parent;
+        the first rank of a node sends 2(L-1)/L of the array over the ring.
     Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
     """
     node, first = group.nodes[group.rank], firsts(group.nodes)
@@ -42,7 +42,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 
 async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: int) -> None:
-    """A ring of sums; a mean is divided by the ranks of the whole group, once it is whole everywhere."""
+    """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
     await Walk(leaders, vector, whole).all_reduce()
     reduction.finish(vector.elements, size)
@@ -63,7 +63,7 @@ def firsts(nodes: Sequence[int]) -> list[int]:
 
 
 def price(nodes: Sequence[int], nbytes: int, links: Links) -> float:
-    """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) inside the largest node, and by far links the ring's."""
+    """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus those of a ring on far links."""
     inside = (max(Counter(nodes).values()) - 1).bit_length()
     trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
     far = links.far or links
@@ -71,19 +71,19 @@ def price(nodes: Sequence[int], nbytes: int, links: Links) -> float:
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds on one node: the trees'."""
+    """Seconds on one node: those of the trees alone."""
     return price((0,) * size, nbytes, Links(alpha, beta, gamma))
 
 
 def steps(size: int, nodes: Sequence[int] = ()) -> int:
-    """Messages one after another where a rank may send several at once: up the deepest tree, round, down; at most."""
+    """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down."""
     nodes = nodes or (0,) * size
     deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
     return 2 * deepest + ring.steps(len(set(nodes)))
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequence[int] = ()) -> dict[int, int]:
-    """Up to the parent and down to each child the array; and between the first ranks what `ring` sends."""
+    """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
     nodes = nodes or (0,) * size
     inside = [other for other in range(size) if nodes[other] == nodes[rank]]
     parent, children = branches(inside.index(rank), len(inside))

@@ -1,10 +1,10 @@
-"""Parallel rings over disjoint slices of the array, each with neighbours of its own. For networks with many links.
+"""Parallel rings over disjoint slices of the array, each with different neighbours. For networks with many links.
 
 Ring g goes from rank r to r + g (mod n), for each g that has no divisor in common with n:
 
     n = 5, g = 1:  0 1 2 3 4        n = 5, g = 2:  0 2 4 1 3        and g = 4, 3: the same, backwards
 
-No two rings share a directed link, which is why one channel carries them all and their bytes never meet.
+No two rings share a directed link, so all rings use one channel without mixing their bytes.
 
 Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks hold).
 """
@@ -20,13 +20,13 @@ from collectives.reduction import Reduction
 from collectives.ring import Walk
 from transports import Nursery
 
-MOST_RINGS = 4  # more of them only cut the messages smaller
+MOST_RINGS = 4  # more rings only make the messages smaller
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Cut the array into a slice for each ring and walk all rings at once: extra memory is one piece a ring.
+    """Cut the array into one slice per ring and run all k rings at once; extra memory is one piece per ring.
 
-    Cost: 2(n-1) steps of k messages; of each slice a rank sends 2(n-1)/n, so of the whole as much as one ring.
+    Cost: 2(n-1) steps of k messages; a rank sends 2(n-1)/n of each slice, so in total as many bytes as one ring.
     """
     rings = strides(group.size)
     slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
@@ -37,14 +37,14 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 
 def strides(size: int) -> list[int]:
-    """How far the next rank is in each ring: at most `MOST_RINGS`, a ring and its reverse side by side."""
+    """The distance to the next rank in each ring, for at most `MOST_RINGS` rings; each ring is next to its reverse."""
     forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
     both = dict.fromkeys(turn for stride in forward for turn in (stride, size - stride))
     return list(both)[:MOST_RINGS] or [1]
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds where all rings of a rank share one port: as one ring, but k alpha a step."""
+    """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""
     return ring.cost(size, nbytes, len(strides(size)) * alpha, beta, gamma)
 
 
@@ -54,7 +54,7 @@ def steps(size: int) -> int:
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To the next rank of each ring what `ring` sends of its slice, from the rank's position there."""
+    """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
     rings, sent = strides(size), Counter[int]()
     for stride, (low, high) in zip(rings, segments(nbytes // itemsize, len(rings)), strict=True):
         position = rank * pow(stride, -1, size) % size

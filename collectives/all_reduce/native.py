@@ -1,4 +1,4 @@
-"""The transport's own all-reduce, where it has one (MPI_Allreduce under `mpi`)."""
+"""Native: the transport's own all-reduce, if it has one (MPI_Allreduce under `mpi`)."""
 
 import math
 
@@ -9,17 +9,17 @@ from transports.wire.arrays import Block
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Let the transport reduce; a mean is divided here, on every rank alike.
+    """Call the transport's all-reduce; a mean is divided here, on every rank.
 
     Raises:
         ValueError: the transport has no collectives of its own, or none for this dtype.
-    Cost: the transport's own, and a meeting before.
+    Cost: that of the transport's all-reduce, and a barrier before it.
     """
     own = group.native
     if own is None:
         name = type(group.transport).__name__
         raise ValueError(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
-    await group.barrier()  # a library compares nothing: other lengths or dtypes elsewhere would be written over
+    await group.barrier()  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
     if group.size > 1 and len(vector):
         block = Block(vector.dtype, (len(vector),), vector.data)
         await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
@@ -27,5 +27,5 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Unknown, so infinite: `auto` chooses only what it can price and every transport can do."""
+    """Infinite, because it is unknown: `auto` chooses only algorithms with a price that run on every transport."""
     return math.inf

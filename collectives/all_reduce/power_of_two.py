@@ -1,6 +1,6 @@
-"""How an algorithm for 2^k ranks serves any number of them: the remainder folds in first and out last.
+"""Folding: runs an algorithm for 2^k ranks on any number of ranks; the remainder folds in first and out last.
 
-With core = 2^k <= n and r = n - core, the ranks 0, 2, .. 2r-2 lend their array to the rank after them and wait:
+With core = 2^k <= n and r = n - core, the ranks 0, 2, .. 2r-2 send their array to the next rank and wait:
 
     n = 6, core = 4, r = 2     0 -> 1    2 -> 3    4    5       fold in
                                     1         3    4    5       members 0, 1, 2, 3 of the core
@@ -18,19 +18,19 @@ from collectives.reduction import Reduction
 
 
 def core_of(size: int) -> tuple[int, int]:
-    """The largest power of two within `size`, and the remainder that is folded in."""
+    """The largest power of two up to `size`, and the remainder that is folded in."""
     core = 1 << (size.bit_length() - 1)
     return core, size - core
 
 
 def rank_of(member: int, size: int) -> int:
-    """The rank that is this member of the core."""
+    """The rank of this member of the core."""
     remainder = core_of(size)[1]
     return 2 * member + 1 if member < remainder else member + remainder
 
 
 def member_of(rank: int, size: int) -> int | None:
-    """The member of the core that this rank is; None if it lends its array and waits."""
+    """The number of this rank in the core; None if it is not in the core: it sends its array and waits."""
     remainder = core_of(size)[1]
     if rank >= 2 * remainder:
         return rank - remainder
@@ -38,11 +38,11 @@ def member_of(rank: int, size: int) -> int | None:
 
 
 async def folded(group: Group, vector: Vector, reduction: Reduction, work: Callable[[int], Awaitable[None]]) -> None:
-    """Fold in, let the members of the core do the work, fold out.
+    """Fold in, run `work` on the members of the core, fold out.
 
     Args:
-        work: reduces over the core and finishes; takes this rank's member.
-    Cost: where n is no power of two, 2 steps more, of the whole array: 2 alpha + 2 m beta + m gamma.
+        work: reduces over the core and finishes; its argument is this rank's number in the core.
+    Cost: if n is not a power of two, 2 more steps, each of the whole array: 2 alpha + 2 m beta + m gamma.
     """
     whole, member = (0, len(vector)), member_of(group.rank, group.size)
     if member is None:
@@ -58,7 +58,7 @@ async def folded(group: Group, vector: Vector, reduction: Reduction, work: Calla
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds that folding in and out takes."""
+    """Seconds for folding in and out."""
     return 2 * alpha + nbytes * (2 * beta + gamma) if core_of(size)[1] else 0.0
 
 
@@ -68,5 +68,5 @@ def steps(size: int) -> int:
 
 
 def bytes_to(size: int, rank: int, nbytes: int) -> dict[int, int]:
-    """What this rank sends to fold in, or out: the array once to the other one, if it is one of a pair."""
+    """The whole array, once, to the other rank of the pair, if this rank is in a pair that folds in and out."""
     return {rank ^ 1: nbytes} if nbytes and rank < 2 * core_of(size)[1] else {}

@@ -1,8 +1,8 @@
 """Rabenseifner's algorithm: recursive halving, then recursive doubling. For long arrays and many ranks.
 
-Each member of the core (see `_fold`) halves its range with partners 1, 2, 4 .. away, giving one half and reducing the
-other, then gathers the halves with the same partners in the opposite order. The nearest partner gets the largest
-message.
+Each member of the core (see `power_of_two`) halves its range with partners at distances 1, 2, 4, ..: it sends one half
+and reduces the other. Then it gathers the halves with the same partners in reverse order. The nearest partner exchanges
+the largest messages.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from collectives.reduction import Reduction
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Halve and double among the members of the core; extra memory is one piece.
 
-    Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. Where n is no power of two, the
-        same with the next lower one, and the fold's two steps of the whole array.
+    Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. If n is not a power of two, the same
+        with the next lower power, plus two steps of the whole array for folding.
     Source: Rabenseifner, "Optimization of Collective Reduction Operations", section 3; Thakur, Rabenseifner, Gropp,
         section 4.5.
     """
@@ -41,9 +41,9 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 
 def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
-    """For each partner in turn: its distance, the half that this member keeps, and the one it gives.
+    """For each partner in turn: its distance, the half that this member keeps, and the half that it sends.
 
-    A member and its partner hold the same range, as they agree in all lower bits; an odd element goes to the upper.
+    A member and its partner have equal lower bits, so they hold the same range; an odd element goes to the upper half.
     """
     levels, low, high = [], 0, length
     for bit in range(core.bit_length() - 1):
@@ -57,20 +57,20 @@ def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Rang
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma) with c the power of two, and the fold's."""
+    """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
     core = _fold.core_of(size)[0]
     doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
     return doubled + _fold.cost(size, nbytes, alpha, beta, gamma)
 
 
 def steps(size: int) -> int:
-    """Messages one after another: 2 log2 c, and the fold's."""
+    """Messages one after another: 2 log2 c, plus those of folding."""
     return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To each partner a half, given on the way down, and one kept on the way up: 2(c-1)/c m in all where c divides m;
-    and the fold's.
+    """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
+    bytes of folding.
     """
     member = _fold.member_of(rank, size)
     levels = [] if member is None else halvings(member, _fold.core_of(size)[0], nbytes // itemsize)

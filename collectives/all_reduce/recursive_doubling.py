@@ -1,4 +1,4 @@
-"""Recursive doubling: the whole array to a partner 1, 2, 4 .. away. For short arrays, where only steps count."""
+"""Recursive doubling: exchange the whole array with partners at distances 1, 2, 4, ... For short arrays."""
 
 from collectives.all_reduce import power_of_two as _fold
 from collectives.arrays import Vector
@@ -9,10 +9,10 @@ from collectives.reduction import Reduction
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
     """Exchange and reduce among the members of the core; extra memory is one piece.
 
-    Two partners reduce the same elements, each for itself; both put the lower member's first, so that the bits agree.
+    Both partners reduce the same elements; both pass the lower member's elements first, so that the bits agree.
 
-    Cost: log2 n steps; a rank sends and reduces log2 n times the array. Where n is no power of two, the same with the
-        next lower one, and the fold's two steps.
+    Cost: log2 n steps; a rank sends and reduces the array log2 n times. If n is not a power of two, the same with the
+        next lower power, plus the two steps of folding.
     Source: Thakur, Rabenseifner, Gropp, section 4.5.
     """
 
@@ -36,21 +36,21 @@ async def _swap(
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds: log2 c (alpha + m beta + m gamma) with c the power of two, and the fold's."""
+    """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
     doublings = _fold.core_of(size)[0].bit_length() - 1
     return doublings * (alpha + nbytes * (beta + gamma)) + _fold.cost(size, nbytes, alpha, beta, gamma)
 
 
 def steps(size: int) -> int:
-    """Messages one after another: log2 c, one to fold in, and one to fold out; where at most half of the core has
-    borrowed, its borrowers end a step before the others, and folding out takes no step of its own.
+    """Messages one after another: log2 c, one to fold in, and one to fold out. If at most half of the core received a
+    folded array, these members end one step before the others, and folding out takes no extra step.
     """
     core, remainder = _fold.core_of(size)
     return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """The array to each partner, and the fold's."""
+    """The whole array to each partner, plus the bytes of folding."""
     member, doublings = _fold.member_of(rank, size), range(_fold.core_of(size)[0].bit_length() - 1)
     partners = [] if member is None else [_fold.rank_of(member ^ 1 << bit, size) for bit in doublings]
     return dict.fromkeys(partners if nbytes else (), nbytes) | _fold.bytes_to(size, rank, nbytes)

@@ -1,22 +1,22 @@
-"""The table of all-reduce algorithms. An algorithm is one file of this folder; the file's name is the algorithm's.
+"""The table of all-reduce algorithms. An algorithm is one file of this folder; its name is the file's name.
 
-Each of them defines
+Each file defines
 
     async def all_reduce(group, vector, reduction)           reduces in place, inside the group's turn
     def cost(size, nbytes, alpha, beta, gamma)               seconds, by the model of `Links`
 
-where its price depends on which ranks share a node,
+if its price depends on which ranks share a node,
 
-    def price(nodes, nbytes, links)                          seconds, instead of `cost` with the worst of the links
+    def price(nodes, nbytes, links)                          seconds; used instead of `cost` with the slowest links
 
-and, where the algorithm has closed forms,
+and, if the algorithm has closed forms,
 
     def steps(size)                                          messages one after another that the last rank waits for
-    def bytes_to(size, rank, nbytes, itemsize=1)             bytes one rank sends to each peer, exactly; no zeros in it
+    def bytes_to(size, rank, nbytes, itemsize=1)             exact bytes that one rank sends to each peer; no zeros
 
-A choice of algorithms is written in words: one for all arrays, `ring`, or one for each size,
-`rabenseifner:16384,shared:1048576,ring`. The words say everything, so a measured choice can be given as a flag or kept
-in a checkpoint.
+A choice of algorithms is a text: one algorithm for all arrays, `ring`, or one for each size in bytes,
+`rabenseifner:16384,shared:1048576,ring`. The text is complete, so a measured choice can be passed as a flag or saved in
+a checkpoint.
 """
 
 import functools
@@ -37,7 +37,7 @@ ALGORITHMS = {
     "ring": "collectives.all_reduce.ring",
     "shared": "collectives.all_reduce.shared",
 }
-"""The module of each algorithm, by its name; imported when it is first asked for. A new algorithm gets a line here."""
+"""The module of each algorithm, by name; imported at its first use. A new algorithm gets a line here."""
 
 
 @functools.cache
@@ -48,10 +48,10 @@ def algorithms() -> tuple[str, ...]:
 
 @functools.cache
 def known(name: str) -> ModuleType:
-    """The algorithm of this name: a module as this file describes it.
+    """The module of this algorithm, which defines the functions above.
 
     Raises:
-        ValueError: there is none; the known ones are listed.
+        ValueError: an unknown algorithm; the known ones are listed.
     """
     if name not in ALGORITHMS:
         raise ValueError(f"unknown all-reduce algorithm {name!r}; known: {', '.join(algorithms())}")
@@ -64,7 +64,7 @@ EXAMPLE = "write for example recursive_doubling:16384,ring"
 
 @lru_cache(maxsize=64)
 def choices(words: str) -> Choices:
-    """Up to how many bytes each algorithm is taken, in order; the last one beyond all of them.
+    """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
 
     Raises:
         ValueError: an unknown algorithm (the known are listed), or sizes that do not rise.
@@ -80,17 +80,17 @@ def choices(words: str) -> Choices:
 
 
 def algorithm_for(words: str, nbytes: int) -> str:
-    """The name of the algorithm that an array of so many bytes is reduced by."""
+    """The name of the algorithm for an array of `nbytes`."""
     return next(name for most, name in choices(words) if nbytes <= most)
 
 
 def names_in(words: str) -> set[str]:
-    """All algorithms that the words name."""
+    """All algorithms that the text names."""
     return {name for _, name in choices(words)}
 
 
 def in_words(best: Mapping[int, str]) -> str:
-    """The words for these algorithms by bytes, one or more: each is taken from beyond the size before up to its own."""
+    """The text for one or more algorithms by bytes: each is used above the previous size, up to its own size."""
     runs = [list(run) for _, run in groupby(sorted(best.items()), key=lambda item: item[1])]
     return ",".join([*(f"{name}:{nbytes}" for *_, (nbytes, name) in runs[:-1]), runs[-1][0][1]])
 

@@ -1,6 +1,6 @@
-"""Ring: reduce-scatter, then all-gather, with nothing but neighbours. For long arrays and few ranks.
+"""Ring: reduce-scatter, then all-gather, sending only to the next rank. For long arrays and few ranks.
 
-See `collectives.ring` for the walk.
+See `collectives.ring` for the steps.
 """
 
 from collectives.arrays import Vector
@@ -11,9 +11,9 @@ from collectives.ring import Walk
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Walk the ring twice less two links, in pieces: extra memory is one piece.
+    """Run both phases, in pieces; extra memory is one piece.
 
-    Cost: 2(n-1) steps; a rank sends 2(n-1)/n of the array, the least that any all-reduce can, and reduces (n-1)/n.
+    Cost: 2(n-1) steps; a rank sends 2(n-1)/n of the array, the minimum of any all-reduce, and reduces (n-1)/n.
     Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 4.
     """
     await Walk(group, vector, reduction).all_reduce()
@@ -30,7 +30,7 @@ def steps(size: int) -> int:
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To the next rank all segments twice, less once the rank's own and its: 2(n-1)/n m where n divides m."""
+    """To the next rank, every segment twice, but this rank's own and the next rank's once: 2(n-1)/n m if n divides m."""
     spared = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
     sent = 2 * nbytes - sum(high - low for low, high in spared) * itemsize
     return {(rank + 1) % size: sent} if sent else {}

@@ -1,25 +1,28 @@
-"""Reduce through memory that the ranks share, where the transport offers it.
+"""Shared: all-reduce through memory that the ranks share, where the transport offers it.
 
-A short array is lent whole: after one meeting every rank reduces all of them for itself. So do two ranks with a long
-one, chunk by chunk: what each reads of the other's is no more than if they divided the work, and one meeting a chunk is
-enough. More ranks divide it, as do two what takes long to reduce: in each chunk, the rank r reduces segment r, and
-lends all the others; each byte is copied in once and out once. Chunks stay in the cores' caches, and several are worked
-on between two meetings:
+To lend data is to copy it into this rank's window, where the others read it; a meeting is a barrier of all ranks.
+
+Short array: every rank lends all of it; after one meeting every rank reduces the arrays of all ranks. Long array on two
+ranks: the same, chunk by chunk, because neither rank reads more than if they divided the work, and one meeting per
+chunk is enough. Long array on more ranks, or on two ranks with a dtype that is slow to reduce: the work is divided. In
+each chunk rank r reduces segment r and lends all other segments, so each byte is copied in once and out once. Chunks
+stay in the cores' caches, and several are in progress between two meetings:
 
     between meetings     0        1         2         3       ...
     lends the parts of   chunk 0  chunk 1   chunk 2   chunk 3      others' segments, copied into this rank's window
     reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
 
-A long array that `allocate` made lies in such memory itself, and is reduced there (`_in_place`): between two meetings
-the rank r reduces segment r of all arrays, and writes it to all of them, a piece in the cache at a time. So each byte
-of every array is read and written by one rank.
+A long array made by `allocate` already lies in shared memory and is reduced there (`_in_place`): between two meetings
+rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache at a time. So each
+byte of every array is read and written by one rank.
 
-What was written into a window between two meetings is read between the next two and may be written over
-after those, so each window has two places, used in turn. Where the work is divided, a place has a slot for each
-segment; a rank lends in all but its own, and that one holds what it has reduced.
+Data written into a window between two meetings is read between the next two, and may be overwritten after those; so
+each window has two places, used in turn. Where the work is divided, a place has one slot per segment: a rank lends in
+the slots of the other ranks, and its own slot holds its reduced segment.
 
-Operands are reduced in the order of ranks, a segment by one rank or by all alike, so all end with the same bits.
+Operands are reduced in the order of ranks, each segment by one rank or by all in the same way, so all ranks end with
+the same bits.
 """
 
 import math
@@ -35,18 +38,19 @@ from collectives.reduction import Reduction
 from transports.base import Shared
 
 SHORT = 1 << 20
-"""Bytes of the others that a rank had better reduce for itself than meet them a second time."""
+"""Bytes of other ranks' arrays up to which a rank reduces them all itself: this costs less than a second meeting."""
 CHUNK = 512 << 10
-"""Bytes that each of two ranks lends at a time: with the arrays themselves they stay in a core's cache (a MiB took 1.7
-times as long at 64 MiB, 1.6 at 16). Chunks that more of them divide had better be large: each costs a meeting."""
+"""Bytes that each of two ranks lends at a time: together with the arrays they stay in a core's cache (1 MiB took 1.7
+times as long for arrays of 64 MiB, 1.6 times for 16 MiB). Chunks divided by more ranks are larger: each costs a
+meeting."""
 HALF = 2
-"""Bytes of an element whose reduction takes longer than its copies, so that two ranks divide it, too."""
+"""Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
 LONG = 512 << 10
-"""From so many bytes on an array is reduced where it lies, if the others can reach it there."""
+"""Bytes from which an array in shared memory is reduced in place."""
 AT_ONCE = 512 << 10
-"""Bytes of all arrays together that are reduced at a time: they fit a core's cache."""
+"""Bytes, over all arrays together, that are reduced at a time; they fit into a core's cache."""
 TURN_S = 1e-3
-"""The loop gets a turn after so many seconds at the latest."""
+"""Seconds after which a long reduction pauses, so that the event loop can run."""
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
@@ -54,9 +58,9 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
     Raises:
         ValueError: the group's ranks share no memory.
-    Cost: one meeting for a short array, and one a chunk with two ranks, in which a rank copies the array once and
-        reduces it. Else two, and one more for each chunk, in which a rank copies 2(n-1)/n of the array and reduces
-        (n-1)/n; where the array lies in shared memory two in all. Nothing is sent. Extra memory is the rank's window.
+    Cost: short array: one meeting; two ranks: one meeting per chunk; in both cases a rank copies the array once and
+        reduces all of it. Divided work: one meeting per chunk and two more; a rank copies 2(n-1)/n of the array and
+        reduces (n-1)/n. Array in shared memory: two meetings. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
     """
     memory = group.shared.memory or await group.shared.open()
@@ -82,12 +86,12 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Infinite in terms of links, for it uses none: `auto` takes it wherever memory is shared."""
+    """Infinite, because it uses no links: `auto` chooses it wherever the ranks share memory."""
     return math.inf
 
 
 async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
-    """Lend the array whole, and reduce what all have lent."""
+    """Lend the whole array, and reduce the arrays of all ranks."""
     memory, whole = places.memory, places.at_once(len(vector))
     turn = memory.meetings & 1
     places.greet(call)
@@ -95,7 +99,7 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
     await memory.meet()
     places.compare(call)
     operands = whole.operands[turn]
-    if places.rank < 2:  # the first two are read before anything is written, and this rank's own array is at hand
+    if places.rank < 2:  # `_combine` reads the first two before it writes: use this rank's own array
         operands = [*operands]
         operands[places.rank] = vector.elements
     _combine(operands, vector.elements, reduction)
@@ -103,7 +107,7 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
 
 
 async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
-    """One of two ranks: lend chunk after chunk whole, and reduce the one before."""
+    """For two ranks: lend one whole chunk after another, and reduce the previous one."""
     memory, last = places.memory, None
     places.greet(call)
     for chunk in pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize))):
@@ -123,7 +127,7 @@ def _lend_whole(places: Places, vector: Vector, chunk: Range) -> None:
 
 
 def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce what both lent before the last meeting; both operands are read before anything is written."""
+    """Reduce the chunk that both lent before the last meeting; both operands are read before anything is written."""
     (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
     into = vector.elements[low:high]
@@ -147,11 +151,11 @@ async def _divided(call: Call, places: Places, vector: Vector, reduction: Reduct
         if step >= 2:
             _take(places, vector, chunks[step - 2])
     if places.size == 2:
-        await places.memory.meet()  # what is lent whole next may lie where the other still reads
+        await places.memory.meet()  # the next whole array may overwrite a place that the other rank still reads
 
 
 def _lend(places: Places, vector: Vector, chunk: Range) -> None:
-    """Copy all but this rank's own segment into its window."""
+    """Copy all segments but this rank's own into its window."""
     turn, window = places.memory.meetings, places.windows[places.rank]
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
@@ -160,7 +164,7 @@ def _lend(places: Places, vector: Vector, chunk: Range) -> None:
 
 
 def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce this rank's own segment, lent before the last meeting, into its own slot; finish it, and copy it home."""
+    """Reduce this rank's own segment, lent before the last meeting, into its slot; finish it, copy it to the array."""
     low, high = _segment(chunk, places.size, places.rank)
     start = places.slot(places.memory.meetings - 1, places.rank)
     stop = start + high - low
@@ -172,7 +176,7 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
 
 
 def _take(places: Places, vector: Vector, chunk: Range) -> None:
-    """Copy what the others have reduced home, beginning with the next rank's, so that not all read one at once."""
+    """Copy the segments that the others reduced, from the next rank on, so that not all ranks read one window at once."""
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
         at = places.slot(places.memory.meetings - 2, rank)
@@ -196,11 +200,11 @@ def _others(rank: int, size: int) -> Iterator[int]:
 
 
 async def _in_place(call: Call, places: Places, arrays: Sequence[Vector], reduction: Reduction) -> None:
-    """Reduce arrays that all ranks of the group map: nothing is copied into a window first.
+    """Reduce arrays that all ranks of the group map, without copying them into a window.
 
     Args:
-        arrays: every rank's, in the group's order.
-    Cost: two meetings; each byte of an array is read once from memory, and written once. No extra memory.
+        arrays: the array of every rank, in the group's order.
+    Cost: two meetings; each byte of an array is read from memory once and written once. No extra memory.
     """
     places.greet(call)
     await places.memory.meet()
@@ -210,7 +214,7 @@ async def _in_place(call: Call, places: Places, arrays: Sequence[Vector], reduct
 
 
 async def _reduce_in_place(memory: Shared, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
-    """In the order of ranks, into the first rank's array, and from there to the others'."""
+    """Reduce in the order of ranks into the first rank's array, and copy the result to the other arrays."""
     first, *others = arrays
     due = perf_counter() + TURN_S
     for low, high in pieces(*span, max(1, AT_ONCE // len(arrays) // first.itemsize)):

@@ -1,4 +1,4 @@
-"""Where in the windows of a group's ranks which part of a call lies. The one rule: nothing is copied or reduced here.
+"""The layout of the windows that `shared` uses: where greetings, places and slots begin.
 
 greeting 0 | greeting 1 | place 0 | place 1        place: slot 0 | slot 1 | ... | slot n-1
 """
@@ -12,16 +12,18 @@ from collectives.signature import GREETING_BYTES
 from transports.base import Shared
 
 ALIGNED = 64
-"""Bytes that divide a slot's length, so that places begin at the same byte for every dtype. Otherwise a call could
-write over the end of the place that another rank still reads in the call before, of another dtype."""
+"""The length of a slot is a multiple of this many bytes, so that places begin at the same byte for every dtype.
+Otherwise a call could overwrite the end of a place that another rank still reads, in an earlier call of another dtype.
+"""
 
 
 class Places:
     """The windows of a group, for vectors of one dtype.
 
     Attributes:
-        most: elements of a chunk that is divided.
-        whole: elements of one that is lent whole: a place, or a slot where others may still read from another slot.
+        most: the most elements of a chunk whose work is divided.
+        whole: the most elements of a chunk that is lent whole: it fills a place with two ranks; with more ranks only
+            one slot, because other ranks may still read from other slots.
     """
 
     def __init__(self, group: Group, memory: Shared, vector: Vector):
@@ -36,28 +38,28 @@ class Places:
         self._last: Whole | None = None
 
     def slot(self, turn: int, number: int) -> int:
-        """The element at which this slot of what was written after so many meetings begins, in each window."""
+        """The element at which this slot begins, in each window, for data written after `turn` meetings."""
         return self._first + (turn & 1) * self.most + number * self._part
 
     def starts(self, turn: int) -> list[int]:
-        """Where in each rank's window lies what it lent whole after so many meetings."""
+        """For each rank's window, the element at which a chunk begins that was lent whole after `turn` meetings."""
         return self._starts[turn & 1]
 
     def at_once(self, length: int) -> "Whole":
-        """Where so many elements, within `whole`, lie; one call is most often as long as the last."""
+        """The place of `length` elements, at most `whole`; cached, because most calls are as long as the last."""
         if self._last is None or self._last.length != length:
             self._last = Whole(self, length)
         return self._last
 
     def greet(self, call: Call) -> None:
-        """Say what this call is."""
+        """Write this call's greeting into this rank's window."""
         self._greetings[self.memory.meetings & 1][self.rank][:] = call.greeting
 
     def compare(self, call: Call) -> None:
-        """Check, one meeting later, that all ranks said the same.
+        """Check, one meeting later, that all ranks wrote the same greeting.
 
         Raises:
-            Mismatch: one did not.
+            Mismatch: the greeting of a rank differs.
         """
         mine = call.greeting
         for place, greeting in enumerate(self._greetings[self.memory.meetings - 1 & 1]):
@@ -65,16 +67,16 @@ class Places:
                 call.compare(self._ranks[place], greeting)
 
     def _starts_of(self, turn: int) -> list[int]:
-        """Not in a rank's own slot if the work is divided, too."""
+        """With more than two ranks, not in the rank's own slot, which divided work uses for its result."""
         return [self.slot(turn, 0 if self.size == 2 else (rank + 1) % self.size) for rank in range(self.size)]
 
 
 class Whole:
-    """So many elements, lent whole by every rank after an even or an odd number of meetings.
+    """The place of `length` elements that every rank lends whole.
 
     Attributes:
-        mine: the bytes of this rank's window they are written to, by turns.
-        operands: where all ranks' elements are read, by turns.
+        mine: the bytes of this rank's window to write to, after an even and after an odd number of meetings.
+        operands: the elements of all ranks to read, likewise.
     """
 
     def __init__(self, places: Places, length: int):
