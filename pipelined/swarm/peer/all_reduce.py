@@ -3,7 +3,7 @@
 A round has a name and a fixed list of members. It ends with equal bits on every member, or it is aborted and changes
 nothing: the gradients are only read. A slice is sent in chunks, so that adding and sending overlap. With a codec the
 slice's owner decodes the very bytes that it sends, so replicas stay equal to the bit. A member that sends the last part
-may leave before the total is there, so the owner adds and encodes in a task of its own.
+may leave before the total is ready, so the owner adds and encodes in a task of its own.
 
 Cost: each member sends and receives 2(M-1)/M of the gradients' bytes (less with a codec), in two steps a chunk.
 """
@@ -25,9 +25,9 @@ from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
 from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
 
-UNDER_WAY = 4  # chunks asked for at once from one owner
+UNDER_WAY = 4  # chunks requested at once from one owner
 GATHERED = 256 << 20
-"""Bytes of others' parts that an owner holds at most: the more members, the smaller the chunks."""
+"""Most bytes of others' parts that an owner holds: the more members, the smaller the chunks."""
 TOPIC = "piece"  # the wire's word for a chunk
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
@@ -36,10 +36,10 @@ MOST_WHY = 120
 class Spread:
     """When the parts of one sum are sent: at once, or evenly over the time in which the next step is computed.
 
-    A link full of gradients delays the activations of the next step, so a sum that is not urgent takes its time.
+    A link full of gradients delays the activations of the next step, so a sum that is not urgent is spread.
 
     Args:
-        seconds: from now until the last part; 0: every part goes at once.
+        seconds: from now until the last part; 0: every part is sent at once.
     """
 
     def __init__(self, clock: Clock, seconds: float = 0.0):
@@ -57,10 +57,10 @@ class _Chunk:
     """What one owner gathers for one chunk.
 
     Attributes:
-        bringers: positions of the members that brought a part.
+        bringers: positions of the members that sent a part.
         brought: by position, the members' parts, until they are added.
-        whole: done when all have brought theirs.
-        total: what all get, as it travels.
+        whole: done when all members have sent theirs.
+        total: the total as it is sent to all members.
     """
 
     bringers: set[int] = field(default_factory=set)
@@ -75,10 +75,10 @@ class AllReduce:
     Args:
         name: the same for all members, never used twice; a later round's is greater.
         members: in the order in which sums are added.
-        me: which of them this is.
+        me: position of this member.
         sums: this member's, flat; not written to.
-        coding: of what travels.
-        chunk_bytes: of the sums that go at most at once, the same for all members.
+        coding: of the arrays that are sent.
+        chunk_bytes: largest chunk of the sums, the same for all members.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class AllReduce:
         """Take part, and return the total.
 
         Args:
-            spread: says when this member's parts go.
+            spread: decides when this member's parts are sent.
         Raises:
             Rejected: "round aborted" here; "lost", with the two members between which it failed (`by`, `member`).
         """
@@ -126,13 +126,13 @@ class AllReduce:
         return total
 
     async def take(self, request: Request) -> Response:
-        """A member brings its part of one of my chunks, and gets the total.
+        """Receive a member's part of one of this owner's chunks, and reply with the total.
 
         A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
-        added ends the round, which names the member that brought it: there is no total without its part.
+        added aborts the round, with the name of its sender: without its part there is no total.
 
         Raises:
-            Rejected: aborted, or it is no part of what is summed here.
+            Rejected: the round was aborted, or the part does not belong to it.
         """
         note = request.note
         position, start = note.get("from"), note.get("start")
@@ -151,10 +151,10 @@ class AllReduce:
 
     @property
     def awaited(self) -> dict[str, dict[str, float]]:
-        """For which members this one waits, by name: seconds since they last did what is waited for.
+        """For which members this one waits, by name: seconds since their last part or reply.
 
-        Returns: under `parts` members that have not brought the first of my chunks that is not whole; under `totals`
-            owners that owe me the total of a chunk that I brought. Neither holds this member.
+        Returns: under `parts` members that have not sent the first of this member's chunks that is incomplete; under
+            `totals` owners that owe this member the total of a chunk. Neither includes this member.
         """
         now, lacking = asyncio.get_running_loop().time(), self._lacking()
         names = [member.name for member in self._members]
@@ -164,7 +164,7 @@ class AllReduce:
         }
 
     def _lacking(self) -> list[int]:
-        """Members behind the first incomplete chunk: those that wait for its total may not have brought later ones."""
+        """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""
         for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
             chunk = self._chunks.get(start)
             bringers = chunk.bringers if chunk else set[int]()
@@ -173,7 +173,7 @@ class AllReduce:
         return []
 
     def abort(self, why: str, **parties: str) -> None:
-        """End the round: requests that wait here are refused. `parties`: the two members between which it failed."""
+        """Abort the round; waiting requests are refused. `parties`: the two members between which it failed."""
         if self._aborted:
             return
         self._aborted = Rejected("round aborted", why=why, **parties)
@@ -182,12 +182,12 @@ class AllReduce:
         for chunk in self._chunks.values():
             if not chunk.total.done():
                 chunk.total.set_exception(self._aborted)
-                chunk.total.exception()  # looked at here: nobody may be waiting
+                chunk.total.exception()  # mark it as retrieved: no request may be waiting
 
     async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
-        """Bring one owner my part of its slice, chunk by chunk, and put its totals where they belong.
+        """Send one owner this member's part of its slice, chunk by chunk, and store the totals.
 
-        Others' turns are between its own, and each member begins with the one behind it.
+        The sends to different owners alternate, and each member begins with the owner after itself.
         """
         starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
         limit, others = asyncio.Semaphore(UNDER_WAY), len(self._members) - 1
@@ -232,7 +232,7 @@ class AllReduce:
             self._owing -= Counter([owner])
 
     def _lost(self, owner: Peer, error: Unreachable | Rejected) -> Rejected:
-        """What to say of an owner that gave no total: where the round failed between two others, these two."""
+        """The refusal for an owner that sent no total; if the round failed between two other members, it names them."""
         parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
         return Rejected("lost", why=str(error)[:MOST_WHY], **parties)
 
@@ -243,20 +243,20 @@ class AllReduce:
             chunk.whole.set_result(None)
 
     def _added(self, chunk: _Chunk) -> np.ndarray:
-        """In the members' order: the same bits whoever came first."""
+        """Add in the members' order: the same bits in any order of arrival."""
         total = chunk.brought[0].copy()
         for position in range(1, len(self._members)):
             total += chunk.brought[position]
         return total
 
     def _check_bringer(self, position: Any, request: Request) -> None:
-        """Each brings its own part."""
+        """Raises Rejected: the sender is not the member whose part it sends."""
         known = type(position) is int and position in range(len(self._members))
         if not known or self._members[position].address != request.sender.address:
             raise Rejected("strange piece", position=f"{position!r:.40}")
 
     def _chunk(self, start: int) -> _Chunk:
-        """What is gathered for the chunk that begins here; it must be one of mine."""
+        """What is gathered for the chunk that begins here; it must be one of this member's."""
         first, last = self._bounds[self._me], self._bounds[self._me + 1]
         if self._aborted:
             raise self._aborted

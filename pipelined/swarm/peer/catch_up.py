@@ -1,7 +1,6 @@
-"""What a peer that serves does about steps that were taken without it: it takes them where it is.
+"""How a serving peer catches up with steps that were committed without it: it applies them and stays a member.
 
-The one rule: it does not leave its place for them; one far away would be late again whenever it had come back. Knows
-who has what was summed; it must not know how that was decided.
+It does not leave and join again for them: a peer with a slow link would be late again after each return.
 """
 
 from pipelined.membership.client import Asking
@@ -15,10 +14,10 @@ from transports.rpc import Rejected
 
 
 async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: Asking, limit: float) -> bool:
-    """Take what another of the stage kept of the steps up to this head; whether that led to where the swarm is.
+    """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
 
     Args:
-        limit: seconds after which an answer is late.
+        limit: seconds after which a reply is late.
     """
     had_part = [peer for peer in view.holding(replica.index) if head.was_taken_by(peer.name, replica.index)]
     others = by_preference(replica.name, had_part)
@@ -31,7 +30,7 @@ async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: A
 
 
 def late_and_on_time(replica: Replica, head: Head, view: MembershipView) -> tuple[set[str], set[str]]:
-    """Addresses of the other peers of a stage: those that had no part in the last step, and those that had one."""
+    """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
     late, on_time = set[str](), set[str]()
     for peer in [*view.joining(replica.index), *view.holding(replica.index)]:
         if peer.name != replica.name:

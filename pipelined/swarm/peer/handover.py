@@ -1,6 +1,6 @@
-"""What was counted at a peer that leaves goes to another of its stage, rather than being computed again.
+"""A leaving peer sends its gradient sum to another peer of its stage, so that no microbatch is computed again.
 
-The one rule: a sum and the indices in it pass together, and while they do neither peer counts or sums anything else.
+The sum and the indices in it move together. During the transfer neither peer counts or sums anything else.
 """
 
 from collections.abc import Iterable
@@ -17,16 +17,16 @@ from transports.rpc import Rejected, Request, Response
 
 
 class Succession:
-    """Gives away what one replica counted, and takes in what another did."""
+    """Sends one replica's sum to a successor, and adds another replica's sum to its own."""
 
     def __init__(self, state: StageState):
         self._state = state
 
     async def find_successor(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
-        """Give what was counted here to one of these peers. Returns its name; None: none of them took it.
+        """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:
-            limit: seconds after which any of them is late.
+            limit: seconds after which a peer's reply is late.
         """
         for other in others:
             with suppress(NoLongerValid, Rejected):
@@ -35,11 +35,11 @@ class Succession:
         return None
 
     async def hand_over(self, successor: Peer, asking: Asking, limit: float) -> None:
-        """Let another peer have what was counted here; nothing is counted here meanwhile.
+        """Send this peer's sum to another peer; nothing is counted here meanwhile.
 
         Raises:
-            NoLongerValid: it is gone, or late. Rejected: "busy", a round is under way here, or as it says. All stays
-                here then.
+            NoLongerValid: the successor has left, or is late. Rejected: "busy", a round is in progress here, or as the
+                successor replied. The sum stays here in either case.
         """
         state = self._state
         if state.ledger.frozen is not None:
@@ -55,10 +55,11 @@ class Succession:
             state.changed.notify_all()
 
     async def inherit(self, request: Request) -> Response:
-        """Add the sum of a peer that leaves to this one.
+        """Add the sum of a leaving peer to this one's.
 
         Raises:
-            Rejected: "stale", "behind"; "busy": a round is under way; "overlap"; "malformed".
+            Rejected: "stale", "behind"; "busy": a round is in progress; "overlap": both sums hold a microbatch;
+                "malformed".
         """
         state = self._state
         await state.reached_version(request)

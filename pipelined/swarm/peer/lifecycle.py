@@ -1,13 +1,13 @@
-"""A peer's membership over time: what it announces, when it leaves after a notice, how it comes again after eviction.
+"""A peer's membership over time: what it announces, how it drains after a notice, how it returns after eviction.
 
-A leaving peer that is the last of its stage serves on until another peer has the state, or its grace period ends. Of
-several that are asked to leave at once, the one with the latest announcement stays. All peers agree on which one that
-is, because the directory puts the announcements in one order.
+A draining peer that is the last of its stage serves until another peer has the state, or its grace period ends. If
+several peers are to leave at once, the one with the latest announcement stays. All peers agree on which one that is,
+because the directory puts the announcements in one order.
 
-An evicted peer is no member and keeps its state. The leader writes `evicted/NAME` into the directory; that key expires,
-each time after a longer pause. The peer comes again when the key is gone and the step that it held up is taken, so one
-peer holds up no step twice. Where no other peer serves its stage, it comes at once. A process that is started again
-under the name waits as well.
+An evicted peer is no member and keeps its state. The leader writes `evicted/NAME` to the directory; that key expires,
+each time after a longer pause. The peer joins again when the key has expired and the step that it delayed is committed,
+so no peer delays a step twice. If no other peer serves its stage, it joins at once. A restarted process with the same
+name waits as well.
 """
 
 import math
@@ -25,11 +25,11 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import EVICTED, Peer, Phase
 
 NEWS_S = 1.0
-"""A peer repeats its announcement at most this often, however many trainers ask for it."""
+"""A peer repeats its announcement at most this often, however many trainers request it."""
 GRACE_S = 20.0
-"""Clouds take a machine 30 s after their notice, or later; the rest is for handing over and saving."""
+"""Clouds reclaim a machine 30 s after their notice, or later; the other 10 s are for handing over and saving."""
 LOOKS = 4
-"""Checks whether an eviction has expired, in the time of a lease."""
+"""Checks whether an eviction has expired, per lease."""
 
 
 class Presence:
@@ -38,7 +38,7 @@ class Presence:
     Args:
         name, address: of the peer.
         model: digest of what the swarm trains.
-        notify: called when a trainer asks for the announcement again.
+        notify: called when a trainer requests the announcement again.
         saver: says how often the peer saves, see `Peer.saves_every`; None: it never does.
 
     Attributes:
@@ -54,20 +54,20 @@ class Presence:
 
     @property
     def due_s(self) -> float:
-        """Seconds until the announcement is to be repeated; infinite where no trainer asked for that."""
+        """Seconds until the announcement must be repeated; infinite if no trainer requested that."""
         return self._at + NEWS_S - self._clock.now() if self._requested else math.inf
 
     def is_outdated(self, phase: Phase) -> bool:
-        """Whether the directory has something else of this peer than it would announce now."""
+        """Whether the directory's record of this peer differs from what it would announce now."""
         return self.phase != phase or self._announced_saves != self._saves_every
 
     def request(self) -> None:
-        """Repeat the announcement soon: a trainer that banned this peer would have it back."""
+        """Repeat the announcement soon: a trainer that banned this peer requests it."""
         self._requested = True
         self._notify()
 
     async def announce(self, place: Registration, phase: Phase, stage: int, successor: str = "") -> None:
-        """Announce this under a lease. Raises: as `Registration.put`."""
+        """Announce phase and stage under a lease. Raises: as `Registration.put`."""
         self._requested, self._at, self.phase = False, self._clock.now(), phase
         record = self.record(place, phase, stage, successor)
         self._announced_saves = record.saves_every
@@ -85,11 +85,11 @@ class Presence:
 
 
 class Drain:
-    """How one peer leaves after a notice.
+    """How one peer drains after a notice.
 
     Args:
         name: of the peer.
-        grace_s: seconds that the last of a stage serves on at most.
+        grace_s: longest time that the last peer of a stage continues to serve, in seconds.
     """
 
     def __init__(self, name: str, view: MembershipView, clock: Clock, grace_s: float = GRACE_S):
@@ -98,7 +98,7 @@ class Drain:
 
     @property
     def requested(self) -> bool:
-        """Whether this peer is to leave."""
+        """Whether this peer was requested to leave."""
         return self._until < math.inf
 
     @property
@@ -120,7 +120,7 @@ class Drain:
     def may_go(self, stage: int) -> bool:
         """Whether the peer can leave now: another one keeps the stage's state, no trainer is left, or time is up.
 
-        Others count only once the directory has this peer's own announcement: they may be about to leave as well.
+        Other peers count only after the directory has this peer's own announcement: they may be about to leave as well.
         """
         view = self._view
         if not self.requested or not view.trainers or self.left_s <= 0:
@@ -134,7 +134,7 @@ class Drain:
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
     async def find_successor(self, replica: Replica, asking: Asking) -> str | None:
-        """Give what was counted to another peer of the stage. Returns its name; None: no need, or no time."""
+        """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.head):
             limit = max(RETRY_S, self.left_s)
@@ -173,13 +173,14 @@ class Readmission:
         """Find out why the record is gone.
 
         Raises:
-            LeaseLost: its lease ended, and the record with it. PeerEvicted: only the record is gone. CutOff.
+            LeaseLost: the lease ended, and the record with it. PeerEvicted: only the record is gone. CutOff: the
+                directory does not reply.
         """
         await place.lease.renew()
         raise PeerEvicted
 
     async def wait_for_step(self, needed: Callable[[], bool]) -> None:
-        """Wait until the others took the step that was held up, or until this peer is needed."""
+        """Wait until the others committed the step that this peer delayed, or until this peer is needed."""
         seen = self._view.head_revision
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: not needed()):
@@ -188,8 +189,8 @@ class Readmission:
     async def stay_away(self, needed: Callable[[], bool]) -> None:
         """Wait until this name's eviction expires, or until this peer is needed.
 
-        Raises: CutOff.
-        Cost: one small request, and while the name is evicted `LOOKS` in the time of a lease.
+        Raises: CutOff: the directory does not reply.
+        Cost: one small request, and `LOOKS` per lease while the name is evicted.
         """
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: not needed()):

@@ -1,8 +1,9 @@
-"""How much a peer has to do: what stages are balanced by, and peers moved.
+"""The load of a peer, by which the leader balances the stages.
 
-A peer that was idle at times is as loaded as it was busy, a share of the time; one that never was, as loaded as the
-least that waited at any time, for only what always waits could go elsewhere. The mean queue would not do: at half use
-three quarters of a piece of work wait on average, and a stage that is half idle looks busy.
+The load of a peer that was idle at times is the share of time that it was busy. The load of a peer that was never idle
+is the smallest number of pieces of work that waited, because only work that always waits could go to another peer. The
+mean queue is not usable: at half use, three quarters of a piece of work wait on average, so a half-idle stage would
+look busy.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pipelined.aio.clock import Clock
 
 
 class Load:
-    """Pieces of work asked for and not yet done.
+    """Pieces of work requested and not yet done.
 
     Attributes:
         waiting: how many there are now.
@@ -25,7 +26,7 @@ class Load:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One more waits for as long as the block runs."""
+        """Count one more piece of work while the block runs."""
         self._change(1)
         try:
             yield
@@ -33,7 +34,7 @@ class Load:
             self._change(-1)
 
     def take(self) -> float:
-        """The load since this was asked last: a share of the time up to 1, or how many waited at the least."""
+        """The load since the last call: up to 1 the share of busy time, else the smallest number of waiting pieces."""
         self._change(0)
         passed = self._seen - self._since
         load = float(self._least) if self._least or passed <= 0 else self._busy / passed
@@ -41,7 +42,7 @@ class Load:
         return load
 
     def told(self) -> dict[str, float]:
-        """The present state, for whoever looks on."""
+        """The present state, for status."""
         return {"waiting": self.waiting}
 
     def _change(self, by: int) -> None:

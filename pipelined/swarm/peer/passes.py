@@ -1,7 +1,7 @@
-"""Forward and backward passes at a peer, and evaluations, as trainers ask for them.
+"""Forward and backward passes at a peer, and evaluations, as trainers request them.
 
-The one rule: a gradient is counted once for each microbatch and step, and what is counted is final once it was told to
-a leader. Whatever comes is checked before the device sees it. Knows microbatches and codes; it must not know rounds.
+A gradient is counted once for each microbatch and step, and counts are final once they were reported to a leader. Every
+request is checked before the device computes anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
 LEAST_BYTES = 1 << 14
-"""What a codec may add to an array of any size."""
+"""Largest overhead of a codec on an array of any size, in bytes."""
 
 
 class Passes:
     """The passes of one replica.
 
     Attributes:
-        load: what waits for the device.
-        done: passes of each kind.
+        load: the work that waits for the device.
+        done: number of passes of each kind.
     """
 
     def __init__(self, state: StageState, coding: Coding):
@@ -36,10 +36,10 @@ class Passes:
         self.load, self.done = Load(state.device.clock), {"forwards": 0, "backwards": 0}
 
     async def forward(self, request: Request) -> Response:
-        """The outputs of one microbatch.
+        """Compute the outputs of one microbatch.
 
         Raises:
-            Rejected: "stale", "behind" (both with this peer's step), "malformed", or "not finite", its outcome.
+            Rejected: "stale", "behind" (both with this peer's step), "malformed", or "not finite": the result.
         """
         which = await self._which(request, range(self._state.rules.batch), ahead=True)
         (inputs,) = await self._inputs(request, 1)
@@ -48,7 +48,7 @@ class Passes:
         return Response(blocks, {"codec": note})
 
     async def backward(self, request: Request) -> Response:
-        """The gradients of one microbatch's inputs; the parameters' are counted, unless they were before.
+        """Compute the gradients of one microbatch's inputs; count the parameters' gradients unless already counted.
 
         Returns: with the note `counted`, whether this peer's sum holds it now, and `loss`.
         Raises:
@@ -71,7 +71,7 @@ class Passes:
         return Response(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
 
     async def evaluate(self, request: Request) -> Response:
-        """The outputs of one microbatch of validation data; of the last stage, given labels too, each sample's loss.
+        """Compute the outputs of one microbatch of validation data; on the last stage, its samples' losses.
 
         Raises:
             Rejected: as `forward`.
@@ -86,12 +86,12 @@ class Passes:
 
     @property
     def most_bytes(self) -> int:
-        """What one group of arrays may come to, decoded."""
+        """Largest size of one group of arrays, decoded, in bytes."""
         layouts = [*self._state.stage.expects(), *self._state.stage.expects_given()]
         return LEAST_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
 
     async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
-        """As they travel: without the codec where the values, which the stage found finite, are beyond it."""
+        """The arrays as they are sent: without the codec if it cannot carry their values, which are finite."""
         try:
             return await coding.pack(arrays, what)
         except WireError as error:
@@ -124,7 +124,7 @@ class Passes:
         return which
 
     async def _inputs(self, request: Request, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
-        """The question's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
+        """The request's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
         stage = self._state.stage
         taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(request, groups)]
         for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):

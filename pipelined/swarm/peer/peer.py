@@ -1,7 +1,7 @@
-"""A peer: finds the stage that needs it most, fetches its state, serves it, moves when told to, and leaves in order.
+"""A peer: holds one stage. It requests a stage, fetches its state, serves it, moves to other stages, and drains.
 
-A life under one lease is a *registration*; when that is lost the peer begins another by itself, with the state it has.
-What it does to its parameters follows from the directory's head alone.
+The time under one lease is a *registration*. When the lease is lost, the peer registers again by itself and keeps its
+state. Only the directory's head decides what the peer does to its parameters.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ class StagePeer:
     """One peer of a swarm.
 
     Args:
-        name: of this peer, nobody else's.
-        build: builds the stage that it is to hold.
-        stage: which; None: where it helps most.
-        store: where it saves what it holds, and finds what was saved; None: nowhere.
+        name: unique name of this peer.
+        build: builds a stage.
+        stage: which to hold; None: the leader decides.
+        store: where it saves its state, and finds what was saved; None: nowhere.
         save_every: steps from one save to the next; 0: never.
-        grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
+        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class StagePeer:
 
     @property
     def replica(self) -> Replica | None:
-        """The replica that it serves now; None: none."""
+        """The replica that it serves now; None: it serves no stage."""
         return self._service.replica
 
     @property
     def trouble(self) -> str:
-        """Why the state that it last came for did not come from whom it asked; "": it did."""
+        """Why the last fetched state did not come from the peer that was requested first; "": it did."""
         return self._service.joining.trouble if self._service.joining else ""
 
     async def run(self) -> None:
-        """Live under one lease after another, until asked to leave.
+        """Serve under one lease after another, until it has left.
 
         Raises:
-            OtherModel: the swarm trains something else. DeviceStalled: the device does nothing any more.
+            OtherModel: the swarm trains another model. DeviceStalled: the device makes no progress.
             NameTaken: another process of the swarm has this peer's name.
         """
         self._service.open(self._rules.batch)
@@ -121,11 +121,11 @@ class StagePeer:
             watching.cancel()
 
     def leave(self) -> None:
-        """Hand over and go (a preemption notice); the last of its stage waits for another, see `Drain`."""
+        """Drain (after a preemption notice); the last peer of a stage waits for another, see `Drain`."""
         self._drain.request()
 
     async def _come(self, stack: AsyncExitStack) -> Registration | None:
-        """Wait for a lease and for the name; None: it was asked to leave before, with nothing to hand over."""
+        """Wait for a lease and for the name; None: it is to leave, and has nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
@@ -134,7 +134,7 @@ class StagePeer:
         return None
 
     async def _live_as_member(self, place: Registration) -> None:
-        """Raises: LeaseLost; PeerEvicted: the directory has this peer no more."""
+        """Raises LeaseLost; PeerEvicted: the directory has no record of this peer any more."""
         try:
             async with self._view.while_holds(lambda: self._readmission.is_member(place)) as scope, Nursery() as tasks:
                 leaving = tasks.create_task(self._leave_in_time(scope))
@@ -147,7 +147,7 @@ class StagePeer:
                 raise
 
     async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
-        """Whoever is to leave goes when its time is up, if its device does not get on with what is left to be done."""
+        """When the grace period ends, leave, unless the device still makes progress with the remaining work."""
         await self._view.wait_for(lambda: self._drain.requested)
         await self._clock.sleep(self._drain.left_s)
         with suppress(Rejected):
@@ -155,14 +155,15 @@ class StagePeer:
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _is_needed(self) -> bool:
-        """Whether a peer that was struck out is to come again at once, or to leave. A process that holds nothing yet is
-        needed where any stage is lost.
+        """Whether an evicted peer must join again at once, or leave.
+
+        A process without a replica is needed if any stage is lost.
         """
         lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
         return self._drain.requested or lost
 
     async def _live(self, place: Registration) -> None:
-        """Hold one stage until the lease is lost, the peer leaves, or it is to hold another."""
+        """Hold one stage until the lease is lost, the peer leaves, or it must move to another stage."""
         await self._saver.look()
         await self._saver.tell(place)
         if not await self._comes_to_serve(place):
@@ -195,7 +196,7 @@ class StagePeer:
         await self._hand_over(place)
 
     async def _comes_to_serve(self, place: Registration) -> bool:
-        """Come to hold a stage as it stands now, and say so; False: it was asked to leave before it had anything."""
+        """Get the state of a stage, and announce it. Returns False: it is to leave and has no replica."""
         view = self._view
         try:
             async with view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
@@ -215,8 +216,9 @@ class StagePeer:
         return await catch_up(self.replica, head, self._view, self._asking, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Head) -> bool:
-        """Whether another peer of the stage stays, has this step's state, and answers: a peer that died just now is
-        still in the directory.
+        """Whether another peer of the stage stays, has this step's state, and replies.
+
+        The reply is needed because a peer that died just now is still in the directory.
         """
         index = self.replica.index
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
@@ -228,22 +230,22 @@ class StagePeer:
         return False
 
     async def _come_to_hold(self, place: Registration) -> None:
-        """Get the state of this peer's stage, as it stands now; what is held already is kept as far as it goes."""
+        """Get the current state of this peer's stage; it keeps the state that it has, as far as that is current."""
         replica = self.replica
         if replica:
             index = replica.index
             await self._say(place, Phase.JOINING)
             await self._view.wait_for(lambda: self._view.revision >= place.revision)
-            await replica.follow(self._view.head)  # it may have been decided while this peer was none
+            await replica.follow(self._view.head)  # it may have been committed while this peer was no member
             await replica.start_afresh()
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
-            self._view.add(index)  # before the record is put: what is read from now on has it
+            self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
             await place.put(self._presence.record(place, Phase.JOINING, index))
             await self._view.turn_to({index})
         stage, version = (replica.stage, replica.version) if replica else (self._built(index), Version(0, ""))
         self._let_go()
-        self._view.look_again()  # what is missing now, who is to leave does not wait for
+        self._view.look_again()  # the replica is gone: a peer that is to leave need not wait for the fetch
         find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
         ways = self._view, self._asking, self._probe, self._device, find
         self._service.joining = Joining(self.name, stage, index, version, *ways)
@@ -258,15 +260,15 @@ class StagePeer:
         return late(self._build(index), self._rules.delayed)
 
     async def _find(self, place: Registration, version: Version, layout: Layout) -> Mapping[str, Block] | None:
-        """What was saved of this version, by this peer or by another that saves in the same place."""
+        """The saved state of this version, by this peer or by another that saves in the same place."""
         await self._saver.look()
         await self._saver.tell(place)
         return await self._saver.find(version, layout)
 
     async def _save(self, replica: Replica) -> None:
-        """Save the state, if this step is to be saved and this peer is the one of its stage to do it.
+        """Save the state, if it is due at this step and this peer is the one of its stage that saves.
 
-        A peer that could not save tries at each step that is to be saved; another that can does so beside it.
+        A peer whose last save failed tries at each step at which a save is due; the chosen peer saves as well.
         """
         chosen = choose_saver(self._view.serving(replica.index), replica.step)
         mine = chosen is not None and chosen.name == self.name
@@ -277,7 +279,7 @@ class StagePeer:
         await self._presence.announce(place, phase, self.replica.index, successor)
 
     async def _hand_over(self, place: Registration) -> None:
-        """Give what was counted to another peer of the stage; of the last nothing is left but what it saves."""
+        """Send what was counted to another peer of the stage. The last peer of a stage can only save its state."""
         replica = self.replica
         await self._say(place, Phase.LEAVING)
         last = self._drain.is_last(replica.index)

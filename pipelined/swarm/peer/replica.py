@@ -1,7 +1,7 @@
-"""One peer's replica of one stage: what trainers and the leader request of it, and the optimizer steps that it applies.
+"""One peer's replica of one stage: the requests that it serves, and the optimizer steps that it applies.
 
-A step is applied when the directory's head says that it is committed, with the total that was summed for it, and not
-otherwise. Each kind of request has a module of its own.
+A step is applied only after the directory's head commits it, with the total that was summed for it. Each kind of
+request has a module of its own.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -27,13 +27,13 @@ class Replica:
 
     Args:
         name: of the peer.
-        index: which stage.
-        version: of its parameters; its `step` is the next that they are to take.
+        index: number of the stage.
+        version: of its parameters; its `step` is the next step to apply.
         basis: names what they follow from; None: the version's lineage.
 
     Attributes:
-        passes, rounds, succession, donor: what is asked of it.
-        load: what waits for its device.
+        passes, rounds, succession, donor: they serve its requests.
+        load: the work that waits for its device.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Replica:
 
     @property
     def step(self) -> int:
-        """The next step to be taken."""
+        """The next step to apply."""
         return self._state.step
 
     @property
@@ -68,31 +68,31 @@ class Replica:
 
     @property
     def counted(self) -> Set[int]:
-        """The microbatches of the present step in this peer's sum."""
+        """The microbatches of the current step in this peer's sum."""
         return self._state.ledger.losses.keys()
 
     async def manifest(self, request: Request) -> Response:
-        """Which state a joiner can have from here."""
+        """Reply with the manifest of the state that a joining peer can fetch here."""
         return await self.donor.manifest(request, lambda: self.version)
 
     def as_saved(self) -> SavedStage:
-        """The entry that a save of its present state has."""
+        """The entry of a save of its present state."""
         return SavedStage(self.step, self.index, self._rules.stages, self.version.lineage)
 
     async def copy(self) -> Mapping[str, Block]:
-        """Its state as it is between two pieces of work."""
+        """A copy of its state, made between two pieces of work."""
         return (await self._state.device.run("copy", lambda: copied(self.stage.state())))[0]
 
     async def start_afresh(self) -> None:
-        """Forget what was counted, and count no more: under another incarnation nobody counts on it."""
+        """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
         self.rounds.abort("its peer begins another life")
         self._state.ledger.frozen = self._state.next_ledger.frozen = MOST, 0
         await self._state.drop(next_too=True)
 
     async def follow(self, head: Head) -> bool:
-        """Take the step that stands now, if it is not taken yet; whether this replica is where the swarm is.
+        """Apply the committed step, if it is not applied yet. Returns whether this replica is at the head's version.
 
-        False means that it was not a member of what was decided: its state is of no use any more.
+        False means that this peer had no part in the committed step, so that its state is out of date.
         """
         if head.version == self.version:
             self._state.basis = head.basis
@@ -106,7 +106,7 @@ class Replica:
         return True
 
     async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
-        """Take steps that were taken without this peer, which goes on serving; what it counted of them is of no use."""
+        """Apply steps that were committed without this peer, which continues to serve; discard its counts of them."""
         self.rounds.abort("the step stands without this peer")
         for step in steps:
             await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
@@ -116,7 +116,7 @@ class Replica:
 
         def take() -> None:
             state = self._state
-            if state.version != before:  # by who was cancelled meanwhile
+            if state.version != before:  # a cancelled call has applied it meanwhile
                 return
             self.stage.apply(state.step, step.total, step.scale)
             self.donor.took(before, step.after, step.total, step.scale)
@@ -129,7 +129,7 @@ class Replica:
         self._state.changed.notify_all()
 
     def give_up(self, why: str) -> None:
-        """This replica is no more: whoever waits for it is refused."""
+        """End this replica; requests that wait for it are refused."""
         self._state.given_up = True
         self.rounds.abort(why)
         self._state.changed.notify_all()

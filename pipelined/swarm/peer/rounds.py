@@ -1,8 +1,7 @@
-"""One peer's part in ending a step, as the leader asks for it: say what was counted, count again, or sum.
+"""One peer's part in committing a step, as the leader requests it: report the counts, count again, or sum.
 
-The one rule: what is counted is final once it was told (`prepare` freezes it), and sums stay until a step that holds
-them stands. A round is known by its name: who asks under an earlier one leads no more. Knows what was counted and the
-other members; it must not know microbatches, nor the directory.
+Reported counts are final: `prepare` stops counting. The sums stay until a step that contains them is committed. A
+request with an earlier round name comes from a former leader and is refused.
 """
 
 import math
@@ -31,11 +30,11 @@ class RoundService:
     """The rounds of one replica, one at a time.
 
     Args:
-        load: told to the leader, for balancing stages.
-        coding: of what members bring one another.
+        load: reported to the leader, which balances the stages by it.
+        coding: of the arrays that members send one another.
 
     Attributes:
-        chunk_bytes: what one of them brings at once, before it is coded.
+        chunk_bytes: largest chunk that a member sends, in bytes before it is coded.
     """
 
     def __init__(self, state: StageState, load: Load, endpoint: Endpoint, coding: Coding):
@@ -46,24 +45,24 @@ class RoundService:
         self._term = (0, 0)
 
     async def prepare(self, request: Request) -> Response:
-        """Count nothing more, and say what is counted: indices and their losses.
+        """Stop counting, and reply with the counted indices and their losses.
 
         Raises:
-            Rejected: "stale" (another leader leads, or the step is past), "behind".
+            Rejected: "stale" (another trainer leads, or the step is past), "behind".
         """
         name, state = self._led(request), self._state
         await state.reached(whole(request.note, "step"))
         await state.until(lambda: not state.handing_over)
-        self._led(request)  # a later one may have begun meanwhile
+        self._led(request)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
-        await state.device.run("prepare", lambda: None)  # what is being counted now is in
+        await state.device.run("prepare", lambda: None)  # wait for the pass in progress
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
         return Response((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
 
     async def resume(self, request: Request) -> Response:
-        """Count again, after having dropped everything where the leader says so."""
+        """Count again; first discard everything counted, if the leader's request says so."""
         name, ledger = self._led(request), self._state.ledger
         self.abort("the step goes on")
         if ledger.frozen is not None and ledger.frozen <= name:
@@ -72,7 +71,7 @@ class RoundService:
         return Response()
 
     async def reduce(self, request: Request) -> Response:
-        """Sum over the members of a round. The total is kept until a step that holds it stands, or another round.
+        """Sum over the members of a round. Keeps the total until a step that contains it is committed, or a new round.
 
         Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
         Raises:
@@ -99,7 +98,7 @@ class RoundService:
         return Response(note={"square": square, "digest": digest})
 
     async def chunk(self, request: Request) -> Response:
-        """Another member's part of a chunk that this one owns; waits until this one has begun the round."""
+        """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
         name = read_round(request.note.get("round"))
         await self._state.until(lambda: self._round is not None and self._round.name >= name)
         if self._round.name != name:
@@ -107,25 +106,25 @@ class RoundService:
         return await self._round.take(request)
 
     def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
-        """For which members the sum of this name waits here; empty where it is not under way."""
+        """The members for which the sum of this name waits here; empty if that sum is not in progress."""
         return self._round.awaited if self._round is not None and self._round.name == name else {}
 
     def total(self, round_name: str) -> np.ndarray | None:
-        """What the round of this name, as records have it, came to; None where this peer does not hold it."""
+        """The total of the round of this name, as records have it; None if this peer does not hold it."""
         return self._summed[1] if self._summed is not None and round_text(self._summed[0]) == round_name else None
 
     def forget(self) -> None:
-        """The total is of no use any more."""
+        """Free the total."""
         self._summed = None
 
     def abort(self, why: str) -> None:
-        """Give up the round under way: whoever waits for it is refused."""
+        """Abort the round in progress; requests that wait for it are refused."""
         self._summed = None
         if self._round is not None:
             self._round.abort(why)
 
     async def _sums(self) -> np.ndarray:
-        """What goes into a round: nobody writes to it, though the next step may be under way."""
+        """The input of a round: nothing writes to it, though passes of the next step may run."""
         stage = self._state.stage
         if not self._state.rules.delayed:
             return stage.sums
@@ -137,7 +136,7 @@ class RoundService:
             await self._state.drop()
 
     def _led(self, request: Request) -> RoundName:
-        """The round's name; one before the last heard of comes from who leads no more."""
+        """The round's name. Raises Rejected: an earlier name than the last received comes from a former leader."""
         name = read_round(request.note.get("round"))
         if name < self._term:
             raise Rejected("stale", round=str(name))

@@ -1,7 +1,7 @@
-"""What a peer can be asked, by whom, and how much a question may bring: one table, and the door before it.
+"""The requests that a peer serves: a table of topics, with the allowed senders and size limits of each.
 
-The one rule: nothing is answered that was not meant for this life of the peer, from who may not ask it, or larger than
-what is held can need. Knows topics; it must not know what is done with any.
+A request is refused if it is meant for another incarnation of the peer, if its sender may not send it, or if it is
+larger than the replica can need.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,21 +21,21 @@ from pipelined.swarm.protocol import field, read_round
 from transports.rpc import Endpoint, Handler, Rejected, Request, Response
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
-"""Questions of one asker that may wait here at once: what they bring takes memory meanwhile."""
+"""Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
 MOST_EVENTS = 16
-"""The last events that a process tells to status."""
+"""Number of the last events that a process reports in its status."""
 Admit = Callable[[Request, int], Awaitable[None]]
-"""Refuses who may not ask this; see `Admission`."""
+"""Refuses a request whose sender may not send it; see `Admission`."""
 
 
 class Topic(NamedTuple):
-    """One kind of question.
+    """One kind of request.
 
     Args:
-        method: of the replica, that answers it.
-        admit: lets in who may ask.
-        most_bytes: that it may bring.
-        most_waiting: of one asker, at once.
+        method: of the replica; handles the request.
+        admit: refuses senders that may not send it.
+        most_bytes: largest size of its arrays, in bytes.
+        most_waiting: requests of one sender that may wait at once.
     """
 
     method: Callable[[Replica], Handler]
@@ -45,18 +45,18 @@ class Topic(NamedTuple):
 
 
 class PeerService:
-    """Answers for one peer, whatever it holds at the time.
+    """Serves the requests to one peer, whichever stage it holds at the time.
 
     Args:
-        presence: repeats its announcement when a trainer that banned this peer would have it back.
-        saver: says in the status what could not be saved.
+        presence: repeats the announcement when a trainer that banned this peer requests it.
+        saver: its status says what could not be saved.
         probe: finds the peers of the stage that this one cannot reach.
-        device: a leader's request is rejected while it makes no progress.
+        device: a leader's request is rejected while the device makes no progress.
 
     Attributes:
-        replica: the one that is served; None: every request is refused.
-        joining: how this peer last came to its state; None: it has not begun.
-        incarnation: the peer's; who means another is refused.
+        replica: the served replica; None: every request is refused.
+        joining: how this peer last got its state; None: it has not begun.
+        incarnation: of this peer; a request to another incarnation is refused.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PeerService:
         self.incarnation = 0
 
     def open(self, batch: int) -> None:
-        """Answer from now on; how large a question may be follows from what is held now.
+        """Serve requests from now on; the limits of their sizes follow from the replica.
 
         Args:
             batch: microbatches of a step.
@@ -117,7 +117,7 @@ class PeerService:
         return respond
 
     def _in_time(self, handler: Handler) -> Handler:
-        """Raises Rejected: "busy", the device does not get on."""
+        """Raises Rejected: "busy", the device makes no progress."""
         return lambda request: self._device.unless_late(handler(request))
 
     def _check_meant(self, request: Request) -> None:
@@ -135,11 +135,11 @@ class PeerService:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         name, replica = read_round(request.note.get("round")), self.replica
         mates = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
-        unreachable = await self._probe.unreachable(mates)  # meanwhile this process reads what came, if it was stopped
+        unreachable = await self._probe.unreachable(mates)  # meanwhile a resumed process reads what has arrived
         return Response(note={"silent": unreachable, **(self.replica.rounds.awaited(name) if self.replica else {})})
 
     async def _status(self, request: Request) -> Response:
-        """What this peer does, for whoever looks on."""
+        """What this peer does, for status."""
         replica, endpoint = self.replica, self._endpoint
         donor = self.joining.donor if self.joining else ""
         holds, done = {}, {"forwards": 0, "backwards": 0}
@@ -157,6 +157,6 @@ class PeerService:
 
 
 def events_asked_for(request: Request) -> dict[str, Any]:
-    """The last events of this process, where the question has the note `events`: most only ask whether it answers."""
+    """The last events of this process, if the request has the note `events`: most only check that it replies."""
     asked = type(request.note) is dict and request.note.get("events") is True
     return {"events": [event.told() for event in recent(MOST_EVENTS)]} if asked else {}

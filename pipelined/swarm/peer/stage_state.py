@@ -1,4 +1,4 @@
-"""The state of one stage at one peer: its parameters, their version, and what was counted since the last step.
+"""The state of one stage at one peer: its parameters, their version, and the microbatches counted since the last step.
 
 Parameters do not change between two steps. Ledger and gradient sums agree whenever the device is free.
 """
@@ -19,11 +19,11 @@ from transports.rpc import Rejected, Request
 
 @dataclass
 class Ledger:
-    """What one step's sum at one peer holds.
+    """The microbatches in one step's sum at one peer.
 
     Attributes:
         losses: by index, the loss of each microbatch (0 before the last stage).
-        frozen: the round for which nothing is counted any more; None: everything is counted.
+        frozen: the round for which counting has stopped; None: backward passes are counted.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -31,17 +31,17 @@ class Ledger:
 
 
 class StageState:
-    """One stage at one peer, shared by the parts of a replica that answer requests.
+    """One stage at one peer, shared by the parts of a replica that serve requests.
 
     Args:
         name: of the peer.
-        index: which stage.
-        version: of its parameters; its `step` is the next that they are to take.
+        index: number of the stage.
+        version: of its parameters; its `step` is the next step to apply.
         basis: names what they follow from; see `Head`.
 
     Attributes:
-        next_ledger: where updates are delayed, of the step after the one that stands.
-        handing_over: another peer is being given what was counted.
+        next_ledger: where updates are delayed, the ledger of the step after the current one.
+        handing_over: whether the sum is being sent to another peer.
         changed: notified when a step was applied, a round has begun, or the replica was given up.
     """
 
@@ -60,7 +60,7 @@ class StageState:
         return Version(self.step, self.lineage)
 
     async def reached(self, step: int) -> None:
-        """Wait for the step before to stand; one ahead of that is not waited for.
+        """Wait until this step is current, if it is the next one; do not wait for later steps.
 
         Raises:
             Rejected: "stale" or "behind", both with this peer's step.
@@ -71,16 +71,16 @@ class StageState:
             raise Rejected("stale" if step < self.step else "behind", step=self.step)
 
     async def reached_version(self, request: Request) -> None:
-        """The same, and in the lineage that is asked about: since the step was asked for all may have gone back."""
+        """As `reached`, and check the request's lineage: all stages may have rolled back since it was sent."""
         await self.reached(whole(request.note, "step"))
         if request.note.get("lineage", "") != self.lineage:
             raise Rejected("stale", step=self.step)
 
     async def reached_basis(self, request: Request, ahead: bool) -> None:
-        """The same of the parameters that a pass is for.
+        """As `reached`, for the parameters that a pass needs: checks the request's basis.
 
         Args:
-            ahead: where updates are delayed, those of the next step will do too: all that they follow from is here.
+            ahead: where updates are delayed, also accept the next step: the parameters here follow from all it needs.
         """
         step, basis = whole(request.note, "step"), request.note.get("lineage", "")
         if ahead and self.rules.delayed and (step, basis) == (self.step + 1, self.lineage):
@@ -90,16 +90,16 @@ class StageState:
             raise Rejected("stale", step=self.step)
 
     def ledger_of(self, step: int) -> Ledger:
-        """Of the step that stands, or of the next."""
+        """The ledger of the current step, or of the next."""
         return self.ledger if step == self.step else self.next_ledger
 
     def go_on(self, version: Version, basis: str) -> None:
-        """A step was taken: what was counted of the next is what is counted now."""
+        """Record an applied step: the ledger of the next step becomes the current one."""
         (self.step, self.lineage), self.basis = version, basis
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until this holds. Raises Rejected: "left", the replica was given up."""
+        """Wait until the condition holds. Raises Rejected: "left", the replica was given up."""
         while not holds():
             if self.given_up:
                 raise Rejected("left")
@@ -108,9 +108,9 @@ class StageState:
             raise Rejected("left")
 
     async def counted(self) -> tuple[np.ndarray, Mapping[int, float]]:
-        """The sums of the step that stands, and their losses, when what is being counted now is in.
+        """The sums of the current step and their losses, after the device has finished the pass in progress.
 
-        Nobody writes to these sums while nothing more is counted, though the next step may be under way.
+        Nothing writes to these sums while counting is stopped, though passes of the next step may run.
         """
 
         def work() -> np.ndarray:
@@ -119,9 +119,9 @@ class StageState:
         return (await self.device.run("counted", work))[0], self.ledger.losses
 
     async def drop(self, next_too: bool = False) -> None:
-        """Let go of what was counted of the step that stands, and perhaps of the next."""
+        """Discard what was counted of the current step, and with `next_too` of the next."""
 
-        def work() -> None:  # both or neither: whoever asked may be gone before the device is free
+        def work() -> None:  # both or neither: the caller may be cancelled before the device is free
             self.ledger.losses.clear()
             self.stage.clear()
             if next_too and self.rules.delayed:
