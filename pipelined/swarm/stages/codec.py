@@ -1,6 +1,6 @@
-"""Tensors through a codec at a peer: what a trainer carries between two stages it carries as it is, still coded.
+"""A peer's coding of tensors for the wire. A trainer forwards a coded tensor between two stages without decoding it.
 
-Coding runs beside the device's computing, and beside the event loop where there are threads (not on a virtual clock).
+Coding runs beside the device's computing, and beside the event loop if there are threads (not on a virtual clock).
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from transports.rpc import Rejected
 
 T = TypeVar("T")
 Coded = tuple[tuple[Any, ...], Any]
-"""Blocks as they travel, and the note that says what they were; None where they travel as they are."""
+"""Blocks as they are sent, and the note that describes the coding; None: not coded."""
 
 
 class Coding:
-    """One process's way of coding.
+    """The coding of one process.
 
     Args:
         codec: of `transports.find_codec`; "": none.
-        threads: whether there are any.
+        threads: whether coding runs in threads.
     """
 
     def __init__(self, codec: str = "", threads: bool = True):
@@ -34,10 +34,10 @@ class Coding:
         return tuple(packed.blocks), packed.note
 
     async def unpack(self, blocks: Sequence[Block], note: Any, most: int) -> tuple[Block, ...]:
-        """What was coded, at most so many bytes of it.
+        """Decode blocks into at most this many bytes.
 
         Raises:
-            Rejected: it is no coded message, or more.
+            Rejected: the blocks are not a coded message, or are larger.
         """
         if note is None:
             return tuple(blocks)
@@ -47,5 +47,5 @@ class Coding:
             raise Rejected("malformed", why=str(error)) from error
 
     async def beside(self, work: Callable[[], T]) -> T:
-        """Do what takes a while, beside everything else where it can be."""
+        """Run slow work in a thread, if there are threads."""
         return await asyncio.to_thread(work) if self.threads else work()

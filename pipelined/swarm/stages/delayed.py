@@ -2,11 +2,10 @@
 
     theta(t + 1) = update(theta(t), g(t - 1)),  g(t) computed at theta(t)
 
-The one rule: the parameters of step t + 1 follow from what stood before step t was summed. So they are there, beside
-those of step t, before that is decided, and whatever becomes of its sum they stay right: nothing is ever undone. The
-gradient that was summed last and not applied yet is part of the state, by parameter name like all of it.
-
-It must not know of peers or rounds: which parameters are asked for is in a microbatch's name.
+The parameters of step t + 1 do not depend on the sum of step t. So they are ready, beside those of step t, before that
+step is committed, and they stay valid if its sum fails: nothing is undone. The gradient that was summed last and is
+not applied yet is part of the state, by parameter name like the rest. A microbatch's name says which of the two steps'
+parameters it needs.
 
 Source: SWARM, Appendix E; Ren et al., ZeRO-Offload, section 5.2.
 """
@@ -23,11 +22,11 @@ from pipelined.swarm.stages.stage import Microbatch, Passed, SwarmStage
 from transports import Block
 
 PENDING, STEP, SCALE = "pending", "delayed/step", "delayed/scale"
-"""Names in a state: of a parameter's gradient that is not applied yet, and of the numbers that go with all of them."""
+"""Names in a state: of each parameter's gradient that is not applied yet, and of the numbers that belong to them."""
 
 
 class Pending(NamedTuple):
-    """A gradient that was summed and not applied yet.
+    """A gradient that was summed and is not applied yet.
 
     Args:
         step: the step of the gradient; the learning rate is that of this step.
@@ -40,32 +39,32 @@ class Pending(NamedTuple):
 
 
 def late(stage: SwarmStage, delayed: bool) -> SwarmStage:
-    """A stage as a swarm trains it whose updates are delayed, or are not."""
+    """Wrap a stage so that its updates are delayed, if they are to be."""
     return DelayedStage(stage) if delayed else stage
 
 
 def settled(stage: SwarmStage) -> Mapping[str, Any]:
-    """A stage's own state with every gradient applied that was summed: what a finished training comes to."""
+    """A stage's own state with every summed gradient applied: the result of a finished training."""
     return stage.settled() if isinstance(stage, DelayedStage) else stage.state()
 
 
 @dataclass
 class StepState:
-    """One step's parameters and sums, while the stage itself holds another's."""
+    """One step's parameters and sums, while the stage itself holds those of the other step."""
 
     state: Mapping[str, Block]
     sums: np.ndarray
 
 
 class DelayedStage:
-    """A `SwarmStage` around another, of two steps at once: the one that stands (`step`), and the next.
+    """A `SwarmStage` around another, of two steps at once: the current one (`step`) and the next.
 
     Args:
         stage: holds the parameters of one of the two.
 
-    Cost: memory of five times the parameters more (values, two moments, sums, the pending gradient), and a copy of
-        four of them when the next step begins. Going back to the step that stands, where some of its microbatches
-        were lost after it was complete, costs twice as much.
+    Cost: additional memory of five times the parameters (values, two moments, sums, the pending gradient), and a copy
+        of four of them when the next step begins. A return to the current step, when some of its microbatches were
+        lost after it was complete, costs twice as much.
     """
 
     def __init__(self, stage: SwarmStage):
@@ -76,7 +75,7 @@ class DelayedStage:
 
     @property
     def sums(self) -> np.ndarray:
-        """What was counted of the step that stands; see `SwarmStage`."""
+        """What was counted of the current step; see `SwarmStage`."""
         return self._stage.sums if self._holds == self.step else self._other.sums
 
     @sums.setter
@@ -95,7 +94,7 @@ class DelayedStage:
         return self._stage.expects_given()
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
-        """See `SwarmStage`; of the step that stands, or of the next."""
+        """See `SwarmStage`; of the current step, or of the next."""
         self._hold(microbatch.step)
         return self._stage.forward(microbatch, inputs)
 
@@ -105,16 +104,16 @@ class DelayedStage:
         return self._stage.backward(microbatch, inputs, given, count)
 
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[Any]:
-        """See `SwarmStage`; with every gradient applied that was summed."""
+        """See `SwarmStage`; with every summed gradient applied."""
         self._hold(self.step + 1)
         return self._stage.evaluate(inputs, labels)
 
     def clear(self) -> None:
-        """Set the sums of the step that stands to zero."""
+        """Set the sums of the current step to zero."""
         self._clear(self.step)
 
     def clear_next(self) -> None:
-        """Set the sums of the step after it to zero."""
+        """Set the sums of the next step to zero."""
         if self._other is not None:
             self._clear(self.step + 1)
 
@@ -123,9 +122,9 @@ class DelayedStage:
         return self._stage.square(total)
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
-        """Go on to the next step with the gradient of the one before, and keep this one until then.
+        """Advance to the next step by the pending gradient, and keep this total as the new pending gradient.
 
-        What was counted of the next step is its sum from now on.
+        What was counted of the next step becomes the sum of the current step.
 
         Raises:
             ValueError: the total is not of these parameters; nothing was changed.
@@ -141,14 +140,14 @@ class DelayedStage:
         return self._stage.parts(flat)
 
     def state(self) -> Mapping[str, Any]:
-        """See `SwarmStage`: the step that stands, and each parameter's pending gradient as NAME/pending."""
+        """See `SwarmStage`: the current step, and each parameter's pending gradient as NAME/pending."""
         held = self._stage.state() if self._holds == self.step else self._other.state
         pending = self._pending or Pending(self.step - 1, np.zeros_like(self.sums), 0.0)
         gradients = {f"{name}/{PENDING}": part for name, part in self.parts(pending.total).items()}
         return {**held, **gradients, STEP: np.array([self.step]), SCALE: np.array([pending.scale])}
 
     def load(self, state: Mapping[str, Block]) -> None:
-        """See `SwarmStage`; what was counted of either step is gone."""
+        """See `SwarmStage`; the sums of both steps are discarded."""
         mine = layout_of(self.state())
         if (got := layout_of(state)) != mine:
             strange = sorted(name for name in {*got, *mine} if got.get(name) != mine.get(name))
@@ -162,12 +161,12 @@ class DelayedStage:
         self._other, self._pending = None, Pending(step - 1, total, scale) if scale else None
 
     def settled(self) -> Mapping[str, Any]:
-        """See the function of this name."""
+        """As the function `settled`."""
         self._hold(self.step + 1)
         return self._stage.state()
 
     def _hold(self, step: int) -> None:
-        """Have the stage hold the parameters and the sums of this step, and put those of the other aside."""
+        """Have the stage hold this step's parameters and sums, and keep those of the other step in `_other`."""
         if step == self._holds:
             return
         if step not in (self.step, self.step + 1):

@@ -1,7 +1,7 @@
 """What a peer of a swarm computes with: one stage's parameters, gradient sums and optimizer, behind a few methods.
 
-The one rule: what comes out depends on parameters and arguments alone, so that a microbatch computed again, elsewhere,
-gives the same bits. Methods run on the peer's device, one at a time; none of them knows of peers, steps or messages.
+Results depend on parameters and arguments alone, so that a microbatch that another peer computes again gives the same
+bits. Methods run on the peer's device, one at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from transports import Block
 
 
 class Microbatch(NamedTuple):
-    """The name of a microbatch: everyone can find its data again from the seed and this."""
+    """The name of a microbatch: any process can find its data from the seed and this name."""
 
     step: int
     index: int
 
 
 class Passed(NamedTuple):
-    """What a backward pass gives.
+    """The result of a backward pass.
 
     Args:
-        gradients: of the stage's inputs, in their order; none where they have none (tokens).
+        gradients: of the stage's inputs, in their order; none for inputs without gradients (tokens).
         loss: summed over the microbatch's samples, on the last stage; all gradients are of this very number.
     """
 
@@ -32,7 +32,7 @@ class Passed(NamedTuple):
 
 
 class NotFinite(ValueError):
-    """What was computed is infinite or no number; nothing of it was counted."""
+    """A result is infinite or not a number; nothing of it was counted."""
 
 
 class SwarmStage(Protocol):
@@ -40,7 +40,7 @@ class SwarmStage(Protocol):
 
     Attributes:
         sums: the gradients of all parameters, flat, summed over what was counted since `clear`; float32 or float64.
-        model: a digest of what the stage is and of the code that computes it, the same on all peers of one swarm.
+        model: a digest of the stage and of the code that computes it, the same on all peers of one swarm.
     """
 
     sums: np.ndarray
@@ -50,13 +50,13 @@ class SwarmStage(Protocol):
         """Dtype and shape of each input of `forward` (and of its gradients), the batch first."""
 
     def expects_given(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """The same of what `backward` is given: gradients of the outputs, or the last stage's labels."""
+        """The same for the `given` of `backward`: gradients of the outputs, or the last stage's labels."""
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
-        """Outputs for the next stage; keeps nothing. Not called on the last stage.
+        """Compute outputs for the next stage; keeps nothing. Not called on the last stage.
 
         Raises:
-            NotFinite: the outputs are none that another stage can compute with.
+            NotFinite: the outputs are not finite.
         """
 
     def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
@@ -64,17 +64,18 @@ class SwarmStage(Protocol):
 
         Args:
             given: gradients of the outputs, or, on the last stage, the labels.
-            count: add the parameters' gradients to `sums`; else they are thrown away.
+            count: add the parameters' gradients to `sums`; else discard them.
         Raises:
-            NotFinite: the loss or a gradient is no finite number.
+            NotFinite: the loss or a gradient is not a finite number.
         """
 
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[Any]:
-        """Forward of validation data, with no random numbers; nothing is kept or counted.
+        """Compute forward for validation data, without random numbers; nothing is kept or counted.
 
         Args:
-            labels: given to the last stage alone; of fewer samples than the inputs where only the first count.
-        Returns: outputs for the next stage; of the last one array, float64, with the loss of each sample that counts.
+            labels: for the last stage alone; with fewer samples than the inputs if only the first samples count.
+        Returns: outputs for the next stage; the last stage returns one array, float64, with the loss of each sample
+            that counts.
         Raises:
             NotFinite: as `forward` and `backward`.
         """
@@ -83,19 +84,19 @@ class SwarmStage(Protocol):
         """Set `sums` to zero."""
 
     def square(self, total: np.ndarray) -> float:
-        """The sum of the squares of a gradient, in float64: what the global norm is made of."""
+        """The sum of the squares of a gradient, in float64: this stage's part of the global norm."""
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
-        """Take one optimizer step with `total * scale` for the gradient; the same bits on every peer."""
+        """Apply one optimizer step with `total * scale` as the gradient; the same bits on every peer."""
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
-        """Views of an array that is laid out like `sums`, each parameter's by its name."""
+        """Views of an array with the layout of `sums`, each parameter's by its name."""
 
     def state(self) -> Mapping[str, Any]:
         """Every tensor that the next step depends on, parameters and optimizer, by name; views, not copies."""
 
     def load(self, state: Mapping[str, Block]) -> None:
-        """Take all of `state` over, losslessly.
+        """Load all of `state`, losslessly.
 
         Raises:
             ValueError: names, dtypes or shapes differ; nothing is changed.

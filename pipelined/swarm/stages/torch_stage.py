@@ -1,8 +1,7 @@
 """A stage of a swarm that computes with torch, on a CPU or a GPU.
 
-The one rule: gradients are worked out whole before any is added to the sums, so a microbatch counts wholly or not at
-all. Random numbers are keyed by (seed, step, index, place), so that a pass done again, elsewhere, gives the same.
-It must not know of peers or messages.
+All gradients of a microbatch are computed before any is added to the sums, so a microbatch counts completely or not at
+all. Random numbers are keyed by (seed, step, index, place), so that a pass repeated by another peer has the same bits.
 """
 
 import sys
@@ -24,17 +23,17 @@ from pipelined.training.torch_random import TorchRandom
 from transports import Block
 
 COUNT = "updates/count"
-"""The name in a state of how many updates were made."""
+"""The name in a state of the number of updates."""
 
 
 class TorchStage:
     """One stage of a training; a `SwarmStage`.
 
-    Its methods block, and are to be called one at a time, in a thread of their own where there is an event loop.
+    Its methods block, and must be called one at a time, in a thread of their own if there is an event loop.
 
     Args:
         training: of all stages.
-        index: which of them this is.
+        index: number of this stage.
         device: "cpu" or "cuda:0".
 
     Attributes:
@@ -66,9 +65,9 @@ class TorchStage:
     def sums(self) -> np.ndarray:
         """The gradients counted since `clear`, flat, parameter after parameter.
 
-        What is written into it counts once it is assigned, as `stage.sums += more` does.
+        A change of the array counts only after it is assigned, as `stage.sums += more` does.
 
-        Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host where they have changed.
+        Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host if they have changed.
         """
         if self._stale:
             self._host.copy_(self._sums)
@@ -86,11 +85,11 @@ class TorchStage:
         return (self._flow(self.training.cut[self.index].start),)
 
     def expects_given(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """Dtype and shape of what `backward` is given: output gradients, or the last stage's labels (B, T)."""
+        """Dtype and shape of the `given` of `backward`: output gradients, or the last stage's labels (B, T)."""
         return (self._flow(0 if self.last else self.training.cut[self.index].stop),)
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[torch.Tensor]:
-        """See `SwarmStage`. Raises ValueError: not what it `expects`."""
+        """See `SwarmStage`. Raises ValueError: the inputs are not what it `expects`."""
         with torch.no_grad():
             output = self._output(self._input(inputs), microbatch)
             self._refuse_not_finite("outputs", microbatch, [output])
@@ -100,7 +99,7 @@ class TorchStage:
         """See `SwarmStage`; the loss is the mean nats a token of each sequence, summed over the sequences.
 
         Raises:
-            ValueError: not what it `expects`; nothing was counted.
+            ValueError: the arrays are not what it `expects`; nothing was counted.
         """
         x, end = self._input(inputs), self._taken(given, self.expects_given(), "given")
         sources = [p.value for p in self._learned.values()] if count else []
@@ -121,7 +120,7 @@ class TorchStage:
         """See `SwarmStage`; a sequence's loss is its mean nats a token.
 
         Raises:
-            ValueError: not what it `expects`, or labels elsewhere than on the last stage.
+            ValueError: the arrays are not what it `expects`, or labels were given to a stage before the last.
         """
         if self.last != bool(labels):
             raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
@@ -148,8 +147,8 @@ class TorchStage:
         """Update every parameter at the rate of this step; the same bits on every processor.
 
         Args:
-            total: like `sums`.
-            scale: what the gradient is multiplied by: one over the batch's sequences, and the clip's share.
+            total: with the layout of `sums`.
+            scale: factor of the gradient: one over the batch's sequences, times the clip's factor.
         Raises:
             ValueError: the total is not of these parameters; nothing was changed.
         """
@@ -186,7 +185,7 @@ class TorchStage:
         self._updates = int(_tensor(blocks[COUNT]))
 
     def _flow(self, layer: int) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape of what flows into a layer."""
+        """Dtype and shape of a layer's input."""
         shape = self.training.model.shape_of(layer, self.training.rows, self.training.sequence)
         return (_name(torch.int64 if layer == 0 else self.training.dtype), shape)
 
@@ -205,7 +204,7 @@ class TorchStage:
         return x
 
     def _taken(self, blocks: Sequence[Block], expected: Sequence[tuple[str, Any]], what: str) -> torch.Tensor:
-        """The one tensor that came, on this device; blocks may also be arrays or tensors."""
+        """The one tensor of the blocks, on this device; blocks may also be arrays or tensors."""
         came = [Block.of(block) for block in blocks]
         if [(block.dtype, block.shape) for block in came] != list(expected):
             got = ", ".join(f"{block.dtype} {block.shape}" for block in came) or "nothing"
@@ -214,14 +213,14 @@ class TorchStage:
         return _tensor(came[0]).to(self.device)
 
     def _refuse_strange_ids(self, ids: torch.Tensor, what: str) -> None:
-        """A GPU would not survive the look-up of an id beyond the vocabulary."""
+        """Raises ValueError: an id is outside the vocabulary. On a GPU its look-up would end the process."""
         least, most = map(int, ids.aminmax())
         vocabulary = self.training.model.shape_of(self.training.model.layers, 1, 1)[-1]
         if least < 0 or most >= vocabulary:
             raise ValueError(f"strange {what} at stage {self.index} (ids: {least} to {most}, symbols: {vocabulary})")
 
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
-        """One number a tensor says it: what is not finite makes its sum so."""
+        """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""
         if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
             raise NotFinite(f"{what} at stage {self.index} that are not finite (microbatch: {tuple(microbatch)})")
 
@@ -255,7 +254,7 @@ def _at_first(parameter: torch.nn.Parameter) -> Learned:
 
 
 def _tensor(array: np.ndarray | Block) -> torch.Tensor:
-    """What came, viewed; what may not be written to is copied, as torch knows no such tensors."""
+    """A tensor that views the array; a read-only one is copied, because torch has no read-only tensors."""
     block = Block.of(array)
     if block.data.readonly:
         block = Block(block.dtype, block.shape, memoryview(bytearray(block.data)))

@@ -1,6 +1,6 @@
-"""What all peers of one swarm must agree on, and the digest by which they find out that they do not.
+"""The settings that all peers of one swarm must share, and the digest by which they detect a difference.
 
-The one rule: whatever can change a number that a stage computes is in the digest, the code included.
+The digest covers everything that can change a number that a stage computes, including the code.
 """
 
 import hashlib
@@ -25,19 +25,19 @@ class Training:
 
     Args:
         model: as a row of layers.
-        cut: which of its layers each stage holds.
+        cut: the layers that each stage holds.
         optimizer_config: rates, clip and decay.
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
         update: the optimizer's name, of `pipelined.swarm.exact_optimizers`.
-        dtype: of parameters, sums and what stages send one another.
+        dtype: of parameters, sums and the tensors between stages.
         autocast: bfloat16 for matrix products inside the forward.
-        text: digest of the tokenizer, and of the text where a seed is to find the same sequences everywhere.
+        text: digest of the tokenizer, and also of the text if a seed must find the same sequences in every process.
 
     Raises:
         UsageError: the stages are not all of the model's layers in their order, two of them would share a parameter,
-            or there is no such optimizer.
+            or no optimizer has this name.
     """
 
     model: Model
@@ -59,7 +59,7 @@ class Training:
         self._refuse_ties()
 
     def shapes(self) -> list[dict[str, tuple[int, ...]]]:
-        """Every parameter of each stage. Cost: no memory, whatever the model's size."""
+        """The shape of every parameter of each stage. Cost: no memory, for a model of any size."""
         parts = [self.model.build(layers, self.dtype, "meta", None) for layers in self.cut]
         return [{name: tuple(p.shape) for name, p in part.named_parameters()} for part in parts]
 
@@ -82,7 +82,7 @@ class Training:
         return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=32).hexdigest()
 
     def _refuse_ties(self) -> None:
-        """Sums are taken stage by stage, so a parameter of two stages would come apart."""
+        """Raises UsageError: two stages share a parameter. They sum separately, so its copies would diverge."""
         holder: dict[str, int] = {}
         for stage, names in enumerate(self.shapes()):
             for name in names:
@@ -92,7 +92,7 @@ class Training:
 
 
 def digest_of_code(modules: Iterable[ModuleType]) -> str:
-    """The blake2b of the sources of some modules and of all that they take names from, each in its own package."""
+    """The blake2b of the sources of these modules and of all modules that they import names from, in one package."""
     found = dict[str, bytes]()
     waiting = list(modules)
     while waiting:
@@ -105,7 +105,7 @@ def digest_of_code(modules: Iterable[ModuleType]) -> str:
 
 
 def _used_by(module: ModuleType) -> list[ModuleType]:
-    """The modules of the same package out of which a module has names."""
+    """The modules of the same package from which a module has names."""
     package = module.__name__.partition(".")[0]
     names = {getattr(value, "__module__", None) for value in vars(module).values()}
     mine = sorted(name for name in names if isinstance(name, str) and name.partition(".")[0] == package)

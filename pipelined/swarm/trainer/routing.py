@@ -1,10 +1,10 @@
-"""The peer of a stage that gets a microbatch next: interleaved weighted round-robin over measured answer times.
+"""The peer of a stage that gets a microbatch next: interleaved weighted round-robin over measured reply times.
 
-Each pick adds to a peer the seconds that it is expected to take, and the peer with the least so far is next; so each
-gets microbatches in proportion to its speed, and a trainer needs to know nothing of the others. But a peer with fewer
-of this trainer's requests goes before: seconds alone keep queues alike only on average, and averages are noisy. An
-answer time is measured at the trainer, from the request to the last byte of the answer, so it holds a peer's speed, its
-queue and the network alike. Moments are arguments, and a seeded generator breaks ties: equal calls, equal picks.
+Each pick adds the expected seconds of the request to a peer's sum, and the peer with the smallest sum is next. So each
+peer gets microbatches in proportion to its speed, and a trainer needs no information about other trainers. But a peer
+with fewer open requests of this trainer goes first: seconds alone balance the queues only on average, and averages are
+noisy. A trainer measures reply times from the request to the last byte of the reply, so they include the peer's speed,
+its queue and the network. Times are arguments and a seeded generator breaks ties, so equal calls give equal picks.
 """
 
 import heapq
@@ -20,14 +20,14 @@ from pipelined.aio.backoff import Bans
 from transports.rpc import Party
 
 Pass = Literal["forward", "backward"]
-"""What a peer is asked for."""
+"""The pass that is requested of a peer."""
 
 SMOOTHING = 0.1
-"""Weight of the newest answer (SWARM, section 4.3)."""
+"""Weight of the newest reply (SWARM, section 4.3)."""
 BACKWARD = 2.5
-"""Forwards that a backward counts for until one was measured; it computes forward again."""
+"""Duration of a backward, in forwards, until one was measured; it computes forward again."""
 LEAST_S = 1e-9
-"""What a peer is expected to take at least, so that even one that answers at once has its turn and no more."""
+"""Smallest expected time of a request, so that a peer that replies at once still gets only its turn."""
 
 
 class Average:
@@ -43,7 +43,7 @@ class Average:
         self._smoothing, self._sum, self._weight = smoothing, 0.0, 0.0
 
     def add(self, value: float) -> None:
-        """Take in the newest value."""
+        """Add the newest value."""
         keep = 1 - self._smoothing
         self._sum = keep * self._sum + self._smoothing * value
         self._weight = keep * self._weight + self._smoothing
@@ -55,7 +55,7 @@ class Average:
 
 
 class AnswerTimes:
-    """The answer times of one stage's peers, forward and backward apart.
+    """The reply times of one stage's peers, forward and backward apart.
 
     Source: SWARM, Appendix C, Algorithm 1, lines 2, 8 and 30; a newcomer's estimate is our own.
     """
@@ -64,7 +64,7 @@ class AnswerTimes:
         self._averages: dict[str, dict[Pass, Average]] = {}
 
     def add(self, peer: str) -> None:
-        """Begin to keep a peer's times; nothing is measured yet. What is known of one already kept stays."""
+        """Begin to record a peer's times. A known peer keeps its times."""
         self._averages.setdefault(peer, {each: Average(SMOOTHING) for each in get_args(Pass)})
 
     def remove(self, peer: str) -> None:
@@ -72,7 +72,7 @@ class AnswerTimes:
         self._averages.pop(peer, None)
 
     def observe(self, peer: str, which: Pass, seconds: float) -> None:
-        """An answer came after so many seconds.
+        """Record the seconds of a reply.
 
         Raises:
             ValueError: the seconds are negative or not finite; nothing is changed.
@@ -82,7 +82,7 @@ class AnswerTimes:
         self._averages[peer][which].add(seconds)
 
     def measured(self, peer: str, which: Pass) -> float | None:
-        """Seconds by the peer's own answers; of the other pass, rescaled, where it gave none to this one; else None."""
+        """Seconds of the peer's own replies to this pass; else of the other pass, rescaled; else None."""
         own = self._averages[peer]
         other: Pass = "backward" if which == "forward" else "forward"
         if (seconds := own[which].value) is not None:
@@ -92,9 +92,10 @@ class AnswerTimes:
         return None
 
     def expected(self, peer: str, which: Pass) -> float:
-        """Seconds that an answer will take: as measured, else the median of the stage, else next to nothing.
+        """Expected seconds of a reply: as measured, else the median of the stage, else `LEAST_S`.
 
-        Where nobody has answered yet all peers are alike, so any figure does, and a small one is soon outweighed.
+        While no peer of the stage has replied, all peers are equal. Any value would do, and later replies soon outweigh
+        a small one.
         """
         seconds = self.measured(peer, which)
         if seconds is None:
@@ -104,7 +105,7 @@ class AnswerTimes:
 
 
 LEAST_HEAP = 16
-"""Entries that a heap may have beside twice those that count."""
+"""Entries that a heap may have in addition to twice the valid ones."""
 
 
 class Wiring:
@@ -112,9 +113,9 @@ class Wiring:
 
     Args:
         stages: how many there are, numbered from 0.
-        seed: breaks ties; give every trainer another, lest all begin with the same peers.
+        seed: breaks ties; give every trainer another, so that they do not all begin with the same peers.
 
-    Cost: a pick is O(log peers of the stage), a ban O(peers); what is kept is of members and of recent bans alone.
+    Cost: a pick is O(log peers of the stage), a ban O(peers); the memory is of members and of recent bans only.
     Source: SWARM, Appendix C, Algorithm 1. Not from there: newcomers at the minimum, forward and backward apart,
         estimates by the stage's median, incarnations, back-off.
     """
@@ -126,13 +127,13 @@ class Wiring:
         self._bans = Bans()
 
     def add(self, stage: int, party: Party) -> None:
-        """A peer serves a stage, as it announced; it leaves the one it served before, where its times are forgotten.
+        """Add a peer to the stage that it announced; it leaves its former stage, and its times there are forgotten.
 
-        Said again with nothing new this changes nothing. A newcomer, or another incarnation, stands level with the peer
-        that is next (unless banned): were it let in at zero, every trainer would send all to it until it caught up.
+        A repeated call changes nothing. A newcomer, or another incarnation, starts level with the peer that is next
+        (unless banned): if it started at zero, every trainer would send it all requests until it caught up.
 
         Raises:
-            ValueError: there is no such stage; nothing is changed.
+            ValueError: the stage does not exist; nothing is changed.
         """
         if not 0 <= stage < len(self._lines):
             raise ValueError(f"{party.address} cannot serve stage {stage} of {len(self._lines)}")
@@ -142,20 +143,20 @@ class Wiring:
         self._lines[stage].add(party)
 
     def remove(self, party: Party) -> None:
-        """A peer has left. Nothing happens where another incarnation of it is a member by now."""
+        """Remove a peer that has left. Does nothing if another incarnation of it is a member now."""
         line = self._line(party)
         if line is not None:
             line.remove(party.address)
             del self._stages[party.address]
 
     def pick(self, stage: int, which: Pass, now: float) -> Party | None:
-        """The peer to ask; None while the stage has none that is not banned: see `returns`."""
+        """The peer to use next; None while all peers of the stage are banned, or it has none: see `returns`."""
         return self._lines[stage].pick(which, self._bans, now)
 
     def observe(self, party: Party, which: Pass, seconds: float) -> None:
-        """A peer answered after so many seconds, from the asking to the last byte of the answer.
+        """Record the seconds from a request to the last byte of its reply.
 
-        What comes from one that is no longer a member under this incarnation is not counted.
+        Ignored if the party is no longer a member under this incarnation.
 
         Raises:
             ValueError: the seconds are negative or not finite.
@@ -166,7 +167,7 @@ class Wiring:
 
     @contextmanager
     def under_way(self, party: Party) -> Iterator[None]:
-        """One of our questions is with this peer: who has more of them is picked after who has fewer."""
+        """Count an open request to this peer while the block runs: peers with fewer open requests are picked first."""
         self._count(party, 1)
         try:
             yield
@@ -174,12 +175,12 @@ class Wiring:
             self._count(party, -1)
 
     def ban(self, party: Party, now: float) -> float:
-        """A peer failed or was late: pick it no more until it announces itself under another incarnation.
+        """Stop picking a peer that failed or was late, until it announces itself under another incarnation.
 
-        Not before its ban is over either, and each ban soon after the last lasts twice as long. What old incarnations
-        are blamed for late does not fall back on their successor.
+        It is also not picked before its ban ends; each ban soon after the last lasts twice as long. A late ban of an
+        old incarnation does not affect its successor.
 
-        Returns: the moment from which another incarnation is picked; `now` where nothing happened.
+        Returns: the moment from which another incarnation is picked; `now` if nothing was changed.
         """
         stage = self._stages.get(party.address)
         if stage is not None and self._lines[stage].members[party.address] != party:
@@ -189,15 +190,15 @@ class Wiring:
         return until
 
     def returns(self, stage: int, now: float) -> float:
-        """The first moment at which the stage has a peer to pick, if no news comes: `now`, later, or infinity."""
+        """The first moment at which the stage has a peer to pick, if nothing changes: `now`, later, or infinity."""
         return min((self._bans.returns(party, now) for party in self.peers(stage)), default=float("inf"))
 
     def peers(self, stage: int) -> Iterator[Party]:
-        """The members that serve a stage, banned ones too."""
+        """The members that serve a stage, including banned ones."""
         return iter(self._lines[stage].members.values())
 
     def expected(self, party: Party, which: Pass) -> float:
-        """Seconds that a member is expected to take.
+        """Expected seconds of a member's reply.
 
         Raises:
             KeyError: it is no member under this incarnation.
@@ -208,7 +209,7 @@ class Wiring:
         return line.times.expected(party.address, which)
 
     def banned(self, now: float) -> Mapping[str, float]:
-        """Seconds that bans still last, by address."""
+        """Remaining seconds of the bans, by address."""
         return self._bans.remaining(now)
 
     def _count(self, party: Party, more: int) -> None:
@@ -217,14 +218,14 @@ class Wiring:
             line.count(party.address, more)
 
     def _line(self, party: Party) -> "_Line | None":
-        """Where a party stands, if it is a member under this very incarnation."""
+        """The stage's line with this party, if it is a member under this very incarnation."""
         stage = self._stages.get(party.address)
         line = None if stage is None else self._lines[stage]
         return line if line is not None and line.members[party.address] == party else None
 
 
 class _Entry(NamedTuple):
-    """Where a peer stands; the least is next."""
+    """A peer's place in its stage's heap; the smallest is next."""
 
     under_way: int
     seconds: float
@@ -233,11 +234,11 @@ class _Entry(NamedTuple):
 
 
 class _Line:
-    """The peers of one stage: those with the fewest questions under way first, of them the one with the least
+    """The peers of one stage: first those with the fewest open requests, and of these the one with the least
     accumulated seconds.
 
-    A banned peer leaves the heap when its turn comes and returns at the minimum once its ban is over. Entries that were
-    overtaken stay in the heap until they surface.
+    A banned peer leaves the heap when its turn comes, and returns at the minimum when its ban is over. Replaced entries
+    stay in the heap until they reach its top.
     """
 
     def __init__(self, times: AnswerTimes, draw: random.Random):
@@ -293,7 +294,7 @@ class _Line:
             heapq.heapify(self._heap)
 
     def _first(self) -> str | None:
-        """Who is next; drops what was overtaken."""
+        """The address of the next peer; drops replaced entries."""
         while self._heap and self._entries.get(self._heap[0].address) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0].address if self._heap else None

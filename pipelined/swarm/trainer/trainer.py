@@ -1,9 +1,10 @@
-"""A trainer: takes microbatches through the stages, by whichever peers are best, and holds no parameters.
+"""A trainer: takes microbatches through the stages, by the peers that reply soonest, and holds no parameters.
 
-Each of its slots is a coroutine: get a microbatch, find its data from its name, forward through all stages but the
-last, backward through all of them, say what was counted where. It keeps every stage's inputs, so any live peer can do
-a backward; a peer that fails or is late is banned, and another is asked. What travels between two stages passes
-through here as it is, coded or not. Validation data goes forward alone, and the last stage says what it comes to.
+Each of its slots is a coroutine: get a microbatch, find its data from its name, run forward through all stages but the
+last and backward through all of them, and report which peers counted it. It keeps every stage's inputs, so any running
+peer can compute a backward. A peer that fails or is late is banned, and the request goes to another. The trainer passes
+tensors between two stages unchanged, coded or not. Validation data goes forward only, and the last stage returns its
+losses.
 
 Source: SWARM, section 3.2 and Appendix C.
 """
@@ -29,29 +30,29 @@ from pipelined.swarm.trainer.routing import Pass, Wiring
 from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
 
 MOST_NON_FINITE = 16
-"""Microbatches in a row with numbers that are not finite, until the trainer ends: one peer may be broken, not all."""
+"""Non-finite microbatches in a row after which the trainer ends: fewer may be due to one broken peer."""
 LEAST_PAUSE_S = 1e-3
-"""Shortest wait for the end of a ban, in seconds: timers fire a little early, and would do so again and again."""
+"""Shortest wait for the end of a ban, in seconds: timers fire a little early, so the wait would repeat many times."""
 RECENT = 64
 """Microbatches over which the present speed is measured."""
 MOST_PAUSE_S = 10.0
-"""Longest pause until a banned peer is asked again to announce itself, in seconds."""
+"""Longest pause between two requests to a banned peer to announce itself again, in seconds."""
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
-"""The inputs of the first stage and the labels of the last, from the name alone; of validation data, whose indices are
-those behind the batch, the labels may be of fewer samples: then what follows them only fills the microbatch up."""
+"""The inputs of the first stage and the labels of the last, from the name alone. The indices of validation data follow
+those of the batch; its labels may have fewer samples than its inputs: the other inputs are padding."""
 Topic = Pass | Literal["evaluate"]
 TOPICS: tuple[Topic, ...] = (*get_args(Pass), "evaluate")
 
 
 class SwarmTrainer:
-    """One trainer's slots.
+    """The slots of one trainer.
 
     Args:
         name: of this trainer.
         stages: of the model.
         wiring: chooses peers; its seed should be this trainer's own.
-        slots: microbatches under way at once.
-        lease_s: seconds of a peer's lease; no answer is late before.
+        slots: microbatches in progress at once.
+        lease_s: seconds of a peer's lease; no reply is late before.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class SwarmTrainer:
                 self._tasks.create_task(self._work(incarnation, slot))
 
     def status(self) -> dict[str, Any]:
-        """For status: microbatches done, and how many a second of late; answers by peer; bans in seconds by address."""
+        """For status: microbatches done, and how many per second now; replies by peer; seconds of bans by address."""
         now = self._clock.now()
         passed = now - self._ends[0] if self._ends else 0.0
         return {
@@ -109,7 +110,7 @@ class SwarmTrainer:
                 await self._view.next_change()
 
     def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
-        """Tell the wiring which peers serve these stages; `known` has by stage and address what it was told last."""
+        """Update the wiring with the peers of these stages; `known` has the last update by stage and address."""
         before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for stage in stages:
             known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
@@ -120,7 +121,7 @@ class SwarmTrainer:
             self._wiring.add(stage, party)
 
     def _party(self, peer: Peer) -> Party:
-        """A peer as the wiring knows it: one that announced itself again is another."""
+        """A peer as the wiring identifies it: by address and announcement, so that it differs after another one."""
         return Party(peer.address, self._view.announced[peer.name])
 
     async def _work(self, incarnation: int, slot: int) -> None:
@@ -137,7 +138,7 @@ class SwarmTrainer:
             except NoLongerValid:
                 continue
             except (Unreachable, Rejected) as error:
-                if isinstance(error, Rejected) and error.reason == "malformed":  # nor would it be another time
+                if isinstance(error, Rejected) and error.reason == "malformed":  # a retry would fail as well
                     done = None
                 await self._clock.sleep(RETRY_S)
 
@@ -165,7 +166,7 @@ class SwarmTrainer:
         return ours or self._view.head_revision <= item.revision
 
     async def _evaluated(self, item: WorkItem) -> dict[str, Any]:
-        """Forward alone. Returns the sum of its losses, and the number of samples."""
+        """Forward only. Returns the sum of the losses, and the number of samples."""
         inputs, labels = self._data(item.which)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
@@ -196,7 +197,7 @@ class SwarmTrainer:
     async def _ask(
         self, stage: int, topic: Topic, which: Microbatch, groups: Sequence[Coded], **note: Any
     ) -> tuple[Peer, Response]:
-        """Ask one peer of a stage after another until one answers.
+        """Send a request to one peer of a stage after another until one replies.
 
         Raises:
             StepPassed: the step has passed.
@@ -226,12 +227,12 @@ class SwarmTrainer:
                     raise StepPassed from rejection
                 if rejection.reason == "not finite":
                     raise NonFinite(str(rejection)) from rejection
-                if rejection.reason == "busy":  # no fault of the peer: the others first
+                if rejection.reason == "busy":  # the peer is not at fault: try the others first
                     if party in busy:
                         await self._clock.sleep(RETRY_S)
                     busy.add(party)
                     continue
-                if rejection.reason == "stranger":  # this trainer is no member, as far as the peer knows
+                if rejection.reason == "stranger":  # the peer does not know this trainer as a member yet
                     await self._clock.sleep(RETRY_S)
                     continue
                 self._ban(peer, party, str(rejection))
@@ -244,7 +245,7 @@ class SwarmTrainer:
             return peer, response
 
     def _ban(self, peer: Peer, party: Party, why: str) -> None:
-        """Use this peer no more until it announces itself again, and ask it to."""
+        """Stop using this peer until it announces itself again, and request that."""
         now = self._clock.now()
         seconds = self._wiring.ban(party, now) - now
         if party not in self._unheard:
@@ -255,7 +256,7 @@ class SwarmTrainer:
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
     async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
-        """Ask until it has, or is gone: one that is unreachable now may be reached later, and knows of no ban."""
+        """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
         pause = RETRY_S
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
@@ -267,7 +268,7 @@ class SwarmTrainer:
             self._unheard.discard(party)
 
     async def _pick(self, stage: int, which: Pass) -> Peer:
-        """The peer to ask next; waits while the stage has none, and then takes even one that is banned."""
+        """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._view.serving(stage)
