@@ -30,7 +30,7 @@ def steps(size: int) -> int:
 
 
 def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To the next rank, every segment twice, but this rank's own and the next rank's once: 2(n-1)/n m if n divides m."""
+    """To the next rank, each segment twice, but this rank's own and the next rank's once: 2(n-1)/n m if n divides m."""
     spared = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
     sent = 2 * nbytes - sum(high - low for low, high in spared) * itemsize
     return {(rank + 1) % size: sent} if sent else {}

@@ -176,7 +176,7 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
 
 
 def _take(places: Places, vector: Vector, chunk: Range) -> None:
-    """Copy the segments that the others reduced, from the next rank on, so that not all ranks read one window at once."""
+    """Copy the segments that the others reduced, from the next rank on, so that ranks read different windows."""
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
         at = places.slot(places.memory.meetings - 2, rank)
