@@ -77,8 +77,7 @@ class MembershipView:
         head: the committed step; None before the first one. If its record is deleted or cannot be read, the previous
             head stays, at the revision of the new record, so that a leader can write the next step over it.
         evaluated: the last loss on validation data; None before the first one.
-        head_revision, leader_revision, evaluated_revision: of those keys, to expect in a transaction; 0 if the key
-            does not exist.
+        head_revision, leader_revision, evaluated_revision: of those keys, for transactions; 0: no such key.
         came: by name, the new peers that wait for an assignment to a stage.
         peers, trainers, observers: by name; only the peers that this process follows.
         saved: by name, the steps that peers have on disk.
@@ -88,8 +87,7 @@ class MembershipView:
         stages: the stages of which this process follows the peers; None: all of them, and all other keys.
         announced: by name, the revision of a peer's last record; 0 for a peer that is gone.
         cut_off: the directory does not reply.
-        evictions: by name, how often in a row a leader evicted a peer, by its last eviction record. Filled only if
-            `stages` is None.
+        evictions: by name, a peer's evictions in a row, by the last record; filled only if `stages` is None.
         strange: by key, why a record could not be read.
     """
 
@@ -264,8 +262,7 @@ class MembershipView:
         Args:
             stage: in the key; None: the key has no stage.
         Raises:
-            ValueError: the record names another peer or stage than its key. Such a record is refused because the
-                deletion of this key would not remove that peer.
+            ValueError: the record names another peer or stage than its key, so the key's deletion would not remove it.
         """
         self.announced.pop(name, None)
         if entry is not None:

@@ -1,9 +1,9 @@
-"""Giving a stage's state to those who join, while training goes on.
+"""The donor: sends the state of a stage to joining peers while training goes on.
 
-What a joiner gets is the state of one step, to the bit. A copy is made when the first joiner asks. The last totals are
-kept while a peer needs them, so that a joiner that took long takes those steps itself; and the copy, as long as they
-reach back to it. A peer needs them if, within the last `MOST_TOTALS` steps, it asked for something here, came to this
-stage or missed its first step. Otherwise one total is kept, for a peer that misses the next step.
+A joining peer receives the state of one step, exact to the bit. The donor copies the state at the first request. It
+keeps the last totals while a peer needs them, so that a slow peer can apply those steps itself. It keeps the copy while
+the totals reach back to it. A peer needs the totals if, within the last `MOST_TOTALS` steps, it sent a request here,
+came to this stage or missed its first step. Otherwise the donor keeps one total, for a peer that misses the next step.
 """
 
 import asyncio
@@ -25,22 +25,23 @@ from transports.rpc import Rejected, Request, Response
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12
-"""Totals that are kept at most: where there are two moments, as many bytes as four states have.
+"""Upper limit of kept totals. With an optimizer of two moments they take the bytes of four states.
 
-Whoever fetches a total in less than four fifths of a step's time has fetched the copy, and what was taken meanwhile,
-before the first of them goes; whoever takes longer than a step never arrives.
+A peer that fetches a total in less than four fifths of a step's time fetches the copy, and the totals of the steps
+taken meanwhile, before the first of those is dropped. A peer that needs more than a step's time never catches up.
 """
 AT_ONCE = 16 << 20
-"""Bytes of totals that one answer brings at most, where they are more than one: of small ones a joiner that is far away
-gets all that it misses in one round trip."""
+"""Upper limit of the bytes of totals in one reply with more than one total. If totals are small, a distant peer gets
+all that it misses in one round trip.
+"""
 
 
 @dataclass
 class Copy:
-    """The state of one version.
+    """A copy of the state of one version.
 
     Attributes:
-        manifest: what it consists of, as soon as somebody has worked that out.
+        manifest: of the copy; None until it is computed.
     """
 
     version: Version
@@ -49,11 +50,11 @@ class Copy:
 
 
 class Donor:
-    """What one holding gives away.
+    """Sends the state of one stage, and the totals of its last steps.
 
     Args:
         stage: read on its device, between two pieces of work.
-        beside: works out what a copy consists of, which takes longer than the copy, while training goes on.
+        beside: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
     def __init__(self, stage: SwarmStage, device: Device, beside: Beside):
@@ -63,14 +64,14 @@ class Donor:
         self._steps, self._waiting = (
             0,
             dict[str, int](),
-        )  # by address: at which step a peer was last known to need totals
+        )  # by address: the step at which a peer last needed totals
         self._describing = asyncio.Lock()
 
     async def manifest(self, request: Request, version: Callable[[], Version]) -> Response:
-        """Which state this is: digests of its chunks, with the notes `step`, `lineage` and `root`.
+        """Reply to `manifest`: the digests of the chunks, with the notes `step`, `lineage` and `root`.
 
         Args:
-            version: of the stage; asked when the device is at the copy, for a step may be taken before that.
+            version: returns the version of the stage; called when the device copies, because a step may come before.
         """
 
         def copy() -> Copy:
@@ -79,14 +80,14 @@ class Donor:
             return self._copy
 
         self._note(request)
-        async with self._describing:  # once for all who ask
+        async with self._describing:  # once for all requests
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
                 kept.manifest = await self._beside(lambda: describe(kept.state))
         return Response((kept.manifest.digests,), {**kept.version._asdict(), "root": kept.manifest.root})
 
     async def chunk(self, request: Request) -> Response:
-        """One chunk of the state of this root. Raises Rejected: that is not kept here (any more)."""
+        """Reply to `chunk`: one chunk of the state with this root. Raises Rejected: it is not kept, or malformed."""
         self._note(request)
         copy = self._copy
         if copy is None or copy.manifest is None or request.note.get("root") != copy.manifest.root:
@@ -97,11 +98,12 @@ class Donor:
             raise Rejected("malformed", why=str(error)) from error
 
     async def totals(self, request: Request) -> Response:
-        """What the steps from a version on were taken with, one after another, and the notes `scales` and `lineages`,
-        after each: as many as one answer takes, at least one.
+        """Reply to `totals`: the totals of the steps from a version on, in order, as many as fit, at least one.
+
+        The notes `scales` and `lineages` hold the scale of each step and the lineage after it.
 
         Raises:
-            Rejected: that is not kept here (any more).
+            Rejected: the first of these totals is not kept.
         """
         self._note(request)
         at, found, nbytes = (whole(request.note, "step"), field(request.note, "lineage")), list[AppliedStep](), 0
@@ -115,17 +117,17 @@ class Donor:
         return Response(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
 
     def took(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
-        """A step was taken with this total, which nobody writes to any more."""
+        """Note a step with its total, which the caller must not write to any more."""
         self._applied.append(AppliedStep(before, after, total, scale))
         self._steps += 1
         self._forget()
 
     def expect(self, waiting: Set[str], arrived: Set[str]) -> None:
-        """Account for the peers of this stage, by address; called after every step.
+        """Update which peers of this stage need totals, by address; called after every step.
 
         Args:
-            waiting: those that join, or had no part in the last step.
-            arrived: those that had a part in it, and need nothing.
+            waiting: peers that are joining, or took no part in the last step.
+            arrived: peers that took part in it, and need nothing.
         """
         asked = {each: at for each, at in self._waiting.items() if each not in arrived}
         self._waiting = {each: at for each, at in asked.items() if each in waiting or self._is_recent(at)}
@@ -148,6 +150,6 @@ class Donor:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Block]:
-    """A state of its own, that no step changes."""
+    """A copy of a state in memory of its own, so that steps do not change it."""
     views = {name: Block.of(value) for name, value in state.items()}
     return {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}

@@ -1,8 +1,8 @@
-"""Coming to where a stage is: its state from whoever serves it, then the steps taken meanwhile.
+"""Fetches the state of a stage from a serving peer, and applies the steps taken meanwhile.
 
-The one rule: what is loaded has the hashes of what a peer of the stage holds, and the steps after it are taken with the
-very totals that the stage took them with, so a joiner equals its donors to the bit. A donor that is lost is replaced by
-another: what was fetched is kept where the other has the same state.
+The loaded state is checked against the donor's hashes, and the later steps are applied with the totals of the stage, so
+a joining peer equals its donors to the bit. A lost donor is replaced by another. The chunks fetched so far are kept if
+the new donor has the same state.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from transports import Block
 from transports.rpc import Rejected, Response
 
 Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
-"""The tensors of a layout at a version, if they were saved where this peer can find them."""
-UNDER_WAY = 4  # chunks asked for at once
+"""Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
+UNDER_WAY = 4  # chunk requests in flight
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
 
 
 class Joining:
-    """One peer on its way to a stage's state.
+    """One peer that fetches the state of a stage.
 
     Args:
-        name: of the peer; donors are tried in its own order.
-        index: which stage.
-        version: of `stage` now, if it is of this swarm; None: unknown.
-        find: asked where nobody has the state.
+        name: of the peer; it determines the order in which donors are tried.
+        index: of the stage.
+        version: of `stage` now, if its state is from this swarm; None: unknown.
+        find: called if no peer holds the state.
 
     Attributes:
-        donor: the peer that the state comes from now; "": none does.
-        trouble: what became of the last donor that failed; "": none did.
+        donor: name of the peer that sends the state now; "": no peer does.
+        trouble: why the last donor failed; "": no donor has failed.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Joining:
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
 
     async def arrive(self) -> Version:
-        """Fetch what is missing until this stage is where the swarm stands; returns that.
+        """Fetch and apply until this stage is at the swarm's committed version; returns that version.
 
-        Waits while nobody serves the stage, and nobody saved it.
+        Waits while no peer holds the stage and no saved state is found.
         """
         while self.version != self._view.head.version:
             donor, seen = self._donor(), self._view.revision
@@ -90,8 +90,9 @@ class Joining:
             await self._fetch(donor)
 
     def _patience(self) -> float:
-        """Seconds until those who failed are asked again though nothing is heard of them: where all stand still nothing
-        ever is.
+        """Seconds until failed donors are tried again without a change in the directory.
+
+        A swarm that makes no progress writes no changes, so the wait must end without one.
         """
         if not self._view.holding(self._index):
             return math.inf
@@ -99,7 +100,7 @@ class Joining:
         return self._pause
 
     async def _found(self) -> bool:
-        """Load what was saved of where the swarm stands, if it was."""
+        """Load the saved state of the committed version, if there is one."""
         version = self._view.head.version
         state = await self._find(version, await self._layout())
         if state is not None:
@@ -107,8 +108,9 @@ class Joining:
         return state is not None
 
     def _donor(self) -> Peer | None:
-        """The first peer that has the state, in this peer's own order. A donor that failed is tried again once all have
-        failed, or when it announces itself again.
+        """The first peer that has the state, in this peer's own order.
+
+        A failed donor is tried again when all have failed, or when it writes a new record.
         """
         serving = by_preference(self._name, self._view.holding(self._index))
         fresh = [peer for peer in serving if self._view.announced[peer.name] not in self._failed]
@@ -118,7 +120,7 @@ class Joining:
         return fresh[0] if fresh else None
 
     async def _caught_up(self, donor: Peer) -> bool:
-        """Take the steps that are missing, if the donor has their totals."""
+        """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
             while self.version is not None and self.version.step < self._view.head.step:
                 for step in await fetch_steps(self._asking, donor, self.version, self._stage.sums):
@@ -148,7 +150,7 @@ class Joining:
         await self._load(self._download.finish(), version)
 
     async def _layout(self) -> Layout:
-        """Of this stage's state, which a GPU copies to the host when it is asked for."""
+        """The layout of this stage's state. A GPU copies the state to the host for this."""
         return (await self._device.run("layout", lambda: layout_of(self._stage.state())))[0]
 
     async def _load(self, state: Mapping[str, Block], version: Version) -> None:

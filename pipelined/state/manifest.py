@@ -1,4 +1,4 @@
-"""A stage's state on its way to a joiner: cut into chunks that bear hashes, taken in any order from anybody.
+"""Manifests and chunks: a stage's state is cut into hashed chunks, which can come in any order from any donor.
 
     manifest = describe(state)                        # the donor's; its root names the state
     wire = manifest.digests, manifest.root            # a block of bytes, and 32 bytes
@@ -8,9 +8,9 @@
     download.add(index, parts)                        # parts = cut(state, manifest, index), from any donor of the root
     download.finish()                                 # the state, once nothing is missing
 
-The one rule: what is believed of a donor is only what the hashes bear out; names, dtypes and shapes are the joiner's
-own, so no size comes off the network. A state is one run of bytes, tensor after tensor in the order of names, and a
-chunk is `CHUNK` bytes of it. Knows no torch, no peer and no message.
+The joining peer accepts only chunks that match their hashes. Names, dtypes and shapes come from its own stage, so it
+allocates no size that a donor sent. A state is one run of bytes, tensor after tensor in the order of names, and a chunk
+is `CHUNK` bytes of it. This file needs no torch, no peers and no messages.
 """
 
 import hashlib
@@ -28,21 +28,21 @@ from transports.wire.arrays import SIZES
 CHUNK = 4 << 20
 """Bytes of every chunk but the last."""
 MOST_PARTS = 64
-"""Blocks that one message may have."""
+"""Upper limit of blocks in one message."""
 DIGEST = 32
-"""Bytes of a blake2b-256."""
+"""Bytes of a blake2b-256 digest."""
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of every tensor, by name."""
 
 
 class TransferError(Exception):
-    """A chunk, a manifest or a state that is not what it was said to be; nothing was taken over."""
+    """A received chunk, manifest or state does not match what was requested; nothing of it was used."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a state consists of.
+    """The layout of a state and the digests of its chunks.
 
     Args:
         layout: of its tensors.
@@ -56,12 +56,12 @@ class Manifest:
 
     @cached_property
     def names(self) -> list[str]:
-        """In the order in which their bytes follow one another."""
+        """Names of the tensors, in the order of their bytes."""
         return sorted(self.layout)
 
     @cached_property
     def nbytes(self) -> int:
-        """Of the whole state."""
+        """Bytes of the whole state."""
         return self._ends[-1] if self._ends else 0
 
     @property
@@ -70,13 +70,13 @@ class Manifest:
 
     @cached_property
     def root(self) -> bytes:
-        """The blake2b-256 of everything: two states with one root are equal, names, shapes and bytes."""
+        """The blake2b-256 of layout and digests: states with equal roots have equal names, shapes and bytes."""
         hasher = hashlib.blake2b(repr([self.chunk, self._listing]).encode(), digest_size=DIGEST)
         hasher.update(self.digests)
         return hasher.digest()
 
     def digest(self, index: int) -> bytes:
-        """Of one chunk."""
+        """The digest of one chunk."""
         return self.digests[index * DIGEST : (index + 1) * DIGEST]
 
     def size(self, index: int) -> int:
@@ -84,7 +84,7 @@ class Manifest:
         return min(self.chunk, self.nbytes - index * self.chunk)
 
     def spans(self, index: int) -> Iterator[tuple[str, slice]]:
-        """Which bytes of which tensors a chunk consists of."""
+        """The names of the tensors in a chunk, and the slice of each tensor's bytes."""
         at, end = index * self.chunk, index * self.chunk + self.size(index)
         place = bisect_right(self._ends, at)
         while at < end:
@@ -96,7 +96,7 @@ class Manifest:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where each tensor's bytes end in the run of all."""
+        """The offset at which the bytes of each tensor end."""
         return list(accumulate(_nbytes(*self.layout[name]) for name in self.names))
 
     @property
@@ -111,7 +111,7 @@ def layout_of(state: Mapping[str, Any]) -> Layout:
 
 
 def describe(state: Mapping[str, Any], chunk: int = CHUNK) -> Manifest:
-    """Make the manifest of a state (anything that `Block.of` views).
+    """Compute the manifest of a state; its values are anything that `Block.of` views.
 
     Cost: one pass over its bytes.
     """
@@ -123,12 +123,12 @@ def describe(state: Mapping[str, Any], chunk: int = CHUNK) -> Manifest:
 
 
 def expect(layout: Layout, digests: Any, root: Any, chunk: int = CHUNK) -> Manifest:
-    """Make the manifest of a state that others have, of what they say of it.
+    """Make the manifest of a donor's state from the digests and the root that it sent.
 
     Args:
-        layout: of this process's own state, which is of the same stage.
-        digests: bytes off the network.
-        root: which state it must be; off the network, or as the stage agreed on it.
+        layout: of this process's own state of the same stage.
+        digests: bytes from the network.
+        root: of the expected state, from the network or agreed on by the stage.
     Raises:
         TransferError: these are not the digests of a state of this layout with this root.
     """
@@ -147,9 +147,10 @@ def expect(layout: Layout, digests: Any, root: Any, chunk: int = CHUNK) -> Manif
 
 
 def cut(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[Block, ...]:
-    """One chunk of a state, as views of its tensors; more than one where tensors end within it.
+    """One chunk of a state, as one view of each tensor in it.
 
-    Of a small model a chunk holds more tensors than one message can bring; then it is copied into one run of bytes.
+    A chunk of a small model may hold more tensors than one message may have blocks; then the chunk is copied into one
+    block.
 
     Raises:
         TransferError: there is no such chunk.
@@ -161,13 +162,13 @@ def cut(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[Block
 
 
 class Download:
-    """A state that is being put together.
+    """A state that is assembled from received chunks.
 
     Args:
-        manifest: of what it is to be.
+        manifest: of the complete state.
 
     Attributes:
-        missing: the chunks that are still to come, ascending.
+        missing: indices of the missing chunks, ascending.
 
     Cost: memory for the whole state from the start.
     """
@@ -182,10 +183,10 @@ class Download:
         return not self.missing
 
     def add(self, index: Any, parts: Sequence[Block]) -> bool:
-        """Take one chunk over; False where it was here already.
+        """Check and copy one chunk; returns False if it was not missing.
 
         Raises:
-            TransferError: no such chunk, or not its bytes; it is still missing.
+            TransferError: no such chunk, or wrong bytes; the chunk is still missing.
         """
         _refuse_no_chunk(self.manifest, index)
         if index not in self.missing:
@@ -229,7 +230,7 @@ def _hash(views: Sequence[memoryview]) -> bytes:
 
 
 def _fill(targets: Sequence[memoryview], parts: Sequence[memoryview]) -> None:
-    """Copy parts into targets; both are the same number of bytes, parted in different ways."""
+    """Copy parts into targets; both have the same number of bytes in all, divided differently."""
     places = iter(targets)
     room = next(places, memoryview(b""))
     for part in parts:

@@ -1,7 +1,7 @@
-"""A snapshot of a swarm: a process that serves no stage copies the state of every stage, all at one step.
+"""The observer: a process that serves no stage, and copies the state of every stage, all at one step.
 
-The process is an observer in the directory, not a peer: peers give it states and totals as they give them to a joiner,
-checked by hash, and no decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
+The directory lists it as an observer, not as a peer. Peers send it states and totals as to a joining peer, checked by
+hash. No decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from pipelined.swarm.stages.delayed import late, settled
 from transports.rpc import Endpoint
 
 Snapshot = list[tuple[SavedStage, Mapping[str, Any]]]
-"""Of each stage its version and its state, with every gradient applied that was summed."""
+"""For each stage its version and its state, with every summed gradient applied."""
 
 
 class SwarmObserver:
@@ -32,7 +32,7 @@ class SwarmObserver:
 
     Args:
         name: unique in this swarm.
-        build: builds a stage, to be filled.
+        build: builds a stage; its state is loaded afterwards.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class SwarmObserver:
         self._probe = Probe(self._asking, clock, rules.lease_s)
 
     async def snapshot(self) -> Snapshot:
-        """Every stage's state, all of the step that stands; waits while a stage has no peer.
+        """The state of every stage at the committed step; waits while a stage has no peer.
 
-        Where steps are taken meanwhile, what was fetched already follows by the totals of these steps.
+        If a step is committed meanwhile, its totals are fetched and applied to the stages that were fetched before.
 
         Raises:
-            LeaseLost, CutOff: the directory could not be asked for longer than a lease lives.
+            LeaseLost, CutOff: the directory could not be reached for longer than a lease period.
         Cost: memory of all stages; their bytes once over the network.
         """
         async with Nursery() as tasks:
@@ -83,4 +83,4 @@ class SwarmObserver:
 
 
 async def _nowhere(version: Version, layout: Layout) -> None:
-    """What this observer finds of what was saved: only peers are asked."""
+    """An observer looks for no saved state: it fetches from peers only."""

@@ -1,7 +1,7 @@
-"""One peer's saving of its stage while training goes on, and what it tells others that it has saved.
+"""The saver: one peer saves its stage while training goes on, and lists its saved steps in the directory.
 
-The one rule: a step that is saved is saved by every stage or waited for: a peer whose last state is still being written
-takes no other for writing before that is done, so that stages do not save different steps. Knows no peers but its own.
+While its last state is still being written, the saver waits before it copies the next one. It does not skip a step, so
+that all stages save the same steps.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
-    """The peer that saves a stage at a step; None where there is no such peer.
+    """The peer that saves a stage at a step; None if no peer saves at this step.
 
-    Of those that save at this step it is the one that has been a member for longest: a newcomer never takes over.
+    It is the longest member among the peers that save at this step, so a new peer never takes over.
 
     Args:
         peers: that serve the stage.
@@ -32,16 +32,16 @@ def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
 
 
 class Saver:
-    """What one peer saves, and finds again.
+    """Saves the stages of one peer, and loads saved ones.
 
     Args:
-        store: where; None: nothing is saved.
-        every: steps from one save to the next.
-        threads: whether the loop has threads to write in.
-        news: called when something else lies there than before.
+        store: to save to; None: nothing is saved.
+        every: steps between two saves.
+        threads: whether to read and write in a thread; False: in the event loop.
+        news: called after each save, when the saved stages have been listed again.
 
     Attributes:
-        saved_stages: what lay there when this peer looked last; nothing where it could not be listed.
+        saved_stages: the saved stages when this peer last listed them; empty if that failed.
     """
 
     def __init__(self, store: CheckpointStore | None, every: int, threads: bool, news: Callable[[], None]):
@@ -55,25 +55,25 @@ class Saver:
 
     @property
     def saves(self) -> bool:
-        """Whether anything is saved at all."""
+        """Whether this peer saves."""
         return self._store is not None and self._every > 0
 
     @property
     def failed(self) -> str:
-        """Why the last save, or the last look at what lies there, failed; "": it did not."""
+        """Why the last save, or the last listing, failed; "": both succeeded."""
         return self._unwritten or self._unlisted
 
     @property
     def told_every(self) -> int:
-        """What the directory is told: steps from one save to the next; 0: nothing is saved, or saving fails."""
+        """Steps between two saves for this peer's record in the directory; 0: nothing is saved, or saving fails."""
         return self._every if self.saves and not self.failed else 0
 
     def due(self, step: int) -> bool:
-        """Whether a state of this step is to be saved."""
+        """Whether the state of this step must be saved."""
         return self.saves and step > 0 and step % self._every == 0
 
     async def look(self) -> None:
-        """See what lies there. Where that fails the peer goes on, and `failed` says why."""
+        """List the saved stages. If that fails the peer continues, and `failed` holds the reason."""
         if self._store is None:
             return
         try:
@@ -86,13 +86,13 @@ class Saver:
             warn("saves not listed", why=error)
 
     async def look_after(self, lost: Set[int]) -> None:
-        """See what lies there where stages are lost that were not before: who saved them last tells of it no more."""
+        """List the saved stages again when further stages are lost: the peers that had listed them are gone."""
         if lost - self._lost:
             await self.look()
         self._lost = lost
 
     async def tell(self, place: Registration) -> None:
-        """Tell the others what lies there, if they have not heard.
+        """Write the list of saved stages to the directory, if it has changed.
 
         Raises: as `Registration.put`.
         """
@@ -106,17 +106,19 @@ class Saver:
             self._said = saved_stages
 
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-        """Copy a state as it is now; it is written while training goes on.
+        """Copy a state, then start a task that writes the copy while training goes on.
+
+        Waits first until the previous write has ended.
 
         Args:
-            tasks: what the writing is a child of.
+            tasks: the nursery of the writing task.
         """
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
         self._writing = tasks.create_task(self._write(saved, await copy()))
 
     async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
-        """The tensors of this layout as they were there, if they were saved here."""
+        """The tensors of this layout at this version; None if they are not saved here, or cannot be read."""
         for saved in self.saved_stages:
             if saved.version == version and saved not in self._unreadable:
                 try:

@@ -1,7 +1,6 @@
-"""Steps that were taken while a peer was elsewhere: what they were taken with, from whoever kept that.
+"""Applied steps: fetches from a donor the totals of steps that a peer missed.
 
-The one rule: a step is named by the version before it, so what is taken follows from what is here, to the bit. Knows a
-donor's answer; it must not know who takes the steps, nor when.
+A step is identified by the version before it, so a peer applies a fetched step only to the state that it belongs to.
 """
 
 from collections.abc import Iterator
@@ -32,14 +31,15 @@ class AppliedStep(NamedTuple):
 async def fetch_steps(
     asking: Asking, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
 ) -> list[AppliedStep]:
-    """The steps that a donor took from this version on: the first of them, in order; at least one.
+    """Fetch the first steps that a donor applied after this version, in order; at least one.
 
     Args:
-        like: totals are of its dtype and shape.
-        limit: seconds after which the donor is late.
+        like: an array with the dtype and shape of the totals.
+        limit: time-out in seconds.
     Raises:
-        Rejected: "not kept", there are none, or they are not kept there any more.
-        NoLongerValid: the donor is gone, or late. TransferError: what it says is none of this.
+        Rejected: "not kept": the donor applied no such step, or no longer keeps its total.
+        NoLongerValid: the donor is gone, or timed out.
+        TransferError: the reply is malformed.
     """
     response = await asking.request(donor, "totals", limit=limit, **version._asdict())
     return list(_read(response, version, like))
@@ -58,7 +58,7 @@ def _read(response: Response, version: Version, like: np.ndarray) -> Iterator[Ap
 
 
 def lineage_of(note: object) -> str:
-    """What an answer says of where a state is. Raises TransferError: nothing."""
+    """The lineage in the note of a reply. Raises TransferError: the note has no lineage."""
     lineage = field(note, "lineage")
     if type(lineage) is not str:
         raise TransferError(f"an answer of no lineage (got: {lineage!r:.40})")

@@ -1,12 +1,12 @@
-"""Where a peer saves the stages that it held: a directory or, in a simulation, memory.
+"""The stores of saved stages: the interface, and directories on disk.
 
     stage-00/step-00000100/     shard-00-of-01.safetensors, manifest.json
     stage-01/step-00000100/     …
 
-A swarm can go back to a step only if every stage saved it in one *lineage*: the name of how training came there. After
-an earlier return to an older step there may be two lineages of one step. State is keyed by parameter name, so a swarm
+A swarm can roll back to a step only if every stage saved it in one *lineage*: the name of the sequence of steps that
+led there. After an earlier rollback there may be two lineages of one step. State is keyed by parameter name, so a swarm
 may be cut into other stages than the one that saved. All peers may share a directory, or each machine has its own; then
-peers announce what they have in the swarm's directory. Functions block. torch is imported when tensors are read or
+peers list what they have saved in the swarm's directory. Functions block. torch is imported when tensors are read or
 written.
 """
 
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
 
 
 class CheckpointStore(Protocol):
-    """Saved stages."""
+    """Saves and loads stages."""
 
     def saved_stages(self) -> Sequence[SavedStage]:
-        """Everything that lies there.
+        """All saved stages.
 
         Raises:
-            OSError: it cannot be listed.
+            OSError: they cannot be listed.
         """
 
     def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
-        """Keep a state, which nobody changes meanwhile.
+        """Save a state, which the caller must not change meanwhile.
 
         Raises:
-            StoreError: it could not be; what lay there before still does.
+            StoreError: the state was not saved; earlier saves are unchanged.
         """
 
     def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
-        """The tensors of this layout, as they were at this step of this lineage, whichever stages held them.
+        """The tensors of this layout at this step of this lineage, from whichever stages saved them.
 
         Raises:
-            StoreError: they are not all there, or are damaged.
+            StoreError: a tensor is missing or damaged.
         """
 
 
 class StoreError(Exception):
-    """Nothing was saved, or nothing loaded."""
+    """A save or a load failed; nothing was saved or loaded."""
 
 
 @dataclass(frozen=True)
 class DiskStore:
-    """A directory, of one machine or shared by many.
+    """A store in a directory, of one machine or shared by several.
 
     Args:
-        identity: what must agree for a state to fit the model.
-        keep: steps of a stage that are kept.
-        text: digest of the text that is trained on, as it is recorded.
+        identity: values that must be equal for a state to fit the model.
+        keep: number of steps kept of each stage.
+        text: digest of the training text, recorded with each save.
     """
 
     directory: Path
@@ -78,7 +78,7 @@ class DiskStore:
         return saved_stages(self.directory, self.identity)
 
     def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
-        """See `CheckpointStore`; where another peer is saving this stage just now, nothing is done."""
+        """See `CheckpointStore`; does nothing while another peer saves this stage."""
         try:
             save(self.directory, saved, state, self.identity, keep=self.keep, text=self.text)
         except (CheckpointError, OSError) as error:
@@ -101,16 +101,16 @@ def save(
     keep: int = 3,
     text: str = "",
 ) -> Path | None:
-    """Save a stage's state, whole or not at all; None where another peer is saving this stage just now.
+    """Save a stage's state atomically; None if another peer is saving this stage at the same time.
 
     Args:
         state: by NAME/FIELD; it must not change meanwhile.
-        identity: what must agree for the state to fit a model.
-        keep: steps of this stage that are kept, this one included.
-        text: digest of the tokenizer and the text that it was trained on; "": not recorded.
+        identity: values that must be equal for the state to fit a model.
+        keep: number of steps kept of this stage, including this one.
+        text: digest of the tokenizer and the training text; "": not recorded.
     Raises:
-        CheckpointError: it could not be written; what was saved before is as it was.
-    Cost: three passes over the bytes; nothing is written where this very state lies there already.
+        CheckpointError: it could not be written; earlier saves are unchanged.
+    Cost: three passes over the bytes; nothing is written if this very state is saved already.
     """
     place, root = _place(directory, saved.stage), describe(state).root.hex()
     with _alone(place) as alone:
@@ -130,7 +130,7 @@ def save(
 
 
 def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
-    """Save one stage, or leave nothing of it."""
+    """Write one stage; remove all parts of it if that fails."""
     token = secrets.token_hex(4)
     try:
         record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token=token)
@@ -141,24 +141,24 @@ def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Pa
 
 
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
-    """Everything that lies whole in a directory; what is damaged, or of another model, is left out."""
+    """All complete saved stages in a directory, except damaged ones and those of another model."""
     places = sorted(Path(directory).glob("stage-*"))
     read = [_told(path, identity) for place in places for path in found(place).values()]
     return [told[0] for told in read if told]
 
 
 def text_of(directory: str | Path, at: SavedStage) -> str:
-    """Digest of the text that a saved step was trained on; "" where no stage of it recorded one."""
+    """Digest of the text that a saved step was trained on; "" if no stage of it recorded one."""
     told = (shard.meta.config.get("text") for shard in _shards(directory, at))
     return next((text for text in told if isinstance(text, str) and text), "")
 
 
 def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
-    """Read the tensors of this layout, as they were saved at this step and lineage by whichever stages held them.
+    """Read the tensors of this layout at this step and lineage, from whichever stages saved them.
 
     Raises:
-        CheckpointError: a tensor is not there, of another dtype or shape, damaged, or of another model.
-    Cost: reads the bytes of these tensors alone.
+        CheckpointError: a tensor is missing, has another dtype or shape, is damaged, or is from another model.
+    Cost: reads the bytes of these tensors only.
     """
     wanted = {key.rpartition("/")[0] for key in layout}
     tensors: dict[str, Mapping[str, Any]] = {}
@@ -175,12 +175,12 @@ def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mappin
 
 
 class Whole(NamedTuple):
-    """A model as all stages saved it.
+    """A complete model from the saves of all stages.
 
     Args:
-        at: where that was, as its first stage was saved.
+        at: the save of its first stage.
         identity: of the model.
-        values: every parameter, by name.
+        values: all parameters, by name.
     """
 
     at: SavedStage
@@ -189,11 +189,11 @@ class Whole(NamedTuple):
 
 
 def load_whole(directories: Sequence[str | Path]) -> Whole:
-    """Read every parameter as it was at the latest step that all stages saved, in one directory or in several.
+    """Read all parameters at the latest step that all stages saved, from one directory or several.
 
     Raises:
-        CheckpointError: there is no such step, or what was saved is damaged or of two models.
-    Cost: reads every byte of that step, the optimizer's too; memory of the parameters and of one shard.
+        CheckpointError: there is no such step, or a save is damaged, or the saves are from two models.
+    Cost: reads every byte of that step, including the optimizer's; memory of the parameters and of one shard.
     """
     there = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(there)
@@ -222,7 +222,7 @@ def _place(directory: str | Path, stage: int) -> Path:
 
 
 def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
-    """What a saved stage says it is, and its root; None where it does not say, or is not whole."""
+    """The saved stage at a path, and its root; None if it is incomplete or does not record them."""
     try:
         opened = checkpoint.open(path)
         if identity is not None:
@@ -235,7 +235,7 @@ def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedS
 
 @contextmanager
 def _alone(place: Path) -> Iterator[bool | None]:
-    """Whether this is the only process that writes here; None where the file system has no locks, so cannot say.
+    """Lock a stage's directory. Yields whether this process has the lock; None if the file system has no locks.
 
     The kernel releases the lock of a process that dies.
     """
