@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 
 
 class OtherModel(UsageError):
-    """The swarm trains something else than this process would."""
+    """The swarm trains another model than this process."""
 
     def __init__(self, ours: str, theirs: str):
         super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
@@ -23,7 +23,7 @@ class Rules:
         model: digest of model, data, code and tokenizer.
         stages: of the model.
         batch: microbatches of a step.
-        samples: what the sums of gradients and losses are divided by, to be means (tokens of a step, say).
+        samples: divisor that turns sums of gradients and losses into means (tokens of a step, for example).
         clip: largest norm of the mean gradient; 0 does not clip.
         lease_s: seconds without a heartbeat after which a member is removed.
         rebalance_s: seconds from one comparison of the stages' loads to the next; 0: peers stay at their stages.
@@ -32,7 +32,7 @@ class Rules:
         piece_bytes: largest chunk of these sums, in bytes before it is coded.
         delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
-        eval_batch: microbatches of validation data, with the indices behind those of a step; 0: nothing is evaluated.
+        eval_batch: microbatches of validation data, with the indices after those of a step; 0: no evaluation.
     """
 
     model: str
@@ -59,16 +59,16 @@ class Rules:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits for all of it."""
+        """16 hexadecimal digits that depend on all settings."""
         return hashlib.blake2b(msgpack.packb(sorted(asdict(self).items())), digest_size=8).hexdigest()
 
     def evaluates(self, step: int, last: bool) -> bool:
-        """Whether the parameters after so many steps are evaluated, which may have been the last."""
+        """Whether the parameters after this many steps are evaluated; `last`: no further step will be taken."""
         due = last or (self.eval_every > 0 and step % self.eval_every == 0)
         return self.eval_batch > 0 and step > 0 and due
 
     def scale(self, norm: float) -> float:
-        """What sums are multiplied by for the update.
+        """The factor of the sums in the update.
 
         Args:
             norm: of the summed gradient, over all stages.

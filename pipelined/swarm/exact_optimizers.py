@@ -1,9 +1,9 @@
-"""AdamW and LAMB out of operations that are rounded once each: replicas on unlike processors keep equal bits.
+"""AdamW and LAMB from operations that are rounded once each: replicas on unlike processors keep equal bits.
 
 Torch's own optimizers fuse a product with a sum on one processor and not on another. Here every operation on a tensor
-is a kernel of its own (+, -, *, / and the square root, which IEEE 754 rounds alike everywhere), scalars are worked out
-in float64 on the host, and sums over elements are taken in a fixed tree. A tensor is updated from its own numbers
-alone, so a stage needs no other.
+is a kernel of its own (+, -, *, / and the square root, which IEEE 754 rounds the same way everywhere), scalars are
+computed in float64 on the host, and sums over elements are taken in a fixed tree. A tensor's update depends on that
+tensor's values alone, so a stage needs no other.
 
 Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2; You et al., Large Batch Optimization
 for Deep Learning, algorithm 2.
@@ -19,11 +19,11 @@ from pipelined.errors import UsageError
 from pipelined.training.optimizer import OptimizerConfig
 
 PIECE = 1 << 20
-"""Elements that are squared at once: what bounds the memory that a norm needs."""
+"""Elements that are squared at once; this bounds the memory of a norm."""
 
 
 class Learned(NamedTuple):
-    """One tensor, with what the optimizer remembers of it; all of one shape.
+    """One tensor and its optimizer state; all of one shape.
 
     Args:
         value: the parameter.
@@ -37,7 +37,7 @@ class Learned(NamedTuple):
 
 
 Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
-"""Change one tensor in place, by its gradient, in the update of this number (from 1) at this rate."""
+"""Change one tensor in place: by its gradient, the number of the update (from 1), the rate and the settings."""
 
 
 @torch.no_grad()
@@ -55,9 +55,9 @@ def adamw(
 
 @torch.no_grad()
 def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, optimizer_config: OptimizerConfig) -> None:
-    """One update of LAMB: a matrix moves by `rate` times its own norm, whatever the gradient's scale.
+    """One update of LAMB: a matrix moves by `rate` times its own norm, at any scale of the gradient.
 
-    Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never leave it.
+    Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never change them.
 
     Cost: that of `adamw`, and two norms.
     """
@@ -72,10 +72,10 @@ UPDATES: Mapping[str, Update] = {"adamw": adamw, "lamb": lamb}
 
 
 def find_update(name: str) -> Update:
-    """Look an optimizer up by name.
+    """Find an optimizer by name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no optimizer has this name.
     """
     if name not in UPDATES:
         raise UsageError(f"no optimizer is called {name!r}; choose one of {', '.join(UPDATES)}")
@@ -83,7 +83,7 @@ def find_update(name: str) -> Update:
 
 
 def trust_ratio(value: torch.Tensor, direction: torch.Tensor) -> float:
-    """How much of the rate a tensor may use: its norm over its direction's, or 1 where either is 0."""
+    """The factor of a tensor's rate: its norm divided by its direction's, or 1 if either is 0."""
     norm, step = math.sqrt(sum_of_squares(value)), math.sqrt(sum_of_squares(direction))
     return norm / step if norm > 0.0 and step > 0.0 else 1.0
 
@@ -100,7 +100,7 @@ def sum_of_squares(x: torch.Tensor) -> float:
 
 
 def _fold(terms: torch.Tensor) -> float:
-    """Add the upper half of the terms to the lower until one is left; they are overwritten."""
+    """Add the upper half of the terms to the lower half until one term is left; the terms are overwritten."""
     count = terms.numel()
     while count > 1:
         half = (count + 1) // 2
@@ -112,7 +112,7 @@ def _fold(terms: torch.Tensor) -> float:
 def _direction(
     learned: Learned, gradient: torch.Tensor, number: int, optimizer_config: OptimizerConfig
 ) -> torch.Tensor:
-    """Take a gradient into the running means; their quotient, freed of the bias of their start."""
+    """Add a gradient to the running means. Returns their quotient, corrected for the bias of their zero start."""
     first, second = optimizer_config.betas
     learned.exp_avg.mul_(first).add_(gradient * (1.0 - first))
     learned.exp_avg_sq.mul_(second).add_((gradient * gradient).mul_(1.0 - second))

@@ -1,8 +1,8 @@
-"""Which stage a newcomer is to hold, from the peers that are there and what the newcomer has on disk.
+"""The stage that a newcomer is to hold, from the present peers and what the newcomer has on disk.
 
-The leader decides, for it follows all peers: a newcomer announces in the directory that it comes, and asks the leader.
-Newcomers that ask at once are spread, as the leader counts each of them from its answer on. Where no trainer leads,
-newcomers wait for one.
+The leader decides, because it follows all peers: a newcomer announces itself in the directory, and sends a request to
+the leader. Newcomers that send it at once are spread over the stages, because the leader counts each of them from its
+reply on. While no trainer leads, newcomers wait.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ PLACE = "place"
 
 
 class Choosing:
-    """One peer's choices.
+    """A newcomer's requests for a stage.
 
     Args:
         name: of the peer.
@@ -32,11 +32,11 @@ class Choosing:
         self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
     async def choose(self, place: Registration) -> int:
-        """Announce that this peer comes, and ask the leader for a stage until one answers.
+        """Announce this peer, and send requests to the leader until a leader replies with a stage.
 
         Raises:
             LeaseLost, CutOff: as `Directory.transact`.
-        Cost: a round trip with the directory and, meanwhile, one with the leader.
+        Cost: a round trip with the directory and, at the same time, one with the leader.
         """
         news = {CAME + self._name: self._endpoint.address.encode()}
         async with Nursery() as tasks:
@@ -60,14 +60,14 @@ class Choosing:
                 continue
             except (Unreachable, Rejected) as error:
                 why = str(error)
-            if (told := f"{leader.name}: {why}") != said:  # it asks five times a second
+            if (told := f"{leader.name}: {why}") != said:  # warn once a reason: the request is sent five times a second
                 said = told
                 warn("no stage given", peer=self._name, leader=leader.name, why=why)
             await self._clock.sleep(RETRY_S)
 
 
 class Placing:
-    """The leader's answers to newcomers.
+    """The leader's replies to newcomers.
 
     Args:
         stages: of the model.
@@ -77,7 +77,7 @@ class Placing:
         self._view, self._stages = view, stages
 
     async def place(self, request: Request) -> Response:
-        """Answer one newcomer.
+        """Reply to one newcomer with its stage.
 
         Raises:
             Rejected: "stranger": the directory has no newcomer of this name and address.
@@ -85,17 +85,17 @@ class Placing:
         name = str(field(request.note, "name"))
         address, came = request.sender.address, self._view.came
         try:
-            async with asyncio.timeout(RETRY_S):  # the directory's news of it may be under way
+            async with asyncio.timeout(RETRY_S):  # the announcement may not have arrived here yet
                 await self._view.wait_for(lambda: name in came and came[name].address == address)
         except TimeoutError:
             raise Rejected("stranger", address=address) from None
         return Response(note={"stage": self.stage_for(name)})
 
     def stage_for(self, name: str) -> int:
-        """The first stage that no peer holds and that this one has saved as it stands; else that of the fewest peers.
+        """The first lost stage whose current state the newcomer has saved; else the stage with the fewest peers.
 
         Args:
-            name: of the peer; where it was before does not count.
+            name: of the peer; its former stage does not count.
         Cost: O(stages), in a swarm of any size.
         """
         census, stages = self._view.census, range(self._stages)
@@ -106,7 +106,7 @@ class Placing:
         return stage
 
     def _saved(self, name: str) -> set[int]:
-        """The stages whose present state lies at a peer, where that is not all of them."""
+        """The stages whose current state a peer has saved; empty if it has saved all of them."""
         told, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
         saved_stages = told.all() if told else []
         mine = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}

@@ -1,4 +1,4 @@
-"""The two kinds of processes of a swarm, whole: what each of them starts, and how it ends."""
+"""The two kinds of processes of a swarm: what each of them starts, and how it ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -29,15 +29,15 @@ from transports.rpc import Endpoint, Request, Response
 
 
 class PeerProcess:
-    """A peer with all that it needs.
+    """A peer with all its parts.
 
     Args:
-        name: nobody else's in this swarm.
+        name: unique in this swarm.
         build: builds a stage as it is before the first step.
-        stage: which to hold; None: where it helps most.
+        stage: which to hold; None: the leader decides.
         threads: whether the loop has threads to code tensors and to save in.
         store, save_every: where states are saved, and every how many steps; see `StagePeer`.
-        grace_s: seconds that it serves on when it is asked to leave and is the last of its stage.
+        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class PeerProcess:
 
 
 class TrainerProcess:
-    """A trainer with all that it needs; it leads the swarm while nobody else does.
+    """A trainer with all its parts; it leads the swarm while no other trainer leads.
 
     Args:
         data: finds a microbatch by its name.
-        slots: microbatches under way at once.
-        resume: where it leads, go on from what was saved; else only, where a stage is lost, from what this run saved.
-        steps: after so many the run is over; None: never.
+        slots: microbatches in progress at once.
+        resume: whether to lead on from what any run saved; else only from what this run saved, if a stage is lost.
+        steps: number of steps after which the run is over; None: never.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class TrainerProcess:
         )
 
     async def run(self) -> None:
-        """Train until the last step stands, or cancelled.
+        """Train until the last step is committed, or cancelled.
 
         Raises:
-            OtherModel: the swarm trains something else. Else the first error of any of its parts.
+            OtherModel: the swarm trains another model. Else the first error of any of its parts.
         """
         self._endpoint.handle("work", self.leader.work)
         self._endpoint.handle(PLACE, self.leader.place)
@@ -135,15 +135,15 @@ class TrainerProcess:
 
     @property
     def is_over(self) -> bool:
-        """The last step stands, and is evaluated if it is to be."""
+        """Whether the last step is committed, and evaluated if an evaluation is due."""
         head = self.view.head
         return head is not None and self._steps is not None and head.step >= self._steps and not self.is_to_evaluate()
 
     def is_to_evaluate(self, head: records.Head | None = None) -> bool:
-        """Whether the parameters of a head are still to be measured on validation data.
+        """Whether the parameters of a head must still be measured on validation data.
 
         Args:
-            head: None: the one that stands.
+            head: None: the directory's head.
         """
         return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
 
@@ -180,7 +180,7 @@ async def _failure(endpoint: Endpoint) -> None:
 
 
 async def _beside(main: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
-    """Run what the others are there for, and them beside it; they end with it.
+    """Run `main`, and the others beside it until it ends; then cancel them.
 
     Raises: the first error of any.
     """

@@ -1,7 +1,7 @@
-"""What the requests and replies of a swarm carry. Every field is checked when it is read; a wrong one is refused.
+"""The fields of a swarm's requests and replies. Every field is checked when it is read; a wrong one is refused.
 
-A round's name is (term, attempt): the term is the revision at which its leader began to lead, so that names are in
-the order in which rounds were begun, under any leader.
+A round's name is (term, attempt). The term is the revision at which its leader began to lead, so a later round has a
+greater name, under any leader.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from transports.rpc import Rejected, Request, Response
 RoundName = tuple[int, int]
 MOST = 1 << 62
 MOST_NUMBER = 1e300
-"""Largest number accepted from the network. Such numbers are added up, and their sum is still finite."""
+"""Largest number accepted from the network, so that sums of such numbers are finite."""
 
 
 def field(note: Any, name: str) -> Any:
-    """A field of a note, None where it is missing. Raises Rejected: this is no note."""
+    """A field of a note; None if it is missing. Raises Rejected: the value is not a note."""
     if type(note) is not dict:
         raise Rejected("malformed", why="no note")
     return note.get(name)
@@ -90,9 +90,9 @@ class WorkItem(NamedTuple):
     """A microbatch that the leader assigns to a slot of a trainer.
 
     Args:
-        count: the stages that are to count it; empty: it is validation data.
+        count: the stages that must count it; empty: it is validation data.
         lineage: of the parameters that it is for.
-        revision: of the head at which it was assigned; once the head has moved on it is of no use.
+        revision: of the head at which it was assigned; the work is useless after the head has moved on.
     """
 
     which: Microbatch
@@ -123,11 +123,11 @@ class StepPassed(Exception):
 
 
 class NonFinite(Exception):
-    """A microbatch's numbers are missing, or not finite."""
+    """The values of a microbatch are missing, or not finite."""
 
 
 def read_work_item(note: Any) -> WorkItem:
-    """Read the leader's reply to a slot. Raises Rejected: it is no microbatch."""
+    """Read the leader's reply to a slot. Raises Rejected: it is not a microbatch."""
     stages, lineage = field(note, "stages"), field(note, "lineage")
     if type(stages) is not list or any(type(stage) is not int for stage in stages) or type(lineage) is not str:
         raise Rejected("malformed", why=f"no stages, or no lineage (got: {stages!r:.80}, {lineage!r:.40})")
@@ -136,7 +136,7 @@ def read_work_item(note: Any) -> WorkItem:
 
 
 def read_work_report(value: Any, stages: int) -> WorkReport | None:
-    """Read the report of a trainer's slot; None: it has none."""
+    """Read the report of a trainer's slot; None: the slot has nothing to report."""
     if value is None:
         return None
     counted = field(value, "counted")
@@ -157,7 +157,7 @@ def _read_score(value: Any) -> Score | None:
 
 
 def read_losses(response: Response, samples: int) -> list[float]:
-    """The losses of so many samples of validation data.
+    """Read the losses of this many samples of validation data.
 
     Raises:
         NonFinite: they are missing, or not finite.
@@ -170,10 +170,10 @@ def read_losses(response: Response, samples: int) -> list[float]:
 
 
 def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int, ...]]], fewer: bool = False) -> None:
-    """Arrays must be of exactly these dtypes and shapes.
+    """Raises Rejected: arrays have other dtypes or shapes than expected.
 
     Args:
-        fewer: they may be of fewer samples, but of one at least, alike in all.
+        fewer: accept arrays of fewer samples, but at least one, the same number in all.
     """
     got = [(block.dtype, tuple(block.shape)) for block in blocks]
     samples = {shape[:1] for _, shape in got}
@@ -186,29 +186,29 @@ def check_layouts(blocks: Sequence[Block], wanted: Sequence[tuple[str, tuple[int
 
 
 def digest_of(array: np.ndarray) -> bytes:
-    """16 bytes that are equal where all bits are."""
+    """16 bytes that are equal if all bits are equal."""
     return hashlib.blake2b(memoryview(array).cast("B"), digest_size=16).digest()
 
 
 NOT_FINITE = "not finite"
-"""A part that came, or the total, is not finite."""
+"""A received part, or the total, is not finite."""
 PART_NOT_FINITE = "part not finite"
-"""What this member itself would add is not finite; the total of the others may be."""
+"""This member's own part is not finite; the total of the others may be finite."""
 BEYOND_CODEC = "beyond codec"
-"""Sums are finite, and the codec cannot carry them."""
+"""Sums are finite, but the codec cannot carry them."""
 PARTIES = ("by", "member")
 """Facts of a refusal: the two members between which a round failed."""
 
 
 def parties_of(error: BaseException) -> dict[str, str]:
-    """The two members between which a round failed, as a refusal names them; empty: it names none."""
+    """The two members between which a round failed, as a refusal names them; empty if it names none."""
     facts = error.facts if isinstance(error, Rejected) else {}
     named = {name: facts[name] for name in PARTIES if type(facts.get(name)) is str}
     return named if len(named) == len(PARTIES) else {}
 
 
 def grouped(request: Request, groups: int) -> Iterator[tuple[tuple[Block, ...], Any]]:
-    """A request's arrays in their groups (inputs; gradients), each with the note of how it is coded.
+    """A request's arrays in their groups (inputs; gradients), each with the note of its coding.
 
     Raises:
         Rejected: "malformed".
@@ -225,10 +225,10 @@ def grouped(request: Request, groups: int) -> Iterator[tuple[tuple[Block, ...], 
 
 
 def inherited(request: Request, mine: np.ndarray, batch: int) -> tuple[np.ndarray, list[int], list[float]]:
-    """Read what a peer that leaves had counted: its sum, the indices in it, and their losses.
+    """Read what a leaving peer had counted: its sum, the indices in it, and their losses.
 
     Args:
-        mine: this peer's sum, which the other is to be added to.
+        mine: this peer's sum, to which the other is added.
         batch: microbatches of a step.
     Raises:
         Rejected: "malformed", "not finite".
@@ -247,7 +247,7 @@ def inherited(request: Request, mine: np.ndarray, batch: int) -> tuple[np.ndarra
 
 @dataclass(frozen=True, slots=True)
 class PrepareReply:
-    """A peer's reply to `prepare`: its losses by microbatch, and how much work waited at it on average."""
+    """A peer's reply to `prepare`: its losses by microbatch, and its load (see `Load.take`)."""
 
     peer: Peer
     losses: Mapping[int, float]
@@ -255,7 +255,7 @@ class PrepareReply:
 
 
 def read_square(response: Response) -> float:
-    """Of a total's norm. Raises Rejected: it is none."""
+    """Read the square of a total's norm. Raises Rejected: it is not a square."""
     square = number(response.note, "square")
     if square < 0:
         raise Rejected("malformed", why=f"the square of a norm is below 0 (got: {square:g})")
@@ -263,7 +263,7 @@ def read_square(response: Response) -> float:
 
 
 def read_digest(response: Response) -> bytes:
-    """Of a total. Raises Rejected: it is none."""
+    """Read the digest of a total. Raises Rejected: it is not a digest."""
     digest = field(response.note, "digest")
     if type(digest) is not bytes:
         raise Rejected("malformed", why=f"no digest of a total (got: {digest!r:.40})")
@@ -271,10 +271,10 @@ def read_digest(response: Response) -> bytes:
 
 
 def read_prepare_reply(peer: Peer, response: Response) -> PrepareReply:
-    """What a peer has counted.
+    """Read what a peer has counted.
 
     Raises:
-        Rejected: that cannot be read, or its losses are none; its sum is left out then.
+        Rejected: the reply cannot be read, or has no valid losses; the peer's sum is left out then.
     """
     if [(block.dtype, len(block.shape)) for block in response.blocks] != [("int64", 1), ("float64", 1)]:
         raise Rejected("malformed", why="not indices and losses")

@@ -1,21 +1,21 @@
-"""What a swarm keeps in its directory: its members, its leader, and the step that stands. They agree on nothing else.
+"""The records that a swarm keeps in its directory: its members, its leader, and the committed step.
 
-    head              Head             the step that stands
+    head              Head             the committed step
     took/N            Took             the peers that took part in it, of every stage whose number has this remainder;
-                                       changed by a commit only where they are others than at the step before
-    conductor         LeaderRecord     the trainer that leads; dies with its lease
-    came/NAME         (an address)     that a peer came, which the leader is to place; dies with its lease
+                                       a commit writes it only if they differ from those of the step before
+    conductor         LeaderRecord     the trainer that leads; expires with its lease
+    came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
     lost              Lost             the stages whose state no peer holds, as the leader sees them
-    peers/NAME        Peer             a peer; dies with its lease
-    stage/N/NAME      Peer             the same again, for those that follow one stage
-    trainers/NAME     Trainer          a trainer; dies with its lease
-    observers/NAME    Observer         a process that reads states; dies with its lease
-    saved/NAME        Saved            what a peer has on disk; dies with its lease
-    evicted/NAME      Evicted          a peer that the leader evicted and that is to stay away; dies with the pause
-    evaluated         Evaluated        the last loss on validation data, and where it was measured
+    peers/NAME        Peer             a peer; expires with its lease
+    stage/N/NAME      Peer             the same record again, for processes that follow one stage
+    trainers/NAME     Trainer          a trainer; expires with its lease
+    observers/NAME    Observer         a process that reads states; expires with its lease
+    saved/NAME        Saved            what a peer has on disk; expires with its lease
+    evicted/NAME      Evicted          a peer that the leader evicted and that must stay away; expires with the pause
+    evaluated         Evaluated        the last loss on validation data, and the version at which it was measured
 
-The one rule: a record read is checked field by field, for anybody with the key may have written it. An incarnation is
-the number of the lease that a record is bound to, so a newer one is always greater.
+Every field of a record is checked when it is read, because any process with the key can write records. An incarnation
+is the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
 import hashlib
@@ -32,16 +32,16 @@ EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", 
 EVICTED = "evicted/"
 
 TOOK_KEYS = 64
-"""At most so many keys say which peers took a step: they and the head are put in one transaction."""
+"""Most keys that list the peers of a step: they and the head are written in one transaction."""
 
 DIGEST_BYTES = 8
-"""Of a name where many stand in one record. Of 20,000 names two have one digest with a chance of 1 in 10^11."""
+"""Bytes of a name's digest, in records of many names. Two of 20,000 names have equal digests at a chance of 10^-11."""
 
 Members = frozenset[bytes]
 """Peers by the digests of their names, so that the size of a record follows from their number alone."""
 
 MOST_STAGES = 4096
-"""At most so many stages has a model; more are refused in a record before any list of stages is made."""
+"""Most stages of a model; a record with more is refused before any list of stages is made."""
 
 
 class Phase(StrEnum):
@@ -50,19 +50,19 @@ class Phase(StrEnum):
     JOINING = "joining"  # fetching its stage's state
     SERVING = "serving"
     DRAINING = "parting"  # serves, and leaves as soon as another peer of its stage stays; persisted as "parting"
-    LEAVING = "leaving"  # takes no new work; what it has counted still counts
+    LEAVING = "leaving"  # accepts no new work; its sum still counts
 
 
 PHASES = frozenset(Phase)
 
 
 class Version(NamedTuple):
-    """A version of the parameters: how many steps were taken, and by which totals.
+    """A version of the parameters: the number of steps, and a name for the totals of these steps.
 
     Args:
-        step: how many steps were taken.
-        lineage: names the run and how it came there, by the totals of all steps: two states of one version are equal
-            to the bit. "" before the first step.
+        step: number of steps taken.
+        lineage: names the run and, by a digest, the totals of all its steps: two states of one version are equal to the
+            bit. "" before the first step.
     """
 
     step: int
@@ -75,17 +75,18 @@ class Version(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The same for all that one first step led to."""
+        """The name of the run: equal for all versions that follow from the same first step."""
         return self.lineage.partition("-")[0]
 
 
 class SavedStage(NamedTuple):
-    """What was saved of one stage.
+    """A saved state of one stage.
 
     Args:
-        step: how many steps had been taken.
-        stage: which, of so many `stages`.
-        lineage: names how training came there; the same for all stages of a step.
+        step: number of steps taken.
+        stage: number of the stage.
+        stages: number of stages of the model.
+        lineage: as in `Version`; equal for all stages of a step.
     """
 
     step: int
@@ -99,7 +100,7 @@ class SavedStage(NamedTuple):
 
 
 def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
-    """The latest step at which every stage was saved in one lineage, as its first stage was saved."""
+    """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
     stages: dict[tuple[int, str, int], set[int]] = {}
     for entry in saved:
         stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
@@ -108,9 +109,9 @@ def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
 
 
 def saved_steps(saved: Iterable[SavedStage]) -> str:
-    """Which steps were saved of which stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": none of any.
+    """The saved steps of each stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": nothing was saved.
 
-    A step that was saved in several lineages is told with the end of each, since stages of two do not fit.
+    If a step was saved in several lineages, the end of each lineage is shown, because their stages do not match.
     """
     stages_saved = sorted(set(saved))
     lineages: dict[int, set[str]] = {}
@@ -132,17 +133,17 @@ def saved_steps(saved: Iterable[SavedStage]) -> str:
 
 
 def stage_folder(stage: int) -> str:
-    """What the keys of a stage's peers begin with."""
+    """The prefix of the keys of a stage's peers."""
     return f"{STAGES}{stage}/"
 
 
 def took_key(stage: int) -> str:
-    """The key that says which peers of a stage took the step that stands."""
+    """The key of the record that lists which peers of a stage took part in the committed step."""
     return f"{TOOK}{stage % TOOK_KEYS}"
 
 
 def name_digest(name: str) -> bytes:
-    """What stands for a peer's name in `Members`."""
+    """The digest of a peer's name, as used in `Members`."""
     return hashlib.blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -152,10 +153,10 @@ def members_of(names: Iterable[str]) -> Members:
 
 
 def _read_members(field_name: str, value: object) -> Members:
-    """Members as a record has them: digests one after another, or a list of names, as records had them before.
+    """Read members: digests one after another, or a list of names, as in older records.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if type(value) is bytes and len(value) % DIGEST_BYTES == 0:
         return frozenset(value[at : at + DIGEST_BYTES] for at in range(0, len(value), DIGEST_BYTES))
@@ -167,11 +168,11 @@ def _read_members(field_name: str, value: object) -> Members:
 
 
 class Record:
-    """To bytes and back, checked."""
+    """A record: packed to bytes, and unpacked with checks."""
 
     @property
     def index(self) -> str | None:
-        """A second key that this record is to be found under; None: there is none."""
+        """A second key under which this record is stored; None: no second key."""
         return None
 
     def pack(self) -> bytes:
@@ -182,7 +183,7 @@ class Record:
         """Read a record.
 
         Raises:
-            ValueError: it is none of this kind; the field is named.
+            ValueError: the bytes are not a record of this kind; the text names the field.
         """
         told, wanted = _mapping(cls, data), _kinds(cls)
         if told.keys() != wanted.keys():
@@ -196,12 +197,12 @@ class Record:
 
 @cache
 def _kinds(cls: type) -> Mapping[str, type]:
-    """The type of each field: worked out once, for in a large swarm every process reads every record."""
+    """The type of each field; cached, because in a large swarm every process reads every record."""
     return {entry.name: entry.metadata.get("kind") or entry.type for entry in fields(cls)}
 
 
 def address_in(data: bytes) -> str:
-    """The address that a record names, of whatever kind it is; "" where it names none, or cannot be read."""
+    """The address in a record of any kind; "" if it has no address, or cannot be read."""
     try:
         address = _mapping(Record, data).get("address")
     except ValueError:
@@ -212,7 +213,7 @@ def address_in(data: bytes) -> str:
 def _mapping(cls: type, data: bytes) -> dict[str, Any]:
     try:
         told = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:  # TypeError: a list for a key
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:  # TypeError: a list as a key
         raise ValueError(f"not a {cls.__name__}: {error}") from error
     if type(told) is not dict or any(type(name) is not str for name in told):
         raise ValueError(f"not a {cls.__name__} (got: {type(told).__name__})")
@@ -221,15 +222,15 @@ def _mapping(cls: type, data: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Peer(Record):
-    """A peer as all see it.
+    """A peer.
 
     Args:
         address: of its endpoint.
-        incarnation: the lease that this stands by.
-        stage: which it holds, or is fetching.
+        incarnation: number of the lease that this record is bound to.
+        stage: the stage that it holds, or fetches.
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
-        heir: name of its successor, the peer that took over its sum before it left; "": none.
+        heir: name of its successor, the peer that took over its sum before it left; "": no successor.
         saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
     """
 
@@ -253,7 +254,7 @@ class Peer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Trainer(Record):
-    """A trainer as all see it."""
+    """A trainer."""
 
     name: str
     address: str
@@ -263,7 +264,7 @@ class Trainer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Observer(Record):
-    """A process that reads the state of every stage and holds none. Peers give it states; no decision counts it."""
+    """A process that reads the state of every stage and holds none. Peers send it states; no decision counts it."""
 
     name: str
     address: str
@@ -298,7 +299,7 @@ class Saved(Record):
 
 @dataclass(frozen=True, slots=True)
 class Took(Record):
-    """The peers that took part in the last step that was summed, of some of the stages.
+    """The peers that took part in the last summed step, of some of the stages.
 
     Args:
         members: by stage.
@@ -318,7 +319,7 @@ class Took(Record):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Record):
-    """The stages whose state no peer holds. A peer that finds one here looks again at what it has on disk."""
+    """The stages whose state no peer holds. A peer with saved states reads its disk again for a stage listed here."""
 
     stages: list[int] = field(metadata={"kind": list})
 
@@ -329,22 +330,22 @@ class Lost(Record):
 
 @dataclass(frozen=True, slots=True)
 class Head(Record):
-    """The step that stands: what was decided last.
+    """The committed step.
 
     Args:
-        step: the next to be taken; 0 before the first.
-        round: names the sums that led here, and so who took part; "" before the first.
-        lineage: names how training came here, whoever took part; "" before the first.
-        basis: names what the parameters here follow from: the lineage, or, where updates are delayed, that of the step
-            before. Of work under way it says whether it is of use.
-        members: by stage, the peers that took part, as far as they are known; empty unless `was_summed`. Names are read
-            as their digests.
-        scale: what their sums were multiplied by for the update.
+        step: number of the next step; 0 before the first.
+        round: names the round whose sums led here, and so its members; "" before the first.
+        lineage: names the totals that led here, independent of which peers took part; "" before the first.
+        basis: names what these parameters follow from: the lineage, or, where updates are delayed, the lineage of the
+            step before. Work for another basis is useless.
+        members: by stage, the peers that took part, as far as known; empty unless `was_summed`. Names are read as their
+            digests.
+        scale: factor of their sums in the update.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
-        moves: peers that are to go to other stages from here on, by name.
-        stages: how many stages the model has.
-        model: digest of the whole model: who has another is refused.
+        moves: new stages of the peers that must move from here on, by name.
+        stages: number of stages of the model.
+        model: digest of the whole model; a process with another model is refused.
     """
 
     stages: int
@@ -364,11 +365,11 @@ class Head(Record):
         return Version(self.step, self.lineage)
 
     def entries(self, known: Mapping[str, Took]) -> dict[str, bytes]:
-        """What is to be put into the directory, by key, so that this head is there: a peer learns of its own stage's
-        members alone, and of them only where they are others than before.
+        """The directory entries of this head, by key. A process reads only the members of its own stage, and these are
+        written only if they differ from those known.
 
         Args:
-            known: what the directory has under the keys `took/N`.
+            known: the directory's records under the keys `took/N`.
         """
         took: dict[str, dict[int, Members]] = {}
         for stage, members in enumerate(self.members):
@@ -377,11 +378,11 @@ class Head(Record):
         return {HEAD: self.pack(), **{key: now.pack() for key, now in changed.items()}}
 
     def pack(self) -> bytes:
-        """Without the members, for every process learns of every head; but it says whether there are any."""
+        """Pack without the members, because every process reads every head; a flag says whether there are any."""
         return msgpack.packb(asdict(replace(self, members=[])) | {"members": [[]] if self.members else []})
 
     def with_members(self, took: Iterable[Took]) -> "Head":
-        """The same, with the members of those stages that these name, if sums led here."""
+        """The same head with the members of the stages that these records list, if sums led here."""
         known = {stage: members for each in took for stage, members in each.members.items() if stage < self.stages}
         if not known or not self.was_summed:
             return self
@@ -393,7 +394,7 @@ class Head(Record):
         return bool(self.members)
 
     def was_taken_by(self, name: str, stage: int) -> bool:
-        """Whether this peer of a stage took part in the sums that led here; False of all unless `was_summed`."""
+        """Whether this peer of a stage took part in the sums that led here; always False unless `was_summed`."""
         return stage < len(self.members) and name_digest(name) in self.members[stage]
 
     def __post_init__(self) -> None:
@@ -406,10 +407,10 @@ class Head(Record):
 
 @dataclass(frozen=True, slots=True)
 class Evicted(Record):
-    """A peer that the leader evicted. The key is bound to a lease that is never renewed: its end ends the pause.
+    """A peer that the leader evicted. The key is bound to a lease that is never renewed: its expiry ends the pause.
 
     Args:
-        times: evictions in a row, this one counted.
+        times: evictions in a row, including this one.
     """
 
     times: int
@@ -421,13 +422,13 @@ class Evicted(Record):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Record):
-    """What the parameters of one step come to on validation data.
+    """The loss of one step's parameters on validation data.
 
-    It is no part of the head, whose revision names the work that is under way: who learns a loss goes on with that.
+    It is not part of the head, because the head's revision names the current work: a new loss must not change that.
 
     Args:
-        step: how many steps had been taken.
-        lineage: names how training came there.
+        step: number of steps taken.
+        lineage: as in `Version`.
         loss: mean over the samples of the validation data.
     """
 

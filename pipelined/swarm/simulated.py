@@ -1,7 +1,6 @@
-"""A swarm's parties in one process: what real machines run, each by its name, over a virtual network.
+"""The processes of a swarm in one process: the code of real machines, over a virtual network.
 
-The one rule: only network, clock and device are not a machine's, so what is seen here is what the system does. It must
-not know what stages compute, nor what befalls the parties: whoever starts them decides that.
+Only network, clock and device differ from real machines, so the observed behaviour is that of the system.
 """
 
 import asyncio
@@ -24,19 +23,19 @@ DIRECTORY = "directory"
 
 
 class VirtualParties:
-    """The parties of one swarm; used inside one running loop, on the virtual clock.
+    """The processes ("parties") of one swarm, by name; used inside one running loop, on the virtual clock.
 
     Args:
         network: between them.
-        rules: of whoever comes while they are these.
-        patience: seconds without an answer from the directory after which a party is cut off.
+        rules: of the parties that start while this value is set.
+        patience: seconds without a reply from the directory after which a party is cut off.
 
     Attributes:
-        peers, trainers: who lives, by name.
-        devices: the peers' devices, by name; also of those that are dead.
-        endpoints: the last that each name had.
-        tasks: of everybody that lives, the directory too.
-        dead: tasks of those who were killed.
+        peers, trainers: the running ones, by name.
+        devices: the peers' devices, by name; also of killed peers.
+        endpoints: the last endpoint of each name.
+        tasks: of all running parties, including the directory.
+        dead: tasks of killed parties.
     """
 
     def __init__(self, network: VirtualNetwork, rules: Rules, patience: float = 1.0):
@@ -46,7 +45,7 @@ class VirtualParties:
         self.tasks, self.dead = dict[str, "asyncio.Task[Any]"](), list["asyncio.Task[Any]"]()
 
     def start_directory(self, disk: MemoryDisk | None = None) -> None:
-        """Start it, or start it again from its journal; without a disk there is none."""
+        """Start the directory, or start it again from its journal; without a disk it has no journal."""
         endpoint = self.endpoints[DIRECTORY] = self.network.endpoint(DIRECTORY)
         self.start(DIRECTORY, serve_directory(endpoint, self.network.clock(DIRECTORY), disk))
 
@@ -59,7 +58,7 @@ class VirtualParties:
         store: CheckpointStore | None = None,
         save_every: int = 0,
     ) -> PeerProcess:
-        """Start a peer whose device takes so many seconds for each op; see `PeerProcess`."""
+        """Start a peer with a device that takes these seconds for each op; see `PeerProcess`."""
         endpoint, directory, clock = self.client(name)
         device = self.devices[name] = self.device(seconds, clock)
         process = self.peers[name] = PeerProcess(
@@ -96,17 +95,17 @@ class VirtualParties:
         return process
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
-        """Let a party do this; it begins when the loop turns."""
+        """Run this as a party; it begins when the loop turns."""
         self.tasks[name] = self.network.run(name, work)
 
     def client(self, name: str) -> tuple[Endpoint, EmbeddedDirectory, Clock]:
-        """What a party has: an end, the directory as it sees it, and its clock."""
+        """A party's endpoint, its client of the directory, and its clock."""
         endpoint, clock = self.network.endpoint(name), self.clock(name)
         self.endpoints[name] = endpoint
         return endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, self._patience), clock
 
     def device(self, seconds: Mapping[str, float], clock: Clock) -> TimedDevice:
-        """What a peer computes with."""
+        """The device of a peer."""
         return TimedDevice(seconds, clock)
 
     def clock(self, name: str) -> Clock:
@@ -114,14 +113,14 @@ class VirtualParties:
         return self.network.clock(name)
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """End a party as `kill -9` does."""
         self.network.kill(name)
         self.dead.append(self.tasks.pop(name))
         self.peers.pop(name, None)
         self.trainers.pop(name, None)
 
     async def close(self) -> None:
-        """End them all; how they end does not matter any more."""
+        """Kill all parties; their results and errors are ignored."""
         for name in list(self.tasks):
-            self.kill(name)  # one that is frozen would never hear that it is cancelled
+            self.kill(name)  # a frozen party would not receive its cancellation
         await asyncio.gather(*self.dead, return_exceptions=True)
