@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One key was put (`entry`) or deleted (`entry` is None)."""
+    """One key was put (`entry`), or deleted (None)."""
 
     key: str
     entry: Entry | None
