@@ -92,7 +92,7 @@ class Placing:
         return Response(note={"stage": self.stage_for(name)})
 
     def stage_for(self, name: str) -> int:
-        """The first lost stage whose current state the newcomer has saved; else the stage with the fewest peers.
+        """The first lost stage that the newcomer has saved at the head's version; else the stage with the fewest peers.
 
         Args:
             name: of the peer; its former stage does not count.
@@ -106,7 +106,7 @@ class Placing:
         return stage
 
     def _saved(self, name: str) -> set[int]:
-        """The stages whose current state a peer has saved; empty if it has saved all of them."""
+        """The stages that a peer has saved at the head's version; empty if it has saved all of them."""
         told, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
         saved_stages = told.all() if told else []
         mine = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}

@@ -1,11 +1,11 @@
 """The records that a swarm keeps in its directory: its members, its leader, and the committed step.
 
     head              Head             the committed step
-    took/N            Took             the peers that took part in it, of every stage whose number has this remainder;
+    took/N            Took             the peers that took part in it, of the stages N, N + 64, N + 128, ...;
                                        a commit writes it only if they differ from those of the step before
     conductor         LeaderRecord     the trainer that leads; expires with its lease
     came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
-    lost              Lost             the stages whose state no peer holds, as the leader sees them
+    lost              Lost             the stages that no peer holds, as the leader sees them
     peers/NAME        Peer             a peer; expires with its lease
     stage/N/NAME      Peer             the same record again, for processes that follow one stage
     trainers/NAME     Trainer          a trainer; expires with its lease
@@ -319,7 +319,7 @@ class Took(Record):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Record):
-    """The stages whose state no peer holds. A peer with saved states reads its disk again for a stage listed here."""
+    """The stages without a peer that holds their state. A peer with saved states looks for them on its disk again."""
 
     stages: list[int] = field(metadata={"kind": list})
 
@@ -334,7 +334,7 @@ class Head(Record):
 
     Args:
         step: number of the next step; 0 before the first.
-        round: names the round whose sums led here, and so its members; "" before the first.
+        round: names the round of the last sums, and so its members; "" before the first.
         lineage: names the totals that led here, independent of which peers took part; "" before the first.
         basis: names what these parameters follow from: the lineage, or, where updates are delayed, the lineage of the
             step before. Work for another basis is useless.

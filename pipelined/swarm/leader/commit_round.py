@@ -68,7 +68,7 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
 MOST_NAMED = 3
 """Number of refusals that the text of a failed attempt quotes; the text states how many more there are."""
 ELSEWHERE = ("stale", "behind", "left")
-"""Refusals by a peer whose step or incarnation differs from what the leader knows: left out, and not at fault."""
+"""Refusals by a peer at another step or incarnation than the leader knows: it is left out, and not at fault."""
 
 
 class Failure(NamedTuple):

@@ -1,1 +1,1 @@
-"""A peer of a swarm: holds one stage, serves passes and sums, and moves when told to."""
+"""A peer of a swarm: holds one stage, serves passes and sums, and moves to other stages."""

@@ -250,7 +250,7 @@ class AllReduce:
         return total
 
     def _check_bringer(self, position: Any, request: Request) -> None:
-        """Raises Rejected: the sender is not the member whose part it sends."""
+        """Raises Rejected: the sender's address is not that of the member at this position."""
         known = type(position) is int and position in range(len(self._members))
         if not known or self._members[position].address != request.sender.address:
             raise Rejected("strange piece", position=f"{position!r:.40}")

@@ -268,7 +268,7 @@ class StagePeer:
     async def _save(self, replica: Replica) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves.
 
-        A peer whose last save failed tries at each step at which a save is due; the chosen peer saves as well.
+        After a failed save a peer tries again at each step at which a save is due; the chosen peer saves as well.
         """
         chosen = choose_saver(self._view.serving(replica.index), replica.step)
         mine = chosen is not None and chosen.name == self.name

@@ -25,7 +25,7 @@ MOST_PASSES, MOST_ROUNDS = 256, 16
 MOST_EVENTS = 16
 """Number of the last events that a process reports in its status."""
 Admit = Callable[[Request, int], Awaitable[None]]
-"""Refuses a request whose sender may not send it; see `Admission`."""
+"""Refuses a request that its sender may not send; see `Admission`."""
 
 
 class Topic(NamedTuple):

@@ -1,4 +1,4 @@
-"""A stage whose updates come one step late, so that one step's gradients are summed while the next step is computed.
+"""A stage with updates one step late, so that one step's gradients are summed while the next step is computed.
 
     theta(t + 1) = update(theta(t), g(t - 1)),  g(t) computed at theta(t)
 

@@ -1,1 +1,1 @@
-"""A trainer of a swarm: takes microbatches through the stages by whichever peers answer soonest."""
+"""A trainer of a swarm: takes microbatches through the stages, by the peers that reply soonest."""
